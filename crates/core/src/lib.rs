@@ -1,0 +1,11 @@
+//! The decisions of Tollgate, and nothing but the decisions.
+//!
+//! Promises: every function here is pure. Time, state and chance come in as values; what to do
+//! goes out as a value. So the same code serves the gateway, the library, the simulator and the
+//! property tests.
+//!
+//! Never: a clock, a socket, a file, a lock, a log line, a random source of its own, a float in
+//! anything that counts permits.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod time;

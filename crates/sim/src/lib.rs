@@ -1,0 +1,7 @@
+//! The provider that judges us: it enforces limits by its own rules, keeps its own log, and can be
+//! run over HTTP and in virtual time.
+//!
+//! Promises: nothing in here shares counting code with `tollgate-core`; an oracle that copies the
+//! defendant's arithmetic proves nothing.
+//!
+//! Never: used by anything but tests, benches and the demo and simulate commands.
