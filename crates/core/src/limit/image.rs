@@ -87,6 +87,7 @@ impl Cell {
             told,
             granted,
             settled,
+            idle_from,
             wanted: Wanted::No,
         })
     }
