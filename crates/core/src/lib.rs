@@ -15,3 +15,5 @@ pub mod scope;
 pub mod turn;
 pub mod table;
 pub mod gate;
+#[cfg(test)]
+mod drive;

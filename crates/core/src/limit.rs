@@ -33,3 +33,7 @@ mod image;
 pub use image::Damaged;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod window_tests;
+#[cfg(test)]
+mod told_tests;

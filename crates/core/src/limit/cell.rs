@@ -139,7 +139,7 @@ impl Cell {
         self.idle_from = self.idle_from.max(grant.arrives_by + rule.longest_hold());
         match (&mut self.state, rule.algorithm()) {
             (State::Calendar(count), Algorithm::Calendar(calendar)) => {
-                count.take(rule, calendar, grant)
+                count.take(rule, calendar, grant);
             }
             (State::Log(log), _) => log.take(rule, grant),
             (State::Bucket(bucket), _) => bucket.take(rule, grant),
