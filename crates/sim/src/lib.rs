@@ -8,3 +8,8 @@
 
 pub mod rule;
 pub mod judge;
+pub mod latency;
+pub mod clock;
+pub mod world;
+pub mod peer;
+pub mod exactness;
