@@ -42,7 +42,8 @@ pub trait Pace {
     fn answered(&mut self, _id: CallId, _now: Micros) {}
 }
 
-/// A node that always has one more call to make, of cost 1, and sends whenever its rule allows.
+/// Nodes that always have one more call to make, of cost 1, and send whenever their rule allows.
+/// All nodes share the rule as one ledger, which runs on the clock of node 0.
 #[derive(Debug)]
 pub struct Saturating<P> {
     pace: P,
@@ -91,25 +92,28 @@ pub struct GuardedLog {
 }
 
 impl<P: Pace> Saturating<P> {
-    /// A node under this rule.
+    /// Any number of nodes under this rule.
     pub fn new(pace: P) -> Saturating<P> {
         Saturating { pace, last: 0 }
     }
 
     fn go(&mut self, now: Micros, effects: &mut Effects<'_>) {
+        let ledger = ledger_time(now, effects);
         loop {
-            match self.pace.next(now) {
+            match self.pace.next(ledger) {
                 Next::Go => {
                     self.last += 1;
                     let id = CallId(self.last);
-                    self.pace.sent(id, now);
+                    self.pace.sent(id, ledger);
                     effects.send(Call {
                         id,
                         cost: Cost::CALL,
                         priority: Priority::Normal,
                     });
                 }
-                Next::At(at) => return effects.wake_at(at),
+                // Clocks differ between nodes, so a delay crosses from one to the other, never
+                // an instant.
+                Next::At(at) => return effects.wake_at(now + at.since(ledger)),
                 Next::OnAnswer => return effects.rest(),
             }
         }
@@ -129,7 +133,7 @@ impl<P: Pace> Client for Saturating<P> {
         now: Now,
         effects: &mut Effects<'_>,
     ) {
-        self.pace.answered(call.id, now.at);
+        self.pace.answered(call.id, ledger_time(now.at, effects));
         self.go(now.at, effects);
     }
 }
@@ -256,6 +260,11 @@ impl Pace for GuardedLog {
             self.free_at.push(now.min(sent + self.guard) + self.window);
         }
     }
+}
+
+/// The clock of node 0; there is one whenever a node is called.
+fn ledger_time(own: Micros, effects: &Effects<'_>) -> Micros {
+    effects.clock_of(NodeId(0)).map_or(own, |now| now.at)
 }
 
 /// A limit as a number of slots.

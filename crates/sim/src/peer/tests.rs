@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
+use crate::clock::NodeClock;
 use crate::judge::Which;
 use crate::latency::{Delay, Latency};
 use crate::rule::{RuleSpec, Unit};
@@ -102,6 +103,41 @@ fn judged(rule: &str, pace: impl Pace, latency: Latency, seed: u64) -> (usize, u
         .judge()
         .most_in_any(window, Unit::Calls, Which::Arrived);
     (world.judge().violations(), most)
+}
+
+/// A clock as wrong as slewing makes it, started at any time.
+fn clock(drift_ppm: i32, at_start: u64) -> NodeClock {
+    NodeClock {
+        drift_ppm,
+        at_start: Micros(at_start),
+        ..NodeClock::default()
+    }
+}
+
+#[test]
+fn nodes_with_wrong_clocks_share_a_ledger_exactly_and_fully() {
+    let rule: RuleSpec = "sliding 50/1s".parse().unwrap();
+    let pace = ReferenceA::new(50, Span::from_secs(1));
+    let mut setup = Setup::new(1, vec![rule], Latency::LAN);
+    setup.clocks = vec![clock(500, 7_000_000), clock(-500, 0), clock(0, 90_000_000)];
+    let mut world = World::new(setup, Saturating::new(pace));
+    let end = Micros(0) + Span::from_secs(60);
+    world.run_until(end).unwrap();
+    assert_eq!(world.judge().violations(), 0);
+    let used = world.judge().use_of(&rule, Micros(0), end).unwrap();
+    assert!(used.percent() > 97.0, "{used:?}");
+}
+
+#[test]
+fn a_ledger_clock_that_runs_faster_than_allowed_for_is_caught() {
+    let rule: RuleSpec = "sliding 50/1s".parse().unwrap();
+    let pace = ReferenceA::new(50, Span::from_secs(1));
+    let latency = Latency::constant(Span(1), Span(1), Span(1));
+    let mut setup = Setup::new(1, vec![rule], latency);
+    setup.clocks = vec![clock(5_000, 0)];
+    let mut world = World::new(setup, Saturating::new(pace));
+    world.run_until(Micros(0) + Span::from_secs(60)).unwrap();
+    assert!(world.judge().violations() > 0);
 }
 
 /// Any network from a cable to a bad radio.
