@@ -10,9 +10,10 @@ use std::fmt::{self, Write};
 
 use tollgate_core::time::{Micros, Span};
 
+use crate::clock::NodeClock;
 use crate::latency::Latency;
 use crate::peer::{
-    GuardedLog, OwnWindow, Pace, ReferenceA, ReferenceB, Saturating, SendBucket, SendLog,
+    GuardedLog, OwnWindow, Pace, ReferenceA, ReferenceB, Saturating, SendBucket, SendLog, ShavedLog,
 };
 use crate::rule::{Counting, RuleSpec};
 use crate::world::{Client, Runaway, Setup, World};
@@ -43,6 +44,8 @@ pub type Factory = Box<dyn Fn(&Column) -> Option<Box<dyn Client>>>;
 pub struct Row {
     /// What the line of the table begins with.
     pub name: String,
+    /// How many nodes its client runs.
+    pub nodes: usize,
     /// Makes its clients.
     pub make: Factory,
 }
@@ -65,17 +68,28 @@ impl fmt::Debug for Row {
 }
 
 impl Row {
-    /// A rule that paces one node, made from N and W of the column.
-    pub fn paced<P: Pace + 'static>(name: &str, make: impl Fn(u64, Span) -> P + 'static) -> Row {
-        let make = move |column: &Column| {
-            let window = column.rule.counting.window()?;
-            let pace = make(column.rule.counting.limit(), window);
-            Some(Box::new(Saturating::new(pace)) as Box<dyn Client>)
-        };
+    /// A row of one node.
+    pub fn new(name: &str, make: impl Fn(&Column) -> Option<Box<dyn Client>> + 'static) -> Row {
         Row {
             name: name.to_owned(),
+            nodes: 1,
             make: Box::new(make),
         }
+    }
+
+    /// The same with several nodes, whose clocks drift and started at different times.
+    #[must_use]
+    pub fn with_nodes(self, nodes: usize) -> Row {
+        Row { nodes, ..self }
+    }
+
+    /// A rule that paces one node, made from N and W of the column.
+    pub fn paced<P: Pace + 'static>(name: &str, make: impl Fn(u64, Span) -> P + 'static) -> Row {
+        Row::new(name, move |column| {
+            let window = column.rule.counting.window()?;
+            let pace = make(column.rule.counting.limit(), window);
+            Some(Box::new(Saturating::new(pace)))
+        })
     }
 
     /// The same, for columns with a token bucket only.
@@ -83,22 +97,15 @@ impl Row {
         name: &str,
         make: impl Fn(u64, Span, u64) -> P + 'static,
     ) -> Row {
-        let make = move |column: &Column| match column.rule.counting {
+        Row::new(name, move |column| match column.rule.counting {
             Counting::Bucket {
                 limit,
                 window,
                 burst,
                 ..
-            } => {
-                let pace = make(limit, window, burst);
-                Some(Box::new(Saturating::new(pace)) as Box<dyn Client>)
-            }
+            } => Some(Box::new(Saturating::new(make(limit, window, burst)))),
             _ => None,
-        };
-        Row {
-            name: name.to_owned(),
-            make: Box::new(make),
-        }
+        })
     }
 }
 
@@ -123,7 +130,7 @@ pub fn columns() -> Vec<Column> {
     let fixed = Counting::Fixed {
         limit,
         window,
-        phase: Span::ZERO,
+        phase: Span::from_millis(500),
     };
     let column = |name: &str, counting: Counting, latency: Latency, secs: u64| Column {
         name: name.to_owned(),
@@ -141,6 +148,50 @@ pub fn columns() -> Vec<Column> {
         column("bucket 50/s WAN", bucket, Latency::WAN, 300),
         column("fixed 50/1s WAN", fixed, Latency::WAN, 300),
     ]
+}
+
+/// Every way of counting at 50 per second, in a LAN: which rule is exact for which.
+#[must_use]
+pub fn ways() -> Vec<Column> {
+    let (limit, window, phase) = (50, Span::from_secs(1), Span::from_millis(500));
+    let ways = [
+        Counting::Sliding { limit, window },
+        Counting::Fixed {
+            limit,
+            window,
+            phase,
+        },
+        Counting::FirstUse { limit, window },
+        Counting::Bucket {
+            limit,
+            window,
+            burst: limit,
+            tick: None,
+        },
+        Counting::Bucket {
+            limit,
+            window,
+            burst: limit,
+            tick: Some(Span::from_millis(100)),
+        },
+        Counting::TwoCounter {
+            limit,
+            window,
+            phase,
+        },
+        Counting::Binned {
+            limit,
+            window,
+            bins: 10,
+        },
+    ];
+    let column = |counting: Counting| Column {
+        name: RuleSpec::from(counting).to_string(),
+        rule: counting.into(),
+        latency: Latency::LAN,
+        length: Span::from_secs(120),
+    };
+    ways.into_iter().map(column).collect()
 }
 
 /// The rules in use elsewhere, and the references.
@@ -168,6 +219,12 @@ pub fn rows() -> Vec<Row> {
             move |limit, window| GuardedLog::new(limit, window, millis(200)),
         ),
         Row::paced("A response-clocked log (reference)", ReferenceA::new),
+        Row::paced(
+            "A (reference), 4 nodes with drifting clocks, one ledger",
+            ReferenceA::new,
+        )
+        .with_nodes(4),
+        Row::paced("A − 0.9·min RTT (not provable)", ShavedLog::new),
         Row::for_buckets("B response-clocked bucket (reference)", ReferenceB::new),
     ]
 }
@@ -186,7 +243,9 @@ pub fn cell(row: &Row, column: &Column, seeds: &[u64]) -> Result<Option<Cell>, R
             return Ok(None);
         };
         let end = Micros(0) + column.length;
-        let mut world = World::new(Setup::new(seed, vec![column.rule], column.latency), client);
+        let mut setup = Setup::new(seed, vec![column.rule], column.latency);
+        setup.clocks = clocks(row.nodes);
+        let mut world = World::new(setup, client);
         world.run_until(end)?;
         let used = world.judge().use_of(&column.rule, Micros(0), end);
         sum.used += used.map_or(0.0, |used| used.percent());
@@ -198,6 +257,24 @@ pub fn cell(row: &Row, column: &Column, seeds: &[u64]) -> Result<Option<Cell>, R
         used: sum.used / runs,
         refused: sum.refused / runs,
     }))
+}
+
+/// Clocks as they are found: one perfect one, or several that started at different times and run
+/// 100 to 500 ppm fast or slow in turn, which is what slewing does.
+fn clocks(nodes: usize) -> Vec<NodeClock> {
+    if nodes == 1 {
+        return vec![NodeClock::default()];
+    }
+    let clock = |(node, ppm): (u64, i32)| NodeClock {
+        at_start: Micros(0) + Span::from_secs(7 * node),
+        drift_ppm: if node % 2 == 0 { ppm } else { -ppm },
+        ..NodeClock::default()
+    };
+    (0..)
+        .zip((100..=500).step_by(100).cycle())
+        .take(nodes)
+        .map(clock)
+        .collect()
 }
 
 /// The whole table in markdown: use % / violations per 1000.

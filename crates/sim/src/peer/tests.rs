@@ -67,6 +67,17 @@ fn a_guarded_log_counts_from_the_answer_if_it_is_earlier() {
 }
 
 #[test]
+fn a_shaved_log_frees_a_slot_early_by_most_of_the_shortest_round_trip() {
+    let mut pace = ShavedLog::new(2, Span(1_000));
+    assert_eq!(burst(&mut pace, 0, 0), 2);
+    pace.answered(CallId(0), Micros(300));
+    assert_eq!(pace.next(Micros(300)), Next::At(Micros(1_030)));
+    pace.answered(CallId(1), Micros(400));
+    assert_eq!(burst(&mut pace, 2, 1_030), 1);
+    assert_eq!(pace.next(Micros(1_030)), Next::At(Micros(1_130)));
+}
+
+#[test]
 fn reference_a_holds_a_slot_for_a_window_after_the_answer() {
     let mut pace = ReferenceA::new(2, Span(1_000));
     assert_eq!(burst(&mut pace, 0, 0), 2);
