@@ -17,7 +17,7 @@ help: ## list the targets
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@command -v valgrind >/dev/null || sh -c 'S=; [ "$$(id -u)" = 0 ] || S=sudo; \
+	@command -v valgrind >/dev/null || sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; \
 	  $$S apt-get update -qq && $$S apt-get install -y -qq --no-install-recommends valgrind' \
 	  || echo "make: valgrind is missing and apt-get could not install it; instruction counts are not checked" >&2
 
