@@ -1,4 +1,4 @@
-//! Links between our own pages lead somewhere.
+//! What our pages point at exists: other pages, files, and targets of the Makefile.
 
 use crate::tree::{Offence, Source, assert_clean, tree};
 
@@ -19,9 +19,26 @@ fn offences(sources: &[Source]) -> Vec<Offence> {
                     offences.push(page.offence(index + 1, what, "correct or remove it"));
                 }
             }
+            for target in text
+                .split("`make ")
+                .skip(1)
+                .filter_map(|rest| rest.split('`').next())
+            {
+                if !is_made(target, sources) {
+                    let what = format!("`make {target}` is no target of the Makefile");
+                    offences.push(page.offence(index + 1, what, "correct or remove it"));
+                }
+            }
         }
     }
     offences
+}
+
+/// Whether the Makefile has the target; `fuzz FUZZ_SECONDS=60` is about `fuzz`.
+fn is_made(target: &str, sources: &[Source]) -> bool {
+    let rule = format!("{}:", target.split(' ').next().unwrap_or(target));
+    let makefile = sources.iter().find(|source| source.path == "Makefile");
+    makefile.is_some_and(|makefile| makefile.text.lines().any(|line| line.starts_with(&rule)))
 }
 
 fn leads_somewhere(page: &Source, target: &str, sources: &[Source]) -> bool {
@@ -49,7 +66,7 @@ fn leads_somewhere(page: &Source, target: &str, sources: &[Source]) -> bool {
 }
 
 #[test]
-fn every_link_between_our_pages_leads_somewhere() {
+fn every_link_and_every_make_target_in_our_pages_exists() {
     assert_clean(&offences(tree()));
 }
 
@@ -67,4 +84,18 @@ fn a_dead_link_is_found_and_living_ones_are_not() {
         offences,
         ["docs/a.md:2: link to `nope.md` leads nowhere; correct or remove it"]
     );
+}
+
+#[test]
+fn a_make_target_that_does_not_exist_is_found() {
+    let sources = [
+        Source::planted(
+            "a.md",
+            "run `make test`, `make fuzz SECONDS=9` or\n`make coffee`",
+        ),
+        Source::planted("Makefile", "test: tools\nfuzz:\n"),
+    ];
+    let offences: Vec<String> = offences(&sources).iter().map(ToString::to_string).collect();
+    assert_eq!(offences.len(), 1);
+    assert!(offences[0].starts_with("a.md:2: `make coffee` is no target"));
 }

@@ -73,7 +73,10 @@ pub(crate) fn is_test_only(attribute: &TokenStream) -> bool {
 
 /// The attribute at `at`, if one starts there, and the index behind it.
 pub(crate) fn attribute(trees: &[TokenTree], at: usize) -> Option<(&Group, usize)> {
-    let is_punct = |index: usize, mark: char| matches!(trees.get(index), Some(TokenTree::Punct(punct)) if punct.as_char() == mark);
+    let is_punct = |index: usize, mark: char| match trees.get(index) {
+        Some(TokenTree::Punct(punct)) => punct.as_char() == mark,
+        _ => false,
+    };
     if !is_punct(at, '#') {
         return None;
     }
@@ -140,12 +143,7 @@ fn function(trees: &[TokenTree], attributes: &[TokenStream]) -> Option<Function>
     let TokenTree::Ident(name) = trees.get(1)? else {
         return None;
     };
-    let ends_here = |tree: &&TokenTree| match tree {
-        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
-        TokenTree::Punct(punct) => punct.as_char() == ';',
-        TokenTree::Ident(_) | TokenTree::Literal(_) => false,
-    };
-    let TokenTree::Group(body) = trees.iter().find(ends_here)? else {
+    let TokenTree::Group(body) = trees.iter().find(|tree| ends_item(tree))? else {
         return None;
     };
     let line = trees.first()?.span().start().line;
@@ -203,16 +201,20 @@ fn flatten_tree(tree: &TokenTree, which: Which, tokens: &mut Vec<Token>) {
     });
 }
 
-/// The index behind the item that starts at `at`: its body in braces, or its semicolon.
-fn behind_item(trees: &[TokenTree], at: usize) -> usize {
-    let ends = |tree: &TokenTree| match tree {
+/// Whether an item ends here: at its body in braces, or at its semicolon.
+fn ends_item(tree: &TokenTree) -> bool {
+    match tree {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
         TokenTree::Punct(punct) => punct.as_char() == ';',
         TokenTree::Ident(_) | TokenTree::Literal(_) => false,
-    };
+    }
+}
+
+/// The index behind the item that starts at `at`.
+fn behind_item(trees: &[TokenTree], at: usize) -> usize {
     let rest = trees.get(at..).unwrap_or_default();
     rest.iter()
-        .position(ends)
+        .position(ends_item)
         .map_or(trees.len(), |offset| at + offset + 1)
 }
 
