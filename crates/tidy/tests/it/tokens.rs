@@ -115,7 +115,9 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
     let mut at = 0;
     while at < trees.len() {
         if let Some((group, behind)) = attribute(&trees, at) {
-            attributes.push(group.stream());
+            // `#![…]` and `//!` speak of the file, not of its first function.
+            let is_inner = behind - at == 3;
+            attributes.extend((!is_inner).then(|| group.stream()));
             at = behind;
             continue;
         }
@@ -258,6 +260,7 @@ mod tests {
         );
         assert!(found[0].doc.contains("M1: counts."));
         assert!(found[1].doc.is_empty());
+        assert!(functions_of("//! M1\n#[test]\nfn a() {}")[0].doc.is_empty());
     }
 
     #[test]
