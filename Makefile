@@ -46,9 +46,10 @@ fuzz: ## 60 s per fuzz target; longer: make fuzz FUZZ_SECONDS=7200
 	targets=$$($(CARGO) +nightly fuzz list) && for target in $$targets; do \
 	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
-supply: ## licences, advisories, banned and duplicate crates (needs the network)
+supply: ## licences, banned crates, sources; then advisories (their database needs the network)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
-	$(CARGO) deny check
+	$(CARGO) deny check licenses bans sources
+	$(CARGO) deny check advisories
 
 demo: ## not there yet: it comes with the gateway, and says so
 	@echo "make demo: the demo comes with the gateway, which is not built yet." >&2
