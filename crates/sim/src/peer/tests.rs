@@ -181,6 +181,7 @@ fn any_latency() -> impl Strategy<Value = Latency> {
             up: delay(legs.0),
             work: delay(legs.1),
             down: delay(legs.2),
+            ..Latency::LAN
         }
     })
 }
