@@ -13,3 +13,4 @@ pub mod clock;
 pub mod world;
 pub mod peer;
 pub mod exactness;
+pub mod governed;
