@@ -1,4 +1,4 @@
-//! Delays between a node and the provider: up (before the provider counts), work, and down.
+//! Delays between a node and the provider: up (before the provider counts), work, body, and down.
 //!
 //! Promises: a delay is a function of its parameters and the dice; models that differ only in
 //! scale put the same dice in the same order, so runs stay comparable.
@@ -34,13 +34,15 @@ pub enum Delay {
     },
 }
 
-/// The three legs of a request.
+/// The legs of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
     /// From the node to the limiter.
     pub up: Delay,
-    /// From the limiter's decision to the answer; a refusal does not wait for it.
+    /// From the limiter's decision to the head of the answer; a refusal does not wait for it.
     pub work: Delay,
+    /// From the head of the answer to its end; a refusal has none.
+    pub body: Delay,
     /// From the provider back to the node.
     pub down: Delay,
 }
@@ -65,7 +67,7 @@ impl Latency {
     /// A language model behind the same network: 2 s of work.
     pub const LLM: Latency = Latency::lognormal(30, 0.8, 2_000, 0.8);
 
-    /// The same network up and down, medians in milliseconds.
+    /// The same network up and down, medians in milliseconds, answers that end with their head.
     #[must_use]
     pub const fn lognormal(net_ms: u64, net_sigma: f64, work_ms: u64, work_sigma: f64) -> Latency {
         let net = Delay::Lognormal {
@@ -79,16 +81,18 @@ impl Latency {
         Latency {
             up: net,
             work,
+            body: Delay::Constant(Span::ZERO),
             down: net,
         }
     }
 
-    /// The same three delays for every request.
+    /// The same delays for every request, answers that end with their head.
     #[must_use]
     pub const fn constant(up: Span, work: Span, down: Span) -> Latency {
         Latency {
             up: Delay::Constant(up),
             work: Delay::Constant(work),
+            body: Delay::Constant(Span::ZERO),
             down: Delay::Constant(down),
         }
     }

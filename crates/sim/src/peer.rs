@@ -20,6 +20,10 @@ mod tests;
 
 pub use reference::{ReferenceA, ReferenceB};
 
+/// Calls a node sends in one callback; the rest follow in another at the same instant. So a rule
+/// that never says stop is called off by the world before it fills the memory.
+const BREATH_MAX: usize = 1_000;
+
 /// When a rule lets the next call go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -110,7 +114,7 @@ impl<P: Pace> Saturating<P> {
 
     fn go(&mut self, now: Micros, effects: &mut Effects<'_>) {
         let ledger = ledger_time(now, effects);
-        loop {
+        for _ in 0..BREATH_MAX {
             match self.pace.next(ledger) {
                 Next::Go => {
                     self.last += 1;
@@ -128,6 +132,7 @@ impl<P: Pace> Saturating<P> {
                 Next::OnAnswer => return effects.rest(),
             }
         }
+        effects.wake_at(now);
     }
 }
 

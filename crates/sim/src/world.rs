@@ -14,16 +14,19 @@ use thiserror::Error;
 use tollgate_core::time::{Micros, Now, Span};
 
 use crate::clock::NodeClock;
-use crate::judge::{Arrival, Judge};
+use crate::judge::Judge;
 use crate::latency::Latency;
-use crate::rule::{Answer, Provider, RuleSpec};
+use crate::rule::{Provider, RuleSpec};
 
 mod client;
 mod effects;
 mod event;
 mod faults;
+mod way;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod faults_tests;
 
 pub use client::{Call, Client, NodeId, Outcome};
 use effects::Effect;
@@ -83,8 +86,10 @@ pub struct World<C> {
 struct Dice {
     up: Rng,
     work: Rng,
+    body: Rng,
     down: Rng,
-    loss: Rng,
+    lost_up: Rng,
+    lost_down: Rng,
 }
 
 impl Setup {
@@ -231,20 +236,17 @@ impl<C: Client> World<C> {
             }
             What::Leave { node, call } => self.leave(node, call),
             What::Arrive(attempt) => self.arrive(attempt),
-            What::Finish { attempt, outcome } => {
-                self.provider.finish(attempt.call.id, self.now);
-                if let Some(outcome) = outcome {
-                    self.reply(attempt, outcome);
-                }
-            }
-            What::Reply { attempt, outcome } => {
-                // After give-up nobody listens.
-                if self.listening.remove(&attempt.number) {
-                    let Attempt { node, call, .. } = attempt;
-                    self.tell(node, |client, now, effects| {
-                        client.answered(node, call, &outcome, now, effects);
-                    });
-                }
+            What::Head { attempt, standings } => self.head(attempt, standings),
+            What::Finish(attempt) => self.provider.finish(attempt.call.id, self.now),
+            What::Reply {
+                attempt,
+                outcome,
+                ends,
+            } => self.hear(attempt, &outcome, ends),
+            What::End(Attempt { node, call, .. }) => {
+                self.tell(node, |client, now, effects| {
+                    client.finished(node, call, now, effects);
+                });
             }
             What::Change(change) => self.provider.change(change.rule, change.limit, self.now),
         }
@@ -283,81 +285,6 @@ impl<C: Client> World<C> {
             Effect::Done(id) => self.judge.answered(id),
         }
     }
-
-    fn leave(&mut self, node: NodeId, call: Call) {
-        self.attempts += 1;
-        let attempt = Attempt {
-            number: self.attempts,
-            node,
-            call,
-        };
-        self.judge.sent(call.id);
-        self.listening.insert(attempt.number);
-        if let Some(after) = self.setup.give_up {
-            self.push(
-                self.now + after,
-                What::Reply {
-                    attempt,
-                    outcome: Outcome::Silence,
-                },
-            );
-        }
-        let up = self.setup.latency.up.draw(&mut self.dice.up);
-        if !self.dice.loses(self.setup.faults.lost_requests_ppm) {
-            self.push(self.now + up, What::Arrive(attempt));
-        }
-    }
-
-    fn arrive(&mut self, attempt: Attempt) {
-        if self.setup.faults.is_out(self.now) {
-            self.turned_away += 1;
-            return self.reply(attempt, Outcome::Unavailable);
-        }
-        let Call { id, cost, priority } = attempt.call;
-        let answer = self.provider.arrive(id, self.now, cost);
-        let accepted = answer == Answer::Accepted;
-        self.judge.arrived(Arrival {
-            id,
-            at: self.now,
-            cost,
-            priority,
-            accepted,
-        });
-        let rules = 0..self.setup.rules.len();
-        let standings = rules
-            .filter_map(|rule| self.provider.standing(rule, self.now))
-            .collect();
-        match answer {
-            Answer::Accepted => {
-                let work = self.setup.latency.work.draw(&mut self.dice.work);
-                let hang = self.setup.faults.hangs_until(self.now);
-                let outcome = hang.is_none().then_some(Outcome::Accepted { standings });
-                self.push(
-                    hang.unwrap_or(self.now + work),
-                    What::Finish { attempt, outcome },
-                );
-            }
-            Answer::Refused {
-                rule, retry_after, ..
-            } => {
-                self.reply(
-                    attempt,
-                    Outcome::Refused {
-                        rule,
-                        retry_after,
-                        standings,
-                    },
-                );
-            }
-        }
-    }
-
-    fn reply(&mut self, attempt: Attempt, outcome: Outcome) {
-        let down = self.setup.latency.down.draw(&mut self.dice.down);
-        if !self.dice.loses(self.setup.faults.lost_replies_ppm) {
-            self.push(self.now + down, What::Reply { attempt, outcome });
-        }
-    }
 }
 
 impl Dice {
@@ -366,12 +293,10 @@ impl Dice {
         Dice {
             up: root.fork(),
             work: root.fork(),
+            body: root.fork(),
             down: root.fork(),
-            loss: root.fork(),
+            lost_up: root.fork(),
+            lost_down: root.fork(),
         }
-    }
-
-    fn loses(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.loss.u32(0..1_000_000) < ppm
     }
 }

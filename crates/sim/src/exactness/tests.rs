@@ -1,4 +1,5 @@
-//! The table against the figures that `docs` and the rules' proofs rest on.
+//! The table against the figures measured when the rules were chosen, within a point of use and
+//! 15 % of refusals: seeds differ, rules do not.
 
 use super::*;
 

@@ -151,6 +151,24 @@ fn a_ledger_clock_that_runs_faster_than_allowed_for_is_caught() {
     assert!(world.judge().violations() > 0);
 }
 
+#[test]
+fn a_rule_that_never_says_stop_is_called_off() {
+    let latency = Latency::constant(Span(1), Span(1), Span(1));
+    let pace = OwnWindow::new(u64::MAX, Span(1));
+    let mut world = World::new(Setup::new(1, Vec::new(), latency), Saturating::new(pace));
+    assert!(world.run_until(Micros(1)).is_err());
+}
+
+#[test]
+fn a_limit_above_one_breath_is_used_fully() {
+    let rule: RuleSpec = "sliding 2500/1s".parse().unwrap();
+    let pace = SendLog::new(2_500, Span::from_secs(1), Span::ZERO);
+    let latency = Latency::constant(Span(1), Span(1), Span(1));
+    let mut world = World::new(Setup::new(1, vec![rule], latency), Saturating::new(pace));
+    world.run_until(Micros(1_000_000)).unwrap();
+    assert_eq!(world.judge().accepted(), 2_500);
+}
+
 /// Any network from a cable to a bad radio.
 fn any_latency() -> impl Strategy<Value = Latency> {
     let leg = || (0_u64..400, 0_u8..20);
@@ -163,6 +181,7 @@ fn any_latency() -> impl Strategy<Value = Latency> {
             up: delay(legs.0),
             work: delay(legs.1),
             down: delay(legs.2),
+            ..Latency::LAN
         }
     })
 }

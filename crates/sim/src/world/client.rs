@@ -60,8 +60,8 @@ pub trait Client {
     /// somebody nudged the node. May come without a reason; ask the clock, not the fact.
     fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>);
 
-    /// An attempt of this node has an outcome. Comes once per attempt, except when a run without
-    /// [`Setup::give_up`](super::Setup::give_up) loses it.
+    /// The head of an answer to this node is back, or give-up has come. Once per attempt, except
+    /// when a run without [`Setup::give_up`](super::Setup::give_up) loses it.
     fn answered(
         &mut self,
         node: NodeId,
@@ -70,6 +70,9 @@ pub trait Client {
         now: Now,
         effects: &mut Effects<'_>,
     );
+
+    /// The end of an answer is back, at or after its head. Not after silence.
+    fn finished(&mut self, _node: NodeId, _call: Call, _now: Now, _effects: &mut Effects<'_>) {}
 
     /// A caller on this node asks for a call ([`World::submit`](super::World::submit)). Clients that make demand of
     /// their own do without.
@@ -90,6 +93,10 @@ impl<C: Client + ?Sized> Client for Box<C> {
         effects: &mut Effects<'_>,
     ) {
         (**self).answered(node, call, outcome, now, effects);
+    }
+
+    fn finished(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        (**self).finished(node, call, now, effects);
     }
 
     fn submitted(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {

@@ -6,6 +6,8 @@
 
 use tollgate_core::time::Micros;
 
+use crate::rule::Standing;
+
 use super::{Call, Change, NodeId, Outcome};
 
 /// Something that happens at a true time.
@@ -32,14 +34,21 @@ pub(super) enum What {
         call: Call,
     },
     Arrive(Attempt),
-    Finish {
+    /// The provider begins its answer.
+    Head {
         attempt: Attempt,
-        outcome: Option<Outcome>,
+        standings: Vec<Standing>,
     },
+    /// It has sent all of it.
+    Finish(Attempt),
+    /// The head of an answer is back, and its end will be at `ends`.
     Reply {
         attempt: Attempt,
         outcome: Outcome,
+        ends: Micros,
     },
+    /// The end is back.
+    End(Attempt),
     Change(Change),
 }
 
@@ -58,8 +67,8 @@ impl What {
             What::Wake { node, .. } | What::Submit { node, .. } | What::Leave { node, .. } => {
                 Some(*node)
             }
-            What::Reply { attempt, .. } => Some(attempt.node),
-            What::Arrive(_) | What::Finish { .. } | What::Change(_) => None,
+            What::Reply { attempt, .. } | What::End(attempt) => Some(attempt.node),
+            What::Arrive(_) | What::Head { .. } | What::Finish(_) | What::Change(_) => None,
         }
     }
 }
