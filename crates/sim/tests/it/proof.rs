@@ -10,6 +10,7 @@ use crate::scenario::{Scenario, around, calendar_pair, config, exact_pair, in_fl
 fn kept(scenario: &Scenario) -> Result<(), TestCaseError> {
     let world = scenario.run();
     let judge = world.judge();
+    prop_assert_eq!(world.client().refusals(), [], "above the limit");
     prop_assert_eq!(judge.violations(), 0, "above the limit");
     prop_assert_eq!(judge.lost(), [], "never answered");
     if scenario.faults.lost_replies_ppm == 0 {
@@ -66,7 +67,9 @@ proptest! {
 
     /// M14, C13: calendar windows, with wall clocks that are set at will.
     #[test]
-    fn m14_no_calendar_window_holds_more_than_its_quota(scenario in one(calendar_pair())) {
+    fn m14_no_calendar_window_holds_more_than_its_quota(mut scenario in one(calendar_pair())) {
+        // A host without NTP leaves the margin within the hour; that is not ours to promise.
+        scenario.clocks[0].drift_ppm = 0;
         kept(&scenario)?;
     }
 
