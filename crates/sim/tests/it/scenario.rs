@@ -114,7 +114,7 @@ impl Scenario {
 /// A limit with its counterpart at the provider, of the pairs that are called exact.
 pub fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=30, window(), 0_u64..9, 0_u64..1_000).prop_map(|(n, window, kind, permille)| {
-        let phase = Span(window.0 * permille / 1_000);
+        let phase = Span((window.0 * permille / 1_000).max(1));
         let us = |span: Span| format!("{}us", span.0);
         let (w, p) = (us(window), us(phase));
         let sliding = Rule::sliding(n, window);
