@@ -253,12 +253,13 @@ fn settle_term(
         } => {
             let arrived = now.at - *age;
             let granted = cell.open(id).map_or(arrived, |(_, granted)| granted);
-            let freed = match rule.settles_at() {
+            let mut freed = match rule.settles_at() {
                 SettleAt::Head => cell.settle(rule, id, term.cost, arrived, now.at).freed,
                 SettleAt::End => false,
             };
             for reading in readings.iter().filter(|reading| reading.term == index) {
-                cell.adopt(rule, reading, term.cost, granted, *refused, now);
+                let change = cell.adopt(rule, reading, term.cost, granted, *refused, now);
+                freed |= change.freed;
             }
             if *refused && !readings.iter().any(|reading| reading.term == index) {
                 cell.refused_in_silence(rule, granted, now.at);
@@ -269,7 +270,7 @@ fn settle_term(
             cell.settle(rule, id, term.cost, now.at - *age, now.at)
                 .freed
         }
-        Outcome::Unsent => cell.undo(id).freed,
+        Outcome::Unsent => cell.undo(rule, id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
         Outcome::Alive { by } => {
             cell.extend(rule, id, now.at + *by);

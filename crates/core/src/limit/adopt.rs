@@ -8,13 +8,14 @@
 //! Never: raises anything.
 
 use crate::ask::Reading;
-use crate::limit::cell::{Cell, State};
+use crate::limit::cell::{Cell, Change, State};
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Now, Span};
 
 impl Cell {
     /// Takes in what the provider said in the answer to a call that cost `cost`, granted at
-    /// `granted`. Lower only. `refused`: the provider refused that very call for a limit.
+    /// `granted`. Lower only. `refused`: the provider refused that very call for a limit. News that
+    /// leave more than the last ones did wake those who wait.
     pub(crate) fn adopt(
         &mut self,
         rule: &Rule,
@@ -23,7 +24,8 @@ impl Cell {
         granted: Micros,
         refused: bool,
         now: Now,
-    ) {
+    ) -> Change {
+        let before = self.ours_at_most(rule, now.at);
         if let (State::Calendar(count), Some(date)) = (&mut self.state, reading.date) {
             count.confirm(now, date);
         }
@@ -55,6 +57,16 @@ impl Cell {
         if refused && !strangers && ours.saturating_mul(2) >= rule.limit() {
             self.climb(granted, now.at);
         }
+        if self.ours_at_most(rule, now.at) > before {
+            self.freed(true)
+        } else {
+            Change::default()
+        }
+    }
+
+    /// What is ours if nothing is used: the limit in force less what strangers took.
+    fn ours_at_most(&self, rule: &Rule, now: Micros) -> u64 {
+        self.limit(rule, now).saturating_sub(self.told.taken(now))
     }
 
     /// The provider refused a call granted at `granted` and said nothing about this limit. If the

@@ -52,11 +52,12 @@ impl Bucket {
             return Ok(());
         }
         if wanted > depth {
-            // Even a full bucket has not enough beside the calls on their way.
+            // Even a full bucket has not enough beside the calls on their way. If there are none,
+            // strangers took it or the provider told a lower limit: one window decides.
             let lapse = self
                 .open
                 .first_lapse()
-                .map_or(Span::ZERO, |at| at.since(now));
+                .map_or(Span(token(rule)), |at| at.since(now));
             return Err(Wait {
                 after: lapse,
                 on: On::Event,

@@ -186,7 +186,7 @@ impl Cell {
     }
 
     /// No byte of the call left: as if it had never been granted.
-    pub(crate) fn undo(&mut self, id: PermitId) -> Change {
+    pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> Change {
         let Some((held, _)) = self.open(id) else {
             return Change::default();
         };
@@ -198,7 +198,7 @@ impl Cell {
                 bucket.open.remove(id);
             }
             State::Fixed(fixed) => {
-                fixed.undo(id);
+                fixed.undo(rule, id);
             }
             State::Calendar(count) => {
                 count.undo(id);
@@ -389,7 +389,7 @@ impl Cell {
         }
     }
 
-    fn freed(&mut self, by_more: bool) -> Change {
+    pub(super) fn freed(&mut self, by_more: bool) -> Change {
         let freed = match self.wanted {
             Wanted::No => false,
             Wanted::Time => by_more,

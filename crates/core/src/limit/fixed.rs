@@ -128,19 +128,34 @@ impl Fixed {
         true
     }
 
-    pub(crate) fn undo(&mut self, id: PermitId) -> bool {
-        let undone = self.phase.undo(id).is_some();
-        if undone && self.phase.used == 0 {
+    pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> bool {
+        let Some(undone) = self.phase.undo(id) else {
+            return false;
+        };
+        if self.phase.used == 0 {
             // The window never was: nothing that opened it has left this host.
             *self = Fixed::default();
+        } else if self.is_own(&undone) && self.ends.is_none() && !self.has_own_calls() {
+            // Late calls of the window before are left, and no call of this one.
+            self.opened = None;
+            self.touches = self.touches - rule.shrunk(rule.period());
         }
-        undone
+        true
+    }
+
+    /// Was it granted in this window?
+    fn is_own(&self, open: &Open) -> bool {
+        self.opened.is_some_and(|opened| open.granted >= opened)
+    }
+
+    fn has_own_calls(&self) -> bool {
+        self.phase.open.iter().any(|(_, open)| self.is_own(open))
     }
 
     /// A call that was granted inside this window surely belongs to it, so the provider's window
     /// had begun when it was answered. One that was granted before proves nothing.
     fn note_answer(&mut self, open: &Open, end: Micros) {
-        if self.opened.is_some_and(|opened| open.granted >= opened) {
+        if self.is_own(open) {
             self.ends = Some(self.ends.map_or(end, |ends| ends.min(end)));
         }
     }

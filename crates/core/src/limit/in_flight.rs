@@ -5,11 +5,15 @@
 //!
 //! Never: N − 1. The tail costs less.
 
-use crate::ask::PermitId;
+use crate::ask::{On, PermitId};
 use crate::limit::holds::{Holds, Open};
 use crate::limit::room::{Grant, Wait, Want};
 use crate::limit::rule::IN_FLIGHT_TAIL;
 use crate::time::{Micros, Span};
+
+/// When nothing of ours runs and there is still no room, strangers run or the provider told a lower
+/// limit. Neither has a known end: look again after this.
+const LOOK_AGAIN: Span = Span::from_secs(1);
 
 /// The calls that run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +31,13 @@ impl InFlight {
         if held + want.cost <= want.room {
             return Ok(());
         }
-        let need = (held + want.cost - want.room).min(held.max(1));
+        if held == 0 {
+            return Err(Wait {
+                after: LOOK_AGAIN,
+                on: On::Event,
+            });
+        }
+        let need = (held + want.cost - want.room).min(held);
         Err(self.holds.wait_for(need, now))
     }
 
