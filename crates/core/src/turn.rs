@@ -157,9 +157,7 @@ fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Mark
     }
     let mut marks = Marks::new();
     for term in &ask.terms {
-        let mark = cells
-            .cell(term.cell)
-            .take(term, ask.id, ask.priority, ask.evidence, now);
+        let mark = cells.cell(term.cell).take(term, ask.id, ask.evidence, now);
         batch.count(term);
         marks.push(mark);
     }

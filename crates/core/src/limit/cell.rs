@@ -120,19 +120,11 @@ impl Cell {
     }
 
     /// Takes what [`Cell::room`] has said is there.
-    pub(crate) fn take(
-        &mut self,
-        term: &Term,
-        id: PermitId,
-        priority: Priority,
-        evidence: Evidence,
-        now: Now,
-    ) -> Mark {
+    pub(crate) fn take(&mut self, term: &Term, id: PermitId, evidence: Evidence, now: Now) -> Mark {
         let rule = &*term.rule;
         let grant = Grant {
             id,
             cost: term.cost,
-            priority,
             limit: self.limit(rule, now.at),
             at: now.at,
             arrives_by: now.at + evidence.longest(),

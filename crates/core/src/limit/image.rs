@@ -169,7 +169,7 @@ impl Writer {
         self.instant(log.climbed);
         self.instant(log.due);
         self.maybe(log.urgent, Writer::instant);
-        self.instant(log.low);
+        self.instant(log.last);
     }
 
     fn holds(&mut self, holds: &Holds) {
@@ -317,7 +317,7 @@ impl Reader<'_> {
             climbed: self.instant()?,
             due: self.instant()?,
             urgent: self.maybe(Reader::instant)?,
-            low: self.instant()?,
+            last: self.instant()?,
         })
     }
 

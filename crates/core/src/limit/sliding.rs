@@ -52,8 +52,8 @@ pub(crate) struct Log {
     pub(crate) due: Micros,
     /// When a high-priority call was seen last.
     pub(crate) urgent: Option<Micros>,
-    /// When a low-priority call was granted last.
-    pub(crate) low: Micros,
+    /// When a call was granted last.
+    pub(crate) last: Micros,
 }
 
 impl Log {
@@ -90,9 +90,7 @@ impl Log {
         if self.is_spaced(rule) {
             self.due = paced::next_due(self.due, self.gap(rule, grant.limit), grant.at);
         }
-        if grant.priority == Priority::Low {
-            self.low = grant.at;
-        }
+        self.last = grant.at;
         if rule.holds_until_send() {
             let free_at = grant.at + self.hold(rule);
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
@@ -125,12 +123,15 @@ impl Log {
     }
 
     /// The provider refused a call that was granted at `granted`, although the log had room.
-    pub(crate) fn climb(&mut self, granted: Micros, now: Micros) -> bool {
+    /// What is held already is held for as long as from now on, or it would cost another rung.
+    pub(crate) fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
         if self.rung == Rung::Spaced || granted < self.climbed {
             return false;
         }
+        let before = self.hold(rule);
         self.rung = self.rung.next();
         self.climbed = now;
+        self.holds.lengthen(self.hold(rule) - before);
         true
     }
 
@@ -152,23 +153,17 @@ impl Log {
         paced::gap(rule.stretched(rule.period()), limit, self.rung)
     }
 
-    /// Rule A frees slots in lumps. While urgent calls are about, `low` spreads the free slots over
-    /// the time until the next one comes back, so that an urgent call finds one; the slots are
-    /// used all the same. Without urgent calls nothing is held back.
+    /// Rule A frees slots in lumps. While urgent calls are about, `low` goes at the quickest even
+    /// pace at which no slot is ever missed until the last one of now is back, so that an urgent
+    /// call finds one; the slots are used all the same. Without urgent calls nothing is held back.
     fn low_pace(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
         let Some(urgent_until) = self.urgent.map(|seen| seen + rule.period()) else {
             return Ok(());
         };
-        if want.priority != Priority::Low || now >= urgent_until || self.low == Micros(0) {
+        if want.priority != Priority::Low || now >= urgent_until || self.last == Micros(0) {
             return Ok(());
         }
-        let Some(next) = self.holds.next_free(self.hold(rule)) else {
-            return Ok(());
-        };
-        // The instant at which the time since the last one is the time that is left, divided by
-        // the free slots and one: it does not move while time passes, so one timer is enough.
-        let free = want.room - self.holds.held();
-        let due = self.low + Span(next.since(self.low).0 / (free + 2));
+        let due = self.low_due(rule, want.room - self.holds.held());
         if now >= due {
             return Ok(());
         }
@@ -176,6 +171,19 @@ impl Log {
             after: due.min(urgent_until).since(now),
             on: On::Time,
         })
+    }
+
+    /// Before a slot comes back, all that are free by then can go, at equal distances since the last
+    /// call; the slot with the longest such distance decides. The instant does not move while time
+    /// passes or slots come back, so one timer is enough.
+    fn low_due(&self, rule: &Rule, free: u64) -> Micros {
+        let mut free = free;
+        let mut gap = 0;
+        for (back_at, cost) in self.holds.come_back(self.hold(rule)) {
+            gap = gap.max(back_at.since(self.last).0 / (free + 1));
+            free += cost;
+        }
+        self.last + Span(gap)
     }
 
     fn grain(&self, rule: &Rule) -> Span {
