@@ -25,4 +25,4 @@ pub use key::{Key, Keys, Seed};
 pub use plan::{LIMITS_MAX, Limit, Plan, PlanError};
 pub use snapshot::SnapshotError;
 pub use table::{GuardTable, KEYS_MAX, PLANS_MAX, Swept};
-pub use take::{ASKS_MAX, Ask, Look, Outcome, Refused, Seen, TooManyAsks};
+pub use take::{ASKS_MAX, Ask, Look, Outcome, Seen, TooManyAsks};

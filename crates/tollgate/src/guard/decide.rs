@@ -7,8 +7,8 @@
 //! Never: writes for a question (cost 0) or a refusal, except to carry a key over to a new plan
 //! or to heal it after a clock that stepped back.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use spin::mutex::SpinMutexGuard;
@@ -17,7 +17,7 @@ use super::clock::Tick;
 use super::plan::Plan;
 use super::shard::{Shard, Slot};
 use super::table::{GuardTable, ROOM_SEARCH};
-use super::take::{ASKS_MAX, Ask, Look, Outcome, Refused};
+use super::take::{ASKS_MAX, Ask, Look, Outcome};
 
 /// An ask and whether it stands in for a key that found no room.
 #[derive(Clone, Copy)]
@@ -33,6 +33,8 @@ struct Draft<'p> {
     before: Slot,
     /// As it will be if all agree.
     after: Slot,
+    /// Tokens that this ask and earlier ones of the same key want together.
+    total: u64,
     /// Writing `after` adds a key to the table.
     fresh: bool,
     /// `before` differs from what the table holds and is kept even on a refusal.
@@ -90,12 +92,13 @@ impl GuardTable {
         let mut held = self.lock_in_order(seats);
         let mut verdict = Verdict::default();
         let mut drafts = Drafts::new();
-        for seat in seats {
-            let draft = self.draft(*seat, &drafts, &mut held, now.nanos(), &mut verdict);
+        for (ask, seat) in (0_u8..).zip(seats) {
+            let mut draft = self.draft(*seat, &drafts, &mut held, now.nanos());
+            verdict.charge(&mut draft, now.nanos(), ask);
             drafts.push(draft);
         }
         let outcome = verdict.outcome(&drafts, now.nanos());
-        let granted = matches!(outcome, Outcome::Granted { .. });
+        let granted = outcome.is_granted();
         if granted {
             self.admit(&drafts)?;
         }
@@ -127,16 +130,15 @@ impl GuardTable {
             .collect()
     }
 
-    /// What becomes of one ask, given what the asks before it would do.
+    /// One ask before it is charged, given what the asks before it would do.
     fn draft<'p>(
         &self,
         seat: Seat<'p>,
         earlier: &Drafts<'p>,
         held: &mut Held<'_>,
         now: u64,
-        verdict: &mut Verdict,
     ) -> Draft<'p> {
-        let Ask { key, plan, cost } = seat.ask;
+        let Ask { key, plan, .. } = seat.ask;
         let twin = earlier.iter().rev().find(|draft| draft.seat.ask.key == key);
         let mut before = match twin {
             Some(twin) => twin.after,
@@ -154,15 +156,17 @@ impl GuardTable {
         if carried {
             before = self.carry(&before, plan, now);
         }
-        let healed = before.heal(plan, now);
-        let mut after = before;
-        verdict.charge(&mut after, plan, cost, now, earlier.len());
+        // A twin may be overdrawn on purpose; it was healed itself.
+        let healed = twin.is_none() && before.heal(plan, now);
         Draft {
             fresh: unknown || twin.is_some_and(|twin| twin.fresh && !twin.writes()),
-            mended: twin.is_none() && !unknown && (carried || healed),
+            mended: healed || twin.is_none() && carried,
+            total: twin
+                .map_or(0, |twin| twin.total)
+                .saturating_add(seat.ask.wanted()),
             seat,
             before,
-            after,
+            after: before,
         }
     }
 
@@ -222,30 +226,35 @@ impl Draft<'_> {
 /// What the limits said so far.
 #[derive(Default)]
 struct Verdict {
-    never: Option<(usize, usize)>,
+    never: Option<(u8, u8)>,
     /// The longest wait, its ask and its limit.
-    wait: Option<(u64, usize, usize)>,
+    wait: Option<(NonZeroU64, u8, u8)>,
 }
 
 impl Verdict {
     /// Charges every limit of one ask on its draft and notes who objects.
-    fn charge(&mut self, slot: &mut Slot, plan: &Plan, cost: i64, now: u64, ask: usize) {
-        for (limit, pace) in plan.paces().iter().enumerate() {
-            let full = slot.fine(limit);
+    fn charge(&mut self, draft: &mut Draft<'_>, now: u64, number: u8) {
+        let Ask { plan, cost, .. } = draft.seat.ask;
+        for (limit, pace) in (0_u8..).zip(plan.paces()) {
+            let at = usize::from(limit);
+            let full = draft.after.fine(at);
             if cost < 0 {
-                slot.set(limit, pace.refund(full, now, cost.unsigned_abs()));
+                draft
+                    .after
+                    .set(at, pace.refund(full, now, cost.unsigned_abs()));
                 continue;
             }
-            let Some(cost) = u32::try_from(cost).ok().filter(|&cost| cost <= pace.burst) else {
-                self.never.get_or_insert((ask, limit));
+            // A total within the burst is a cost within it, and both have 32 bits.
+            let possible = draft.total <= u64::from(pace.burst);
+            let Some(cost) = u32::try_from(cost).ok().filter(|_| possible) else {
+                self.never.get_or_insert((number, limit));
                 continue;
             };
-            match pace.spend(full, now, cost) {
-                Ok(full) => slot.set(limit, full),
-                Err(wait) if self.wait.is_none_or(|(longest, ..)| wait > longest) => {
-                    self.wait = Some((wait, ask, limit));
-                }
-                Err(_) => {}
+            // Charged even if refused: a later ask of the same key must wait for both.
+            let (spent, wait) = pace.spend(full, now, cost);
+            draft.after.set(at, spent);
+            if wait > self.wait.map(|(longest, ..)| longest) {
+                self.wait = wait.map(|wait| (wait, number, limit));
             }
         }
     }
@@ -254,12 +263,12 @@ impl Verdict {
         if let Some((ask, limit)) = self.never {
             return Outcome::Never { ask, limit };
         }
-        if let Some((wait, ask, limit)) = self.wait {
-            return Outcome::Refused(Refused {
-                retry_in: Duration::from_nanos(wait),
+        if let Some((retry_in_ns, ask, limit)) = self.wait {
+            return Outcome::Refused {
+                retry_in_ns,
                 ask,
                 limit,
-            });
+            };
         }
         let left = drafts
             .iter()

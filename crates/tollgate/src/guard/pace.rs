@@ -11,11 +11,18 @@
 //!
 //! Never: a float, a clock, a lock.
 
+use std::num::NonZeroU64;
+
 use super::plan::Limit;
 
 /// The longest time a bucket may take to fill, in nanoseconds: 73 years. With ticks below 2^62
 /// every sum of a tick and a reach stays below 2^63.
 const REACH_MAX: u128 = 1 << 61;
+
+/// A reading that lies further back than this is from a clock that was set back. Anything closer
+/// may come from a thread that lost its core between reading the clock and deciding, or from two
+/// cores whose counters differ; believing those would earn tokens twice.
+const STALE_MAX: u64 = 60_000_000_000;
 
 /// A point or a length of time: whole nanoseconds and `part` over the pace's `parts`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +44,8 @@ pub(crate) struct Pace {
     reach_part: u32,
     /// Capacity in tokens.
     pub(crate) burst: u32,
-    /// A clock this far behind the entry has stepped, not jittered: see [`Pace::heal`].
-    period: u64,
+    /// How far a bucket may lie ahead before its clock is taken for one that was set back.
+    ahead_max: u64,
     /// `⌊(2^64 - 1) / (one token in parts)⌋`; 0 if a full bucket in parts does not fit in 64 bits.
     reciprocal: u64,
 }
@@ -52,8 +59,8 @@ impl Pace {
         reach: 1 << 61,
         reach_part: 0,
         burst: u32::MAX,
-        period: 0,
-        reciprocal: 0,
+        ahead_max: u64::MAX,
+        reciprocal: u64::MAX,
     };
 
     /// Compiles a limit; `None` if the period is zero or the burst takes over 73 years to fill.
@@ -69,14 +76,15 @@ impl Pace {
         if full / u128::from(parts) > REACH_MAX {
             return None;
         }
+        let reach = u64::try_from(full / u128::from(parts)).ok()?;
         Some(Pace {
             step: token / parts,
             step_part: narrow(token % parts),
             parts: narrow(parts),
-            reach: u64::try_from(full / u128::from(parts)).ok()?,
+            reach,
             reach_part: u32::try_from(full % u128::from(parts)).ok()?,
             burst,
-            period,
+            ahead_max: reach + period.max(STALE_MAX),
             reciprocal: if full < 1 << 63 { u64::MAX / token } else { 0 },
         })
     }
@@ -86,18 +94,18 @@ impl Pace {
         self.parts == 1
     }
 
-    /// The bucket after `cost` tokens (at most `burst`) are taken, or how long it lacks them.
-    pub(crate) fn spend(&self, full: Fine, now: u64, cost: u32) -> Result<Fine, u64> {
+    /// The bucket after `cost` tokens (at most `burst`) are taken, and how long it lacks them if
+    /// it does.
+    pub(crate) fn spend(&self, full: Fine, now: u64, cost: u32) -> (Fine, Option<NonZeroU64>) {
         let spent = self.add(full.max(Fine { at: now, part: 0 }), self.charge(cost));
         let empty = Fine {
             at: now + self.reach,
             part: self.reach_part,
         };
-        if spent <= empty {
-            Ok(spent)
-        } else {
-            Err(self.lack(spent, empty))
-        }
+        // A started nanosecond counts, so the wait is never too short and never zero.
+        let lack =
+            (spent > empty).then(|| spent.at - empty.at + u64::from(spent.part > empty.part));
+        (spent, lack.and_then(NonZeroU64::new))
     }
 
     /// The bucket after `cost` tokens are put back; never more than full.
@@ -114,6 +122,14 @@ impl Pace {
             Some(at) => Fine { at, part },
             None => Fine::default(),
         }
+    }
+
+    /// Whole tokens in `room` nanoseconds, for a pace without parts.
+    #[inline]
+    pub(crate) fn whole_tokens(&self, room: u64) -> u32 {
+        let estimate = high(room, self.reciprocal);
+        let exact = estimate + u64::from((estimate + 1).wrapping_mul(self.step) <= room);
+        u32::try_from(exact).unwrap_or(u32::MAX)
     }
 
     /// Whole tokens in the bucket.
@@ -154,12 +170,11 @@ impl Pace {
         }
     }
 
-    /// A clock that stepped back by more than a period must not block a key for longer than it
-    /// takes to fill: such a bucket counts as empty from now on. Smaller steps are left alone,
-    /// because clocks of two cores may differ by a little and tokens would be earned twice.
+    /// A clock that was set back must not block a key for longer than a period (or a minute, if
+    /// that is longer) beyond the time it takes to fill: such a bucket counts as empty from now on.
     pub(crate) fn heal(&self, full: Fine, now: u64) -> Option<Fine> {
-        let stepped = full.at > now + self.reach + self.period;
-        stepped.then_some(Fine {
+        let set_back = full.at.saturating_sub(now) > self.ahead_max;
+        set_back.then_some(Fine {
             at: now + self.reach,
             part: self.reach_part,
         })
@@ -251,12 +266,6 @@ impl Pace {
             at: from.at + length.at + carry,
             part: narrow(part),
         }
-    }
-
-    /// Whole nanoseconds until `spent` is no longer beyond `empty`; at least 1.
-    #[cold]
-    fn lack(&self, spent: Fine, empty: Fine) -> u64 {
-        (spent.at - empty.at + u64::from(spent.part > empty.part)).max(1)
     }
 }
 

@@ -5,11 +5,11 @@
 //!
 //! Never: decides differently from the general way.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::clock::Tick;
 use super::key::Key;
-use super::pace::Fine;
 use super::plan::{LIMITS_MAX, Plan};
 use super::shard::Slot;
 use super::table::GuardTable;
@@ -29,7 +29,14 @@ pub struct Ask<'p> {
     pub cost: i64,
 }
 
-/// What was decided.
+impl Ask<'_> {
+    /// Tokens asked for; none when tokens are put back.
+    pub(super) fn wanted(&self) -> u64 {
+        u64::try_from(self.cost).unwrap_or(0)
+    }
+}
+
+/// What was decided. Two machine words, so that it travels in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every limit of every ask agreed and was charged.
@@ -37,26 +44,36 @@ pub enum Outcome {
         /// Whole tokens left in the emptiest bucket.
         remaining: u32,
     },
-    /// Some limit lacked tokens; nothing was charged.
-    Refused(Refused),
+    /// Some limit lacked tokens; nothing was charged. Of several, the one to wait for longest.
+    Refused {
+        /// When the same question would be granted if nobody else asks; never zero.
+        retry_in_ns: NonZeroU64,
+        /// Which ask.
+        ask: u8,
+        /// Which limit of its plan.
+        limit: u8,
+    },
     /// The cost is above a burst: waiting cannot help; nothing was charged.
     Never {
         /// Which ask.
-        ask: usize,
+        ask: u8,
         /// Which limit of its plan.
-        limit: usize,
+        limit: u8,
     },
 }
 
-/// The limit that keeps the caller waiting longest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// When the same question would be granted if nobody else asks; never zero.
-    pub retry_in: Duration,
-    /// Which ask.
-    pub ask: usize,
-    /// Which limit of its plan.
-    pub limit: usize,
+const _: () = assert!(
+    size_of::<Outcome>() == 16,
+    "an outcome must fit in two registers"
+);
+
+impl Outcome {
+    /// Whether the caller may go on.
+    #[must_use]
+    #[inline]
+    pub fn is_granted(self) -> bool {
+        matches!(self, Outcome::Granted { .. })
+    }
 }
 
 /// More than [`ASKS_MAX`] asks in one decision.
@@ -86,29 +103,24 @@ impl GuardTable {
     /// One token for one key.
     #[inline]
     pub fn take(&self, key: Key, plan: &Plan, now: Tick) -> Outcome {
-        self.take_cost(Ask { key, plan, cost: 1 }, now)
+        match self.take_known(key, plan, 1, now) {
+            Some(remaining) => Outcome::Granted { remaining },
+            None => self.decide(&[Ask { key, plan, cost: 1 }], now, &mut []),
+        }
     }
 
     /// One ask, decided by itself.
     #[inline]
     pub fn take_cost(&self, ask: Ask<'_>, now: Tick) -> Outcome {
-        let Ask { key, plan, cost } = ask;
-        if cost > 0 && cost <= i64::from(plan.cost_max) {
-            let cost = cost.unsigned_abs();
-            let mut shard = self.shards[self.shard_of(key)].lock();
-            let slot = shard.find(key);
-            // A known key under the plan it is written in: all but a few decisions.
-            if slot.plan == plan.id
-                && plan.whole
-                && let Some(remaining) = slot.spend(plan, now.nanos(), cost)
-            {
-                return Outcome::Granted { remaining };
-            }
+        let cost = u32::try_from(ask.cost).ok();
+        match cost.and_then(|cost| self.take_known(ask.key, ask.plan, cost, now)) {
+            Some(remaining) => Outcome::Granted { remaining },
+            None => self.decide(&[ask], now, &mut []),
         }
-        self.decide(&[ask], now, &mut [])
     }
 
-    /// Several asks decided as one: every limit of every ask, or nothing. No asks are granted.
+    /// Several asks decided as one: every limit of every ask, or nothing. A key that is named
+    /// twice pays twice. No asks are granted.
     ///
     /// # Errors
     /// More than [`ASKS_MAX`] asks.
@@ -131,6 +143,22 @@ impl GuardTable {
             return Err(TooManyAsks(asks.len()));
         }
         Ok(self.decide(asks, now, looks))
+    }
+
+    /// The usual case: a known key under the plan it is written in, with tokens enough.
+    ///
+    /// Always inlined: most callers do not look at `remaining`, and then it is not computed.
+    #[inline(always)]
+    fn take_known(&self, key: Key, plan: &Plan, cost: u32, now: Tick) -> Option<u32> {
+        if cost == 0 || cost > plan.cost_max || !plan.whole {
+            return None;
+        }
+        let mut shard = self.shards[self.shard_of(key)].lock();
+        let slot = shard.find(key);
+        if slot.plan != plan.id {
+            return None;
+        }
+        slot.spend(plan, now.nanos(), u64::from(cost))
     }
 
     /// What a key's buckets hold, without taking anything.
@@ -181,20 +209,24 @@ impl Look {
 
 impl Slot {
     /// Takes `cost` tokens of every limit of a plan without parts, or leaves all as they are.
+    ///
+    /// Written out for three limits: as a loop over an array it went through the stack and cost
+    /// twice the time. A limit that the plan does not have agrees to everything.
     #[inline]
     fn spend(&mut self, plan: &Plan, now: u64, cost: u64) -> Option<u32> {
-        let mut next = self.at;
-        let mut agreed = true;
-        for (at, pace) in next.iter_mut().zip(plan.paces()) {
-            *at = now.max(*at) + pace.step * cost;
-            agreed &= *at <= now + pace.reach;
-        }
-        if !agreed {
-            return None;
-        }
-        self.at = next;
-        let left = next.iter().zip(plan.paces());
-        left.map(|(&at, pace)| pace.tokens(Fine { at, part: 0 }, now))
-            .min()
+        let [first, second, third] = &plan.paces;
+        let [one, two, three] = self.at;
+        let one = now.max(one) + first.step * cost;
+        let two = now.max(two) + second.step * cost;
+        let three = now.max(three) + third.step * cost;
+        let room_one = (now + first.reach).checked_sub(one)?;
+        let room_two = (now + second.reach).checked_sub(two)?;
+        let room_three = (now + third.reach).checked_sub(three)?;
+        self.at = [one, two, three];
+        let left = first.whole_tokens(room_one);
+        Some(
+            left.min(second.whole_tokens(room_two))
+                .min(third.whole_tokens(room_three)),
+        )
     }
 }
