@@ -42,6 +42,14 @@ mod bench;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_recovery;
+#[cfg(test)]
+mod tests_modes;
+#[cfg(test)]
+mod tests_orders;
+#[cfg(test)]
+mod tests_shared;
+#[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod tables;

@@ -21,3 +21,5 @@ pub mod health;
 pub mod cooldown;
 pub mod degrade;
 pub mod alert;
+#[cfg(test)]
+mod shelf;

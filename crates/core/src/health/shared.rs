@@ -51,42 +51,62 @@ impl Health {
     }
 
     fn saw_probing(&mut self, now: Micros, actions: &mut Actions) {
-        self.seen_closed = true;
+        let Some(ends_hold) = self.has_news() else {
+            return;
+        };
+        let reason = if ends_hold {
+            Reason::Operator
+        } else {
+            Reason::SleepOver
+        };
         match &self.phase {
-            Phase::Normal { .. } | Phase::Throttle(_) | Phase::Sleep { .. } => {
+            Phase::HalfOpen(_) => {}
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::Offline { .. }
+            | Phase::CacheOnly { .. } => {
                 self.fence = now;
-                self.enter_half_open(Slot::Shared, Reason::SleepOver, now, actions);
+                self.enter_half_open(Slot::Shared, reason, now, actions);
             }
-            Phase::HalfOpen(_) | Phase::Offline { .. } | Phase::CacheOnly { .. } => {}
         }
     }
 
     fn saw_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {
-        self.seen_closed = true;
         // The space between two probes is a rest too, but no sleep.
         let is_gap = left <= self.probe_gap();
+        let Some(ends_hold) = self.has_news() else {
+            return;
+        };
         match &mut self.phase {
-            Phase::Normal { .. } | Phase::Throttle(_) if is_gap => {
-                self.saw_probing(now, actions);
-            }
-            Phase::Normal { .. } | Phase::Throttle(_) => {
-                self.follow_to_sleep(left, Reason::Policy, now, actions);
-            }
             Phase::Sleep { until, .. } => *until = (*until).max(now + left),
+            Phase::HalfOpen(_) if is_gap => {}
             Phase::HalfOpen(probing) => {
-                if !is_gap {
+                let reason = match probing.slot {
                     // Another process's probe failed: that counts for all of us.
-                    let reason = match probing.slot {
-                        Slot::Shared => Reason::ProbeFailed,
-                        Slot::Local => Reason::Policy,
-                    };
-                    if reason == Reason::ProbeFailed {
-                        self.failed_probes = self.failed_probes.saturating_add(1);
-                    }
+                    Slot::Shared => Reason::ProbeFailed,
+                    Slot::Local => Reason::Policy,
+                };
+                if reason == Reason::ProbeFailed {
+                    self.failed_probes = self.failed_probes.saturating_add(1);
+                }
+                self.follow_to_sleep(left, reason, now, actions);
+            }
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Offline { .. }
+            | Phase::CacheOnly { .. } => {
+                let reason = if ends_hold {
+                    Reason::Operator
+                } else {
+                    Reason::Policy
+                };
+                if is_gap {
+                    self.saw_probing(now, actions);
+                } else {
                     self.follow_to_sleep(left, reason, now, actions);
                 }
             }
-            Phase::Offline { .. } | Phase::CacheOnly { .. } => {}
         }
     }
 
@@ -100,6 +120,21 @@ impl Health {
             | Phase::Sleep { .. }
             | Phase::HalfOpen(_) => self.follow_offline(now, actions),
             Phase::Offline { .. } | Phase::CacheOnly { .. } => {}
+        }
+    }
+
+    /// A rest that ends by itself was seen. `None`: it is a picture from before the hold that we
+    /// are in. `Some(true)`: it ends that hold, because a hold gives way to nothing but an opening.
+    fn has_news(&mut self) -> Option<bool> {
+        match &self.phase {
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => self.seen_closed.then_some(true),
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => {
+                self.seen_closed = true;
+                Some(false)
+            }
         }
     }
 }
