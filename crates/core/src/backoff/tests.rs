@@ -34,7 +34,7 @@ fn the_wait_doubles_up_to_its_maximum() {
     assert_eq!(media().ceiling(u32::MAX), Span::from_secs(30));
 }
 
-/// A10: uniform(0, min(30 s, 1.5 s × 2ⁿ⁻¹)): mean, deviation, ends and evenness.
+/// A10 (and A18, scenario 2): uniform(0, min(30 s, 1.5 s × 2ⁿ⁻¹)): mean, deviation, ends and evenness.
 #[test]
 fn full_jitter_is_uniform() {
     let backoff = Backoff::default();

@@ -176,7 +176,10 @@ impl Health {
     pub(super) fn wanted_pace(&self) -> Pace {
         match &self.phase {
             Phase::Normal { ramp, .. } => Pace {
-                rate: ramp.map(|ramp| ramp.rate),
+                // The base may have been lowered during the climb.
+                rate: ramp
+                    .map(|ramp| ramp.rate)
+                    .filter(|&rate| self.base.rate.is_none_or(|base| rate < base)),
                 concurrency: None,
             },
             Phase::Throttle(_) => self.base.throttled(&self.settings),

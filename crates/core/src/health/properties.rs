@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::bench::{Bench, breaker, profile_a};
-use super::{Action, Class, Command, Event, HealthSettings, Reason, State};
+use super::{Action, Class, Command, Event, HealthSettings, Mode, Reason, State};
 use crate::ratio::Ppm;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
@@ -124,6 +124,10 @@ proptest! {
     #[test]
     fn a_state_is_never_left_early(settings in settings(), course in course(answers())) {
         let mut bench = Bench::new(settings);
+        let probes = match settings.mode {
+            Mode::Adaptive | Mode::Off => settings.probe_success,
+            Mode::Breaker => settings.success_threshold,
+        };
         let (mut results, mut successes) = (0_u32, 0_u32);
         for (gap, what) in course {
             let before = (bench.state(), bench.log.len());
@@ -141,7 +145,7 @@ proptest! {
                 match reason {
                     Reason::ErrRatio => prop_assert!(results >= settings.confirm.max(1)),
                     Reason::SuccessWindowOk => prop_assert!(successes >= settings.s_recover),
-                    Reason::ProbeOk => prop_assert!(successes >= 2),
+                    Reason::ProbeOk => prop_assert!(successes >= probes),
                     Reason::Consec429 => prop_assert!(bench.health.runs.refused >= 3),
                     Reason::Failures => prop_assert!(bench.health.runs.failed >= 5),
                     Reason::ProbeFailed | Reason::SleepOver | Reason::Policy => {}

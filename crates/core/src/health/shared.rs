@@ -12,6 +12,16 @@ use super::{Actions, Health, Reason};
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
+/// What a view is worth.
+enum News {
+    /// It is from before the hold that we are in.
+    Old,
+    /// Somebody rests.
+    Rest,
+    /// Our hold is over: a hold gives way to nothing but an opening, so there was one.
+    EndOfHold,
+}
+
 impl Health {
     /// With `mode: off` only what operators do is followed.
     pub(super) fn saw(&mut self, view: ScopeView, now: Micros, actions: &mut Actions) {
@@ -51,13 +61,10 @@ impl Health {
     }
 
     fn saw_probing(&mut self, now: Micros, actions: &mut Actions) {
-        let Some(ends_hold) = self.has_news() else {
-            return;
-        };
-        let reason = if ends_hold {
-            Reason::Operator
-        } else {
-            Reason::SleepOver
+        let reason = match self.read() {
+            News::Old => return,
+            News::Rest => Reason::SleepOver,
+            News::EndOfHold => Reason::Operator,
         };
         match &self.phase {
             Phase::HalfOpen(_) => {}
@@ -75,32 +82,26 @@ impl Health {
     fn saw_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {
         // The space between two probes is a rest too, but no sleep.
         let is_gap = left <= self.probe_gap();
-        let Some(ends_hold) = self.has_news() else {
-            return;
+        let reason = match self.read() {
+            News::Old => return,
+            News::Rest => Reason::Policy,
+            News::EndOfHold => Reason::Operator,
         };
         match &mut self.phase {
             Phase::Sleep { until, .. } => *until = (*until).max(now + left),
             Phase::HalfOpen(_) if is_gap => {}
-            Phase::HalfOpen(probing) => {
-                let reason = match probing.slot {
-                    // Another process's probe failed: that counts for all of us.
-                    Slot::Shared => Reason::ProbeFailed,
-                    Slot::Local => Reason::Policy,
-                };
-                if reason == Reason::ProbeFailed {
+            Phase::HalfOpen(probing) => match probing.slot {
+                // Another process's probe failed: that counts for all of us.
+                Slot::Shared => {
                     self.failed_probes = self.failed_probes.saturating_add(1);
+                    self.follow_to_sleep(left, Reason::ProbeFailed, now, actions);
                 }
-                self.follow_to_sleep(left, reason, now, actions);
-            }
+                Slot::Local => self.follow_to_sleep(left, reason, now, actions),
+            },
             Phase::Normal { .. }
             | Phase::Throttle(_)
             | Phase::Offline { .. }
             | Phase::CacheOnly { .. } => {
-                let reason = if ends_hold {
-                    Reason::Operator
-                } else {
-                    Reason::Policy
-                };
                 if is_gap {
                     self.saw_probing(now, actions);
                 } else {
@@ -123,17 +124,17 @@ impl Health {
         }
     }
 
-    /// A rest that ends by itself was seen. `None`: it is a picture from before the hold that we
-    /// are in. `Some(true)`: it ends that hold, because a hold gives way to nothing but an opening.
-    fn has_news(&mut self) -> Option<bool> {
+    /// What a rest that ends by itself means to us.
+    fn read(&mut self) -> News {
         match &self.phase {
-            Phase::Offline { .. } | Phase::CacheOnly { .. } => self.seen_closed.then_some(true),
+            Phase::Offline { .. } | Phase::CacheOnly { .. } if self.seen_closed => News::EndOfHold,
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => News::Old,
             Phase::Normal { .. }
             | Phase::Throttle(_)
             | Phase::Sleep { .. }
             | Phase::HalfOpen(_) => {
                 self.seen_closed = true;
-                Some(false)
+                News::Rest
             }
         }
     }
