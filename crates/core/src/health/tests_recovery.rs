@@ -1,7 +1,7 @@
 //! The rules of A5, A6 and A15: how long it rests, how it probes, how it climbs back.
 
 use super::bench::Bench;
-use super::{Action, Class, Event, HealthSettings, Pace, RampAfter, Rate, State};
+use super::{Action, Class, Counts, Event, HealthSettings, Pace, RampAfter, Rate, State};
 use crate::ask::{Reopen, ScopeId, Settle};
 use crate::time::Span;
 
@@ -53,6 +53,42 @@ fn each_failed_probe_doubles_the_rest() {
         .answers(Class::Success, 5)
         .answers(Class::ServerError, 5);
     assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))), "as at first");
+}
+
+/// A5: a success in between takes back what an earlier refusal said about when to return.
+#[test]
+fn a_success_forgets_an_old_retry_after() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench.refused_for(3_600).answers(Class::Success, 1);
+    bench.answers(Class::ServerError, 5);
+    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))));
+}
+
+/// A2: the window is cleared on entering HalfOpen, from Sleep and from Throttle.
+#[test]
+fn half_open_starts_with_an_empty_window() {
+    let mut settings = HealthSettings::default();
+    settings.sleep_first = Span::from_secs(2);
+    let bench = Bench::half_open(settings);
+    assert_eq!(bench.health.status(bench.now).counts, Counts::default());
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.secs(30).answers(Class::Success, 10);
+    assert_eq!(bench.state(), State::HalfOpen);
+    assert_eq!(bench.health.status(bench.now).counts, Counts::default());
+}
+
+/// A4: a call granted just after the decision to sleep, before the ledger knew, is no probe when it
+/// times out in HalfOpen; one granted when the rest was over by a clock slightly ahead is.
+#[test]
+fn a_call_that_slipped_into_the_sleep_is_no_probe() {
+    let mut bench = Bench::asleep(HealthSettings::default());
+    let slipped = bench.now + Span::from_millis(5);
+    let early = bench.now + Span::from_millis(29_990);
+    bench.secs(31);
+    bench.answer(Class::Network, slipped, None);
+    assert_eq!(bench.state(), State::HalfOpen);
+    bench.answer(Class::Network, early, None);
+    assert_eq!(bench.state(), State::Sleep);
 }
 
 /// A6: one call at a time at min(3/s, rate): the next probe goes 1/3 s after the last one went.
