@@ -39,9 +39,7 @@ impl Health {
                 if self.gives_up_at().is_some_and(|at| at <= now) {
                     return self.enter_cache_only(Reason::Policy, None, now, actions);
                 }
-                // A permit of the first half of the rest slipped through before everybody had
-                // heard of it; one of the second half is a probe on a clock slightly ahead.
-                self.fence = began + Span(until.since(began).0 / 2);
+                self.fence = middle(began, until);
                 self.enter_half_open(Slot::Shared, Reason::SleepOver, now, actions);
             }
             Phase::CacheOnly { ends, .. } => {
@@ -103,6 +101,7 @@ impl Health {
         now: Micros,
         actions: &mut Actions,
     ) {
+        self.note_refusals(now);
         self.window.clear();
         self.trouble_since = self.trouble_since.or(Some(now));
         let probing = Probing {
@@ -277,4 +276,10 @@ impl Health {
             self.was_refused = counts.count_429 > 0;
         }
     }
+}
+
+/// The fence after a rest. A permit of its first half slipped through before everybody had heard
+/// of it; one of its second half is a probe on a clock slightly ahead of ours.
+pub(super) fn middle(began: Micros, ended: Micros) -> Micros {
+    began + Span(ended.since(began).0 / 2)
 }

@@ -6,6 +6,7 @@
 //! Never: writes to the ledger because of what it read there, or two processes would answer each
 //! other for ever.
 
+use super::moves::middle;
 use super::phase::{Phase, Slot};
 use super::settings::Mode;
 use super::{Actions, Health, Reason};
@@ -66,17 +67,15 @@ impl Health {
             News::Rest => Reason::SleepOver,
             News::EndOfHold => Reason::Operator,
         };
-        match &self.phase {
-            Phase::HalfOpen(_) => {}
+        self.fence = match &self.phase {
+            Phase::HalfOpen(_) => return,
+            Phase::Sleep { began, .. } => middle(*began, now),
             Phase::Normal { .. }
             | Phase::Throttle(_)
-            | Phase::Sleep { .. }
             | Phase::Offline { .. }
-            | Phase::CacheOnly { .. } => {
-                self.fence = now;
-                self.enter_half_open(Slot::Shared, reason, now, actions);
-            }
-        }
+            | Phase::CacheOnly { .. } => now,
+        };
+        self.enter_half_open(Slot::Shared, reason, now, actions);
     }
 
     fn saw_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {

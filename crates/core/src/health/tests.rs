@@ -214,6 +214,19 @@ fn five_failures_in_a_row_lead_to_sleep() {
     assert_eq!(bench.log[1..], ["Throttle -> Sleep (failures)"]);
 }
 
+/// A3: consecutive 429s are 429s without anything else between them, but for other 4xx.
+#[test]
+fn a_server_error_breaks_a_run_of_refusals() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench
+        .answers(Class::Refused, 2)
+        .answers(Class::ServerError, 1);
+    bench.answers(Class::Refused, 1);
+    let status = bench.health.status(bench.now);
+    assert_eq!((status.consec429, status.failure_count), (1, 4));
+    assert_eq!(status.state, State::Normal);
+}
+
 /// A4: profile A has the threshold off, and a success breaks every run.
 #[test]
 fn a_success_breaks_every_run() {

@@ -67,9 +67,10 @@ fn a_success_forgets_an_old_retry_after() {
 /// A2: the window is cleared on entering HalfOpen, from Sleep and from Throttle.
 #[test]
 fn half_open_starts_with_an_empty_window() {
-    let mut settings = HealthSettings::default();
-    settings.sleep_first = Span::from_secs(2);
-    let bench = Bench::half_open(settings);
+    let bench = Bench::half_open(HealthSettings {
+        sleep_first: Span::from_secs(2),
+        ..HealthSettings::default()
+    });
     assert_eq!(bench.health.status(bench.now).counts, Counts::default());
     let mut bench = Bench::throttled(HealthSettings::default());
     bench.secs(30).answers(Class::Success, 10);
