@@ -13,6 +13,8 @@ pub mod ask;
 pub mod limit;
 pub mod scope;
 pub mod turn;
+pub mod table;
+pub mod gate;
 pub mod ratio;
 pub mod problem;
 pub mod backoff;
@@ -22,4 +24,4 @@ pub mod cooldown;
 pub mod degrade;
 pub mod alert;
 #[cfg(test)]
-mod shelf;
+mod drive;

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::{Cooldown, CooldownSettings, JitterOn, Told, settle};
 use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Verdict};
 use crate::backoff::Dice;
-use crate::shelf::Shelf;
+use crate::table::Table;
 use crate::time::{Micros, Now, Span, Wall};
 use crate::turn::turn;
 
@@ -135,7 +135,7 @@ fn an_entity_rests_and_the_others_go_on() {
             use_within: Span::from_secs(1),
         },
     };
-    let mut ledger = Shelf::default();
+    let mut ledger = Table::default();
     let at = |secs| Now {
         at: NOW + Span::from_secs(secs),
         wall: Wall(0),

@@ -12,7 +12,7 @@ use crate::ask::{
 };
 use crate::limit::{HoldUntil, Rule};
 use crate::scope::ScopeView;
-use crate::shelf::Shelf;
+use crate::table::Table;
 use crate::time::{Micros, Now, Span, Wall};
 use crate::turn::turn;
 
@@ -201,7 +201,11 @@ fn both(entity: &str) -> Terms {
     ]
 }
 
-impl Shelf {
+/// The ledger of one provider with such entities.
+#[derive(Default)]
+struct Entities(Table);
+
+impl Entities {
     fn call(&mut self, entity: &str, seq: u64, secs: u64) -> Verdict {
         let now = Now {
             at: NOW + Span::from_secs(secs),
@@ -218,13 +222,13 @@ impl Shelf {
                 late: Span::ZERO,
             },
         };
-        let verdict = turn(self, now, &[], std::slice::from_ref(&ask))
+        let verdict = turn(&mut self.0, now, &[], std::slice::from_ref(&ask))
             .verdicts
             .remove(0);
         let outcome = Outcome::Arrived {
             age: Span::ZERO,
             refused: false,
-            readings: smallvec![],
+            readings: vec![],
         };
         let settle = Settle::Permit {
             id: ask.id,
@@ -232,18 +236,18 @@ impl Shelf {
             scopes: smallvec![],
             outcome,
         };
-        turn(self, now, &[settle], &[]);
+        turn(&mut self.0, now, &[settle], &[]);
         verdict
     }
 
     /// What is left in the bucket, and what was used in the window.
-    fn counts(&mut self, entity: &str, secs: u64) -> (u64, u64) {
+    fn counts(&self, entity: &str, secs: u64) -> (u64, u64) {
         let now = Now {
             at: NOW + Span::from_secs(secs),
             wall: Wall(0),
         };
         let terms = both(entity);
-        let view = |term: &Term| self.cells[&term.cell].look(&term.rule, now);
+        let view = |term: &Term| self.0.look(term.cell, &term.rule, now);
         (view(&terms[0]).remaining, view(&terms[1]).used)
     }
 }
@@ -252,7 +256,7 @@ impl Shelf {
 /// both must allow, and a refusal by one takes nothing from the other.
 #[test]
 fn both_counts_of_an_entity_must_allow() {
-    let mut ledger = Shelf::default();
+    let mut ledger = Entities::default();
     for seq in 1..=3 {
         assert!(matches!(
             ledger.call("fixtures", seq, 0),

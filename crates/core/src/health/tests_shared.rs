@@ -7,16 +7,16 @@ use super::bench::{Bench, base};
 use super::{Action, Actions, Answer, Class, Command, Event, Health, HealthSettings, Mode, State};
 use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
 use crate::scope::ScopeView;
-use crate::shelf::Shelf;
+use crate::table::Table;
 use crate::time::{Micros, Now, Span, Wall};
-use crate::turn::{Cells, turn};
+use crate::turn::turn;
 
 const SCOPE: ScopeId = ScopeId(1);
 const SEC: Span = Span::from_secs(1);
 
 /// Machines that share one scope. Every change is shown to all of them.
 struct Hosts {
-    ledger: Shelf,
+    ledger: Table,
     machines: Vec<Health>,
     now: Micros,
     seq: u64,
@@ -27,7 +27,7 @@ impl Hosts {
         let now = Micros(1_000_000);
         let machine = Health::new(HealthSettings::default(), base(), now).unwrap();
         Hosts {
-            ledger: Shelf::default(),
+            ledger: Table::default(),
             machines: vec![machine; count],
             now,
             seq: 0,
@@ -61,9 +61,8 @@ impl Hosts {
         }
     }
 
-    fn view(&mut self) -> ScopeView {
-        let now = self.now;
-        self.ledger.scope(SCOPE).look(now)
+    fn view(&self) -> ScopeView {
+        self.ledger.look_scope(SCOPE, self.now)
     }
 
     /// Asks for a permit; `true` = granted.
