@@ -13,3 +13,5 @@ pub mod ask;
 pub mod limit;
 pub mod scope;
 pub mod turn;
+pub mod domain;
+pub mod entity;
