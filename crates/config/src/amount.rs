@@ -62,8 +62,10 @@ impl fmt::Display for Lifetime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Lifetime::Off => f.write_str("off"),
-            Lifetime::For(span) => write!(f, "{}", Written(*span)),
-            Lifetime::Between(least, most) => write!(f, "{}..{}", Written(*least), Written(*most)),
+            Lifetime::For(span) => f.write_str(&in_hours(*span)),
+            Lifetime::Between(least, most) => {
+                write!(f, "{}..{}", in_hours(*least), in_hours(*most))
+            }
             Lifetime::Forever => f.write_str("forever"),
         }
     }
@@ -179,6 +181,17 @@ pub fn lifetime(text: &str) -> Option<Lifetime> {
     }
 }
 
+/// Lifetimes of less than a week read better in hours: `24h..48h`.
+fn in_hours(span: Span) -> String {
+    const HOUR: u64 = 3_600_000_000;
+    let hours = span.0 / HOUR;
+    if span.0.is_multiple_of(HOUR) && hours < 7 * 24 {
+        format!("{hours}h")
+    } else {
+        Written(span).to_string()
+    }
+}
+
 /// A length of time as people write it: `1m30s`, `24h`, `1.5s`.
 #[derive(Clone, Copy, Debug)]
 pub struct Written(pub Span);
@@ -189,7 +202,7 @@ impl fmt::Display for Written {
         if micros == 0 {
             return f.write_str("0s");
         }
-        // A day and a half is `36h`, and 48 hours are `2d`, but `24h` stays a day by its hours.
+        // The largest unit that it is a whole number of: a day and a half is `36h`.
         for (unit, size) in [
             ("d", 86_400_000_000),
             ("h", 3_600_000_000),

@@ -182,7 +182,7 @@ impl Draft {
         let provider = provider(&fields, &self.stem(), preset, world, &mut problems);
         problems.sort();
         Checked {
-            provider: provider.filter(|_| !problems.has_errors()),
+            provider: (!problems.has_errors()).then_some(provider),
             problems,
         }
     }
@@ -208,7 +208,7 @@ fn provider(
     preset: Option<&'static Preset>,
     world: &World<'_>,
     problems: &mut Problems,
-) -> Option<Provider> {
+) -> Provider {
     let name = place::name(fields, stem, problems);
     let domains = place::domains(fields, problems);
     let keys = secrets::keys(fields, world, problems);
@@ -227,8 +227,9 @@ fn provider(
     let found = entity::entities(fields, &limits, problems);
     let learn: bool = or_default(fields, "learn", problems);
     warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
-    Some(Provider {
-        name: name?,
+    Provider {
+        // Without a name there is an error, so nobody sees this provider.
+        name: name.unwrap_or_default(),
         preset: preset.map(|preset| preset.name),
         dialect: fields
             .read("dialect", problems)
@@ -266,7 +267,7 @@ fn provider(
         guards: or_default(fields, "guards", problems),
         on_store_loss: or_default(fields, "on_store_loss", problems),
         health: or_default(fields, "health", problems),
-    })
+    }
 }
 
 /// Degrade mode that begins at or above a limit would never end.

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(nearest("apikey", &names), Some("api_key"));
         assert_eq!(nearest("api_kye", &names), Some("api_key"));
         assert_eq!(nearest("TOKEN_BUCKET", &names), Some("token-bucket"));
-        assert_eq!(nearest("limist", &names), Some("limits"));
+        assert_eq!(nearest("limtis", &names), Some("limits"));
         assert_eq!(nearest("banana", &names), None);
     }
 }

@@ -16,6 +16,8 @@ mod field;
 pub use field::BODY_MAX;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod servers;
 
 use std::fmt;
 

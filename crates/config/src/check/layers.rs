@@ -31,6 +31,7 @@ pub(super) fn with_preset(
         },
         None => (known_by_domain(&own), None),
     };
+    spell_out(&mut base);
     if let Some(tier) = fields.get("tier") {
         lay_tier(&mut base, &tier, preset, problems);
     }
@@ -116,7 +117,7 @@ fn known_by_domain(own: &Node) -> Node {
     let mut base = nothing(own);
     let written = |node: &Node| node.text().and_then(|text| Host::parse(text).ok());
     let list = own.get("domains").map(|node| match &node.value {
-        Value::List(items) => items.iter().filter_map(written).collect(),
+        Value::List(items) => items.iter().filter_map(written).collect::<Vec<_>>(),
         Value::Nothing | Value::Text(_) | Value::Map(_) => written(node).into_iter().collect(),
     });
     let hosts: Vec<Host> = own
@@ -169,6 +170,5 @@ fn lay_tier(
     };
     layer.remove("note");
     spell_out(&mut layer);
-    spell_out(base);
     lay_over(base, layer);
 }

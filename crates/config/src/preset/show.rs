@@ -5,8 +5,6 @@
 //!
 //! Never: prints to a terminal by itself.
 
-use std::fmt::Write as _;
-
 use tollgate_core::ask::Unit;
 use tollgate_core::limit::Algorithm;
 
@@ -256,6 +254,6 @@ fn row(text: &mut String, name: &str, value: &str) {
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a `String` cannot fail.
-    drop(writeln!(text, "{line}"));
+    text.push_str(line);
+    text.push('\n');
 }

@@ -94,7 +94,8 @@ fn options() -> serde_saphyr::Options {
         budget.max_recorded_anchor_bytes = FILE_MAX;
         budget.max_total_scalar_bytes = 2 * FILE_MAX;
         budget.max_merge_keys = ALIASES_MAX;
-        budget.max_documents = 1;
+        // One more than allowed, so that a second document is told as such.
+        budget.max_documents = 2;
     }
     options
 }
