@@ -21,7 +21,7 @@ use tollgate_core::time::Span;
 use crate::field::{At, Fields, Setting};
 use crate::preset::Preset;
 use crate::problem::{Level, Problems};
-use crate::provider::{Provider, Style};
+use crate::provider::{Auth, Provider, Style};
 use crate::raw::{self, Entry, Node, Value};
 use crate::secret::World;
 use crate::settings::{Degrade, Timeout};
@@ -213,15 +213,7 @@ fn provider(
     let domains = place::domains(fields, problems);
     let keys = secrets::keys(fields, world, problems);
     let auth = auth::auth(fields, world, problems);
-    if let Some(at) = fields.get("api_key").or_else(|| fields.get("api_keys"))
-        && matches!(auth.style, Style::Nothing)
-    {
-        problems.push(at.problem(
-            Level::Warning,
-            "the key is not attached to calls, because it is not known how",
-            "add `auth: {query: NAME}`, `auth: {header: NAME}` or `auth: {bearer: true}`",
-        ));
-    }
+    warn_if_unattached(fields, &auth, problems);
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
@@ -267,6 +259,19 @@ fn provider(
         guards: or_default(fields, "guards", problems),
         on_store_loss: or_default(fields, "on_store_loss", problems),
         health: or_default(fields, "health", problems),
+    }
+}
+
+/// H1: a key that goes nowhere is told.
+fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems) {
+    if let Some(at) = fields.get("api_key").or_else(|| fields.get("api_keys"))
+        && matches!(auth.style, Style::Nothing)
+    {
+        problems.push(at.problem(
+            Level::Warning,
+            "the key is not attached to calls, because it is not known how",
+            "add `auth: {query: NAME}`, `auth: {header: NAME}` or `auth: {bearer: true}`",
+        ));
     }
 }
 

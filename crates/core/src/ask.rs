@@ -194,6 +194,10 @@ pub enum Why {
 
 /// What became of a permit, or of a scope.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every settle is about a permit"
+)]
 pub enum Settle {
     /// About a permit that was granted.
     Permit {
@@ -268,7 +272,7 @@ pub enum Outcome {
 }
 
 /// What the provider said about limits in one answer.
-pub type Readings = SmallVec<[Reading; 2]>;
+pub type Readings = Vec<Reading>;
 
 /// What the provider said about one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,5 +13,9 @@ pub mod ask;
 pub mod limit;
 pub mod scope;
 pub mod turn;
+pub mod table;
+pub mod gate;
 pub mod domain;
 pub mod entity;
+#[cfg(test)]
+mod drive;

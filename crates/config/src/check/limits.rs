@@ -105,20 +105,7 @@ fn one(
     shared: &Shared,
     problems: &mut Problems,
 ) -> Option<Limit> {
-    for (needed, other) in [("limit", "period"), ("period", "limit")] {
-        if fields.get(needed).is_none() {
-            let what = format!("`{needed}` is missing");
-            let remedy = format!(
-                "write `{needed}:` beside `{other}:`, such as `limit: 40` and `period: 10s`"
-            );
-            problems.push(
-                fields
-                    .get(other)
-                    .unwrap_or_else(|| at.clone())
-                    .error(&what, &remedy),
-            );
-        }
-    }
+    ask_for_both(at, fields, problems);
     let top = at.path.is_empty();
     let limit: Option<u64> = fields.read("limit", problems);
     let period: Option<Period> = fields.read("period", problems);
@@ -161,6 +148,23 @@ fn one(
         });
     }
     finish(fields, rule.ok()?, name, problems)
+}
+
+fn ask_for_both(at: &At<'_>, fields: &Fields<'_>, problems: &mut Problems) {
+    for (needed, other) in [("limit", "period"), ("period", "limit")] {
+        if fields.get(needed).is_none() {
+            let what = format!("`{needed}` is missing");
+            let remedy = format!(
+                "write `{needed}:` beside `{other}:`, such as `limit: 40` and `period: 10s`"
+            );
+            problems.push(
+                fields
+                    .get(other)
+                    .unwrap_or_else(|| at.clone())
+                    .error(&what, &remedy),
+            );
+        }
+    }
 }
 
 fn depth_and_zone(

@@ -24,7 +24,7 @@ fn whole() -> tollgate_config::Provider {
     };
     let checked = check_in(WHOLE, &world);
     assert!(checked.problems.is_empty(), "{}", checked.problems);
-    checked.provider.unwrap()
+    checked.provider.expect("no problems, so a provider")
 }
 
 fn secs(secs: u64) -> Span {
@@ -152,6 +152,12 @@ fn every_block_of_settings_is_read() {
         (is.cooldown.jitter, is.cooldown.on),
         (Jitter::Additive(Millionths(300_000)), JitterOn::All)
     );
+}
+
+/// Health, alerts and the rest of the blocks.
+#[test]
+fn every_block_of_thresholds_is_read() {
+    let is = whole();
     let degrade = is.degrade.unwrap();
     assert_eq!((degrade.below, degrade.recover), (20, 40));
     assert_eq!(

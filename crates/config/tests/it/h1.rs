@@ -28,9 +28,10 @@ period: 1h
 ";
 
 fn load(file: &str, text: &str) -> Provider {
-    let checked = Draft::read(file, text).unwrap().check(&World::empty());
+    let draft = Draft::read(file, text).expect("the file is YAML");
+    let checked = draft.check(&World::empty());
     assert!(checked.problems.is_empty(), "{}", checked.problems);
-    checked.provider.unwrap()
+    checked.provider.expect("no problems, so a provider")
 }
 
 /// H1: the three files load unchanged, with the file's name and a sliding window.

@@ -3,6 +3,7 @@
 mod docs;
 mod grammar;
 mod h1;
+mod m5;
 mod presets;
 mod problems;
 mod secrets;

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use crate::ask::Unit;
+use crate::limit::algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 use crate::limit::calendar::Calendar;
 use crate::time::Span;
 
@@ -30,57 +31,6 @@ pub const SLOTS_EXACT: u64 = 2_048;
 /// the last byte has left.
 pub const IN_FLIGHT_TAIL: Span = Span::from_millis(2);
 
-/// How a limit counts.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Algorithm {
-    /// At most N in any period (rule A: a slot comes back one period after the answer).
-    Sliding {
-        /// The window's length.
-        period: Span,
-    },
-    /// N per period on average, at most `burst` at once (rule B: debited at the answer).
-    Bucket {
-        /// The time in which N tokens come back.
-        period: Span,
-        /// The bucket's depth.
-        burst: u64,
-    },
-    /// N per window; a window opens with the first call.
-    Fixed {
-        /// The window's length.
-        period: Span,
-    },
-    /// N per minute, hour, day, week or month of a time zone.
-    Calendar(Calendar),
-    /// As sliding, and evenly spaced on top.
-    Paced {
-        /// The window's length.
-        period: Span,
-    },
-    /// N at a time (rule F: released at the end of the answer).
-    InFlight,
-}
-
-/// When a slot starts to come back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HoldUntil {
-    /// When there is proof of arrival: exact for any latency.
-    #[default]
-    Response,
-    /// When it is granted: for limits that are soft anyway, and for tests.
-    Send,
-}
-
-/// Which part of an answer proves that a call was counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SettleAt {
-    /// The head: calls are counted before they are answered.
-    #[default]
-    Head,
-    /// The end of the body: concurrency, and costs counted afterwards such as tokens.
-    End,
-}
-
 /// One limit as it is obeyed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -93,28 +43,6 @@ pub struct Rule {
     drift_ppm: u64,
     headroom: u64,
     shadow: bool,
-}
-
-/// Why a rule cannot be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    /// N is 0 or above 2⁵³.
-    #[error("the limit must be between 1 and 2^53; write the number of calls per period")]
-    Limit,
-    /// The period is 0 or longer than 400 days.
-    #[error(
-        "the period must be between 1 microsecond and 400 days; write `10s`, `1m`, `1h` or `1d`"
-    )]
-    Period,
-    /// The depth is 0 or above 2⁵³.
-    #[error("the burst must be between 1 and 2^53; leave it out to use the limit")]
-    Burst,
-    /// The provider's tick refills as much as the bucket holds.
-    #[error("the bucket is refilled in ticks as large as itself; use `sliding-window` instead")]
-    Tick,
-    /// Nothing is left for us.
-    #[error("the headroom takes the whole limit; leave at least 1")]
-    Headroom,
 }
 
 impl Rule {
@@ -262,6 +190,21 @@ impl Rule {
         Ok(self)
     }
 
+    /// The same limit for one caller that may use at most this many thousandths of it.
+    #[must_use]
+    pub fn share(&self, permille: u16) -> Rule {
+        let part = |whole: u64| {
+            let part = u128::from(whole) * u128::from(permille.min(1_000)) / 1_000;
+            u64::try_from(part).unwrap_or(whole).max(1)
+        };
+        let mut rule = self.clone();
+        rule.limit = part(rule.limit);
+        if let Algorithm::Bucket { burst, .. } = &mut rule.algorithm {
+            *burst = part(*burst);
+        }
+        rule
+    }
+
     /// How it counts.
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {
@@ -337,6 +280,22 @@ impl Rule {
     /// The period, shorter by the drift: the earliest at which the provider's may have ended.
     pub(crate) fn shrunk(&self, period: Span) -> Span {
         period - period.scale_up(self.drift_ppm, 1_000_000)
+    }
+
+    /// The longest time for which a call that has arrived can matter to this limit.
+    pub(crate) fn longest_hold(&self) -> Span {
+        let period = self.stretched(self.period());
+        match self.algorithm {
+            // Up to 9/8 of a window on the ladder, or the rest of this window and all of the next.
+            Algorithm::Sliding { .. }
+            | Algorithm::Paced { .. }
+            | Algorithm::Fixed { .. }
+            | Algorithm::Calendar(_) => period.scale_up(2, 1) + self.counter_lag,
+            Algorithm::Bucket { burst, .. } => {
+                period + period.scale_up(burst, self.limit) + self.counter_lag
+            }
+            Algorithm::InFlight => IN_FLIGHT_TAIL,
+        }
     }
 
     pub(crate) fn holds_until_send(&self) -> bool {

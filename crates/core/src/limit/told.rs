@@ -127,8 +127,4 @@ impl Told {
     pub(crate) fn taken_until(&self) -> Micros {
         self.taken_until
     }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.limit.is_none() && self.taken == 0
-    }
 }
