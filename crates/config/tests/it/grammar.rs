@@ -324,6 +324,8 @@ fn a_file_wins_over_its_preset() {
     );
     assert!(matches!(is.auth.style, Style::Bearer));
     assert_eq!((is.dialect.as_str(), is.domains.len()), ("tmdb", 1));
+    let mirror = provider("preset: omdb\ndomain: mirror.example.org");
+    assert!(mirror.upstream.is_none() && mirror.domains.len() == 1);
     let without = provider("preset: tmdb\nconcurrency: ~");
     assert!(without.concurrency.is_none());
 }

@@ -1,5 +1,6 @@
 //! H1: the pipeline document's three files load unchanged.
 
+use tollgate_config::amount::Lifetime;
 use tollgate_config::provider::Style;
 use tollgate_config::{Draft, Level, Provider, World};
 use tollgate_core::domain::Host;
@@ -85,6 +86,19 @@ fn h1_a_known_domain_brings_auth_and_dialect_but_no_limits() {
         ("alphavantage", 1)
     );
     assert_eq!(load("yahoo.yaml", YAHOO).dialect, "yahoo");
+}
+
+/// H1: limits never come by the domain alone, nor does anything else but auth and dialect.
+#[test]
+fn h1_a_known_domain_alone_has_no_limits() {
+    let tmdb = load("x.yaml", "domain: api.themoviedb.org\nconcurrency: 2\n");
+    assert!(tmdb.limits.is_empty());
+    assert_eq!(
+        (tmdb.dialect.as_str(), tmdb.cache.ttl),
+        ("tmdb", Lifetime::Off)
+    );
+    let omdb = load("x.yaml", "domain: www.omdbapi.com\nlimit: 1\nperiod: 1s\n");
+    assert!(omdb.upstream.is_none());
 }
 
 /// H1: `preset: none` means nothing built in, and then the key is not attached and that is said.

@@ -76,6 +76,13 @@ fn a_key_that_looks_like_a_number_stays_as_it_is_written() {
     }
 }
 
+/// An alias brings the text of its anchor, also if that looks like a number.
+#[test]
+fn an_alias_keeps_the_text_of_its_anchor() {
+    let is = provider("preset: omdb\nheaders: { x-a: &key 0012 }\napi_key: *key\n");
+    assert_eq!(is.keys[0].expose(), "0012");
+}
+
 /// `${NAME}` may stand without quotes between braces, as the documentation shows it.
 #[test]
 fn variables_need_no_quotes_between_braces() {
