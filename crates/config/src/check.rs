@@ -21,7 +21,7 @@ use tollgate_core::time::Span;
 use crate::field::{At, Fields, Setting};
 use crate::preset::Preset;
 use crate::problem::{Level, Problems};
-use crate::provider::{Auth, Provider, Style};
+use crate::provider::{Auth, Limit, Provider, Style};
 use crate::raw::{self, Entry, Node, Value};
 use crate::secret::World;
 use crate::settings::{Degrade, Timeout};
@@ -276,18 +276,16 @@ fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems)
 }
 
 /// Degrade mode that begins at or above a limit would never end.
-fn degrade(
-    fields: &Fields<'_>,
-    limits: &[crate::provider::Limit],
-    problems: &mut Problems,
-) -> Option<Degrade> {
+fn degrade(fields: &Fields<'_>, limits: &[Limit], problems: &mut Problems) -> Option<Degrade> {
     let at = fields.get("degrade")?;
     let mut degrade = Option::<Degrade>::read(&at, problems)??;
-    if degrade.recover == 0 {
-        degrade.recover = degrade.below.saturating_mul(2);
-    }
     let calls = limits.iter().filter(|limit| limit.unit == "calls");
     let smallest = calls.map(|limit| limit.rule.most()).min();
+    if degrade.recover == 0 {
+        // Twice as much, but never more than there can be.
+        let twice = degrade.below.saturating_mul(2);
+        degrade.recover = smallest.map_or(twice, |most| twice.min(most.max(degrade.below)));
+    }
     if smallest.is_some_and(|smallest| degrade.below >= smallest) {
         problems.push(at.error(
             "`below` is not smaller than the smallest limit, so it would never end",

@@ -345,6 +345,16 @@ fn a_tier_lies_between_preset_and_file() {
     assert_eq!(both.degrade.unwrap().recover, 400);
 }
 
+/// S6: degrade mode without an end of its own ends at twice its beginning, as far as the limit goes.
+#[test]
+fn s6_degrade_ends_within_the_limit() {
+    let recover = |below| {
+        let text = format!("domain: a.example.org\nlimits: [50/1s]\ndegrade: {{ below: {below} }}");
+        provider(&text).degrade.unwrap().recover
+    };
+    assert_eq!((recover(20), recover(30)), (40, 50));
+}
+
 /// A14: one field set from outside wins over the file.
 #[test]
 fn a14_a_setting_from_outside_wins() {
