@@ -23,5 +23,7 @@ pub mod health;
 pub mod cooldown;
 pub mod degrade;
 pub mod alert;
+pub mod domain;
+pub mod entity;
 #[cfg(test)]
 mod drive;
