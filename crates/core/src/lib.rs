@@ -8,4 +8,5 @@
 //! anything that counts permits.
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod feedback;
 pub mod time;
