@@ -189,7 +189,7 @@ fn windows(
         .window_name
         .as_ref()
         .and_then(|name| opened.headers.first(name));
-    if let Some(name) = name.and_then(|name| classify::printable(name.to_owned())) {
+    if let Some(name) = name.and_then(classify::printable) {
         let unnamed = found.iter_mut().filter(|window| window.name.is_none());
         unnamed.for_each(|window| window.name = Some(name.clone()));
     }

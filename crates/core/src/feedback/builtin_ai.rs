@@ -70,7 +70,7 @@ fn aws() -> Rows {
     let rows = Rows::default().wait_in(body("retryAfterSeconds"), Seconds);
     let statuses = &[400, 403, 429, 500, 502, 503];
     places.into_iter().fold(rows, |rows, place| {
-        rows.limited(on(statuses).and(place.is_code(AWS_THROTTLES)))
+        rows.limited(on(statuses).and(place.code(AWS_THROTTLES)))
     })
 }
 

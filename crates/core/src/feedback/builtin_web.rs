@@ -90,7 +90,7 @@ fn github() -> Rows {
                 .and(body("message").has(secondary))
                 .scope("secondary"),
         )
-        .limited(on(&[403]).and(header("x-ratelimit-remaining").is_zero()))
+        .limited(on(&[403]).and(header("x-ratelimit-remaining").zero()))
         .limited(when(body("errors[].type").is(&["RATE_LIMITED"])).scope("graphql"))
         .limited(throttled("RATE_LIMITED").scope("graphql"))
         .window(WindowRule::Body(graphql))
@@ -148,7 +148,7 @@ fn stripe() -> Rows {
         .passed(
             on(&[429])
                 .and(lock)
-                .and(header("stripe-rate-limited-reason").is_absent()),
+                .and(header("stripe-rate-limited-reason").absent()),
         )
         .scope_in(header("stripe-rate-limited-reason"))
 }

@@ -59,7 +59,7 @@ impl Opened<'_> {
         let known = signature.and_then(|signature| signature.scope.clone());
         let written = || {
             let place = signature?.scope_at.as_ref()?;
-            self.values(place).into_iter().next().and_then(printable)
+            printable(self.values(place).first()?)
         };
         known
             .or_else(written)
@@ -75,12 +75,13 @@ impl Opened<'_> {
             return None;
         }
         let found = self.values(&rule.place).into_iter().next()?;
-        printable(match &rule.say {
+        let name = match &rule.say {
             Say::Found => found,
             Say::Lower => found.to_lowercase(),
-            Say::Prefixed(prefix) => printable(found).map(|found| format!("{prefix}{found}"))?,
+            Say::Prefixed(prefix) => format!("{prefix}{}", printable(&found)?),
             Say::Always(name) => name.clone(),
-        })
+        };
+        printable(&name)
     }
 
     fn passes(&self, place: &Place, test: &Test) -> bool {
@@ -143,7 +144,7 @@ impl Opened<'_> {
 }
 
 /// The name if it can stand in a log line and a label.
-pub(super) fn printable(name: String) -> Option<String> {
+pub(super) fn printable(name: &str) -> Option<String> {
     let name = name.trim();
     let fits = !name.is_empty() && name.len() <= SCOPE_MAX;
     let clean = name.chars().all(|c| c == ' ' || c.is_ascii_graphic());

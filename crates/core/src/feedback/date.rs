@@ -140,6 +140,7 @@ fn offset_micros(text: &str) -> Option<i64> {
     Some(sign * i64::from(hours * 60 + minutes) * 60 * MICROS_PER_SECOND)
 }
 
+#[derive(Clone, Copy)]
 struct ClockTime {
     hour: i16,
     minute: i16,

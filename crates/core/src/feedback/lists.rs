@@ -28,7 +28,7 @@ pub(super) fn used_of_limit(header: &str, opened: &Opened<'_>, found: &mut Vec<W
         };
         let limit = limit.split('(').next().unwrap_or(limit);
         let (used, limit) = (count(used.trim()), count(limit.trim()));
-        let name = name.and_then(|name| printable(name.to_owned()));
+        let name = name.and_then(printable);
         let window = Window {
             name,
             limit,
@@ -78,7 +78,7 @@ pub(super) fn per_period(
 pub(super) fn named_counts(header: &str, opened: &Opened<'_>, found: &mut Vec<Window>) {
     let list = opened.headers.joined(header).unwrap_or_default();
     for (name, left) in items(&list).filter_map(|item| item.rsplit_once(';')) {
-        let name = printable(name.to_owned());
+        let name = printable(name);
         let window = Window {
             name,
             remaining: count(left.trim()),
@@ -94,7 +94,7 @@ pub(super) fn pairs(header: &str, opened: &Opened<'_>, clocks: Clocks, found: &m
         let name = header.replacen('*', &star, 1);
         for line in opened.headers.all(&name).take(ITEMS_MAX) {
             let mut window = Window {
-                name: printable(star.clone()),
+                name: printable(&star),
                 ..Window::default()
             };
             for (key, value) in line
@@ -136,7 +136,7 @@ pub(super) fn json_header(
             .at("name")
             .first()
             .and_then(|json| json.text())
-            .and_then(printable);
+            .and_then(|name| printable(&name));
         let window = Window {
             unit: Unit::Requests,
             limit: number("limit").and_then(Decimal::count),

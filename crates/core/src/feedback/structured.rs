@@ -42,7 +42,7 @@ pub(super) fn windows(rate: &str, policy: &str, opened: &Opened<'_>, found: &mut
         };
         let policy = policies.iter().find(|policy| policy.name == name);
         found.push(Window {
-            name: printable(name),
+            name: printable(&name),
             unit: policy.map(|policy| policy.unit).unwrap_or_default(),
             limit: policy.map(|policy| policy.quota),
             remaining: Some(left),

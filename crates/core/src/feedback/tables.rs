@@ -47,21 +47,21 @@ impl Place {
         }
     }
 
-    pub(super) fn is_code(self, any_of: &[&str]) -> Condition {
+    pub(super) fn code(self, any_of: &[&str]) -> Condition {
         Condition {
             place: self,
             test: Test::Code(texts(any_of)),
         }
     }
 
-    pub(super) fn is_zero(self) -> Condition {
+    pub(super) fn zero(self) -> Condition {
         Condition {
             place: self,
             test: Test::Zero,
         }
     }
 
-    pub(super) fn is_absent(self) -> Condition {
+    pub(super) fn absent(self) -> Condition {
         Condition {
             place: self,
             test: Test::Absent,

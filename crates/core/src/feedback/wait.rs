@@ -15,7 +15,7 @@ use super::window::wait_of;
 use crate::time::Span;
 
 /// How far below the longest instruction a finer one may lie and still be the same: whole seconds
-/// are rounded up from it.
+/// are rounded up from it. A whole second and more apart is a contradiction, and the longer counts.
 const ROUNDING: Span = Span::from_secs(1);
 
 /// One instruction.
@@ -56,7 +56,7 @@ fn choose(told: &[Told]) -> Option<Span> {
     let longest = told.iter().map(|told| told.wait).max()?;
     let finer = told
         .iter()
-        .filter(|told| told.fine && told.wait + ROUNDING >= longest);
+        .filter(|told| told.fine && told.wait + ROUNDING > longest);
     Some(finer.map(|told| told.wait).max().unwrap_or(longest))
 }
 

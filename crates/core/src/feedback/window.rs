@@ -120,8 +120,7 @@ pub(super) fn from_headers(
     }
     for star in stars.iter().take(ITEMS_MAX) {
         let lines = Lines::read(fields, star, opened, dialect.own.reset_unit, clocks);
-        let name = Some(star.clone()).filter(|star| !star.is_empty());
-        let name = name.or_else(|| fields.name.clone());
+        let name = printable(star).or_else(|| fields.name.clone());
         let unit = fields
             .unit
             .unwrap_or_else(|| Unit::from_name(name.as_deref().unwrap_or("")));
@@ -258,7 +257,7 @@ pub(super) fn from_body(fields: &BodyFields, json: &Json, clocks: Clocks, found:
             .name_at
             .as_ref()
             .and_then(written)
-            .and_then(printable);
+            .and_then(|name| printable(&name));
         let window = Window {
             unit: fields.unit.unwrap_or_default(),
             limit: number(&fields.limit),

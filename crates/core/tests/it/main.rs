@@ -6,3 +6,4 @@
 
 mod vector;
 mod feedback_vectors;
+mod feedback_properties;

@@ -21,7 +21,7 @@ pub(crate) fn feedback(dialects: &Dialects, vector: &Value) -> Feedback {
     let dialect = dialects.get(provider).unwrap_or(dialects.generic());
     let headers: Vec<(&str, &[u8])> = vector["headers"]
         .as_array()
-        .map(|lines| lines.iter().map(|line| text_pair(line)).collect())
+        .map(|lines| lines.iter().map(text_pair).collect())
         .unwrap_or_default();
     let response = Response {
         status: u16::try_from(vector["status"].as_u64().unwrap()).unwrap(),
@@ -82,7 +82,7 @@ pub(crate) fn differences(got: &Feedback, vector: &Value) -> Vec<String> {
     compare(
         "scope",
         expect["scope"].as_str() == got.scope.as_deref(),
-        text(got.scope.clone()),
+        text(&got.scope),
     );
     wrong
 }
@@ -95,6 +95,6 @@ fn near(a: Option<u64>, b: Option<u64>) -> bool {
     }
 }
 
-fn text(value: Option<impl std::fmt::Debug>) -> String {
+fn text(value: impl std::fmt::Debug) -> String {
     format!("{value:?}")
 }
