@@ -6,4 +6,5 @@
 
 mod vector;
 mod feedback_vectors;
+mod feedback_page;
 mod feedback_properties;
