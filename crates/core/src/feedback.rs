@@ -18,6 +18,7 @@ mod structured;
 mod wait;
 mod classify;
 mod dialect;
+mod interest;
 mod tables;
 mod standard;
 mod builtin;
@@ -132,8 +133,8 @@ pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
 fn open<'a>(response: &Response<'a>, dialect: &Dialect) -> Opened<'a> {
     Opened {
         status: response.status,
-        headers: Headers::new(response.headers),
-        json: Json::read(response.body, &dialect.wanted),
+        headers: Headers::new(response.headers, &dialect.interest),
+        json: Json::read(response.body, &dialect.interest.members),
         body: response.body,
     }
 }

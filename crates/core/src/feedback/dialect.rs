@@ -7,6 +7,7 @@
 //! Never: a closure, a compiled pattern or anything else that could not be written in a file.
 
 use super::classify::Verdict;
+use super::interest::Interest;
 use super::when::TimeUnit;
 use super::window::Unit;
 use crate::time::Span;
@@ -20,8 +21,8 @@ pub struct Dialect {
     pub(super) own: Rows,
     /// The rows that hold for everybody, read after the provider's own.
     standard: Arc<Rows>,
-    /// The names of every JSON member that some row looks at, sorted.
-    pub(super) wanted: Vec<String>,
+    /// What some row looks at; everything else of a response is passed over.
+    pub(super) interest: Interest,
 }
 
 /// The tables of a dialect. Order matters within a table: the first row that fits decides.
@@ -176,8 +177,9 @@ pub enum WindowRule {
     },
 }
 
-/// A window with one header per number. Each column lists the headers to try in order; if the
-/// names contain a `*`, there is a window for each text that it stands for, and that is its name.
+/// A window with one header per number. Each column lists the headers to try in order. If the
+/// names contain a `*` (all of them, or none), there is a window for each text that it stands for,
+/// and that text is its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     /// The window's name, if the headers do not give one.
@@ -264,19 +266,12 @@ impl Dialect {
     /// A dialect of its own rows, followed by the standard ones.
     #[must_use]
     pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
-        let mut wanted = Vec::new();
-        for rows in [&own, &*standard] {
-            rows.each_path(&mut |path| {
-                wanted.extend(super::json::names(path).map(str::to_owned));
-            });
-        }
-        wanted.sort_unstable();
-        wanted.dedup();
+        let interest = Interest::of(&[&own, &*standard]);
         Dialect {
             name: name.to_owned(),
             own,
             standard,
-            wanted,
+            interest,
         }
     }
 
@@ -337,58 +332,5 @@ impl Dialect {
     pub(super) fn default_wait(&self, scope: Option<&str>) -> Option<Span> {
         let fits = |row: &&DefaultWait| row.scope.is_none() || row.scope.as_deref() == scope;
         self.own.default_waits.iter().find(fits).map(|row| row.wait)
-    }
-}
-
-impl Rows {
-    /// Calls `each` with every body path of these rows.
-    fn each_path(&self, each: &mut impl FnMut(&str)) {
-        let conditions = self
-            .signatures
-            .iter()
-            .flat_map(|signature| &signature.conditions);
-        let mut places: Vec<&Place> = conditions
-            .chain(&self.shared_if)
-            .map(|condition| &condition.place)
-            .collect();
-        places.extend(self.scopes.iter().map(|rule| &rule.place));
-        places.extend(
-            self.signatures
-                .iter()
-                .filter_map(|signature| signature.scope_at.as_ref()),
-        );
-        for rule in &self.waits {
-            match rule {
-                WaitRule::Told { place, .. } | WaitRule::After { place, .. } => places.push(place),
-                WaitRule::Refill {
-                    cost,
-                    available,
-                    per_second,
-                } => {
-                    [cost, available, per_second]
-                        .into_iter()
-                        .for_each(|path| each(path));
-                }
-            }
-        }
-        for place in places {
-            if let Place::Body(path) = place {
-                each(path);
-            }
-        }
-        for rule in &self.windows {
-            if let WindowRule::Body(fields) = rule {
-                fields.each_path(each);
-            }
-        }
-    }
-}
-
-impl BodyFields {
-    fn each_path(&self, each: &mut impl FnMut(&str)) {
-        each(&self.root);
-        let paths = [&self.name_at, &self.limit, &self.remaining, &self.used];
-        paths.into_iter().flatten().for_each(|path| each(path));
-        self.reset.iter().for_each(|(path, _)| each(path));
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! Never: decides what a header means.
 
+use super::interest::Interest;
+
 /// The most header lines looked at. Servers and proxies stop at about 100; more is an attack.
 pub const LINES_MAX: usize = 256;
 
@@ -22,8 +24,13 @@ pub(super) struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    pub(super) fn new(lines: &[(&'a str, &'a [u8])]) -> Headers<'a> {
-        let lines = lines.iter().take(LINES_MAX).filter_map(|(name, value)| {
+    /// The lines that `interest` knows.
+    pub(super) fn new(lines: &[(&'a str, &'a [u8])], interest: &Interest) -> Headers<'a> {
+        let known = lines
+            .iter()
+            .take(LINES_MAX)
+            .filter(|(name, _)| interest.has_header(name));
+        let lines = known.filter_map(|(name, value)| {
             let value = std::str::from_utf8(value)
                 .ok()
                 .filter(|value| value.len() <= VALUE_MAX)?;
@@ -107,10 +114,23 @@ fn is_digits(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::feedback::dialect::Rows;
+    use crate::feedback::tables::header;
+
+    /// Interest in every name that the tests use.
+    fn interest() -> Interest {
+        let rows = Rows::default()
+            .scope_in(header("x-a"))
+            .scope_in(header("x-b"));
+        Interest::of(&[&rows.scope_in(header("a-*"))])
+    }
 
     #[test]
     fn names_match_without_case_and_values_are_trimmed() {
-        let headers = Headers::new(&[("X-A", b" 1\t"), ("x-a", b"2"), ("X-B", b"\xff")]);
+        let headers = Headers::new(
+            &[("X-A", b" 1\t"), ("x-a", b"2"), ("X-B", b"\xff")],
+            &interest(),
+        );
         assert_eq!(headers.all("x-A").collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(headers.joined("X-a").as_deref(), Some("1, 2"));
         assert_eq!(headers.first("x-b"), None, "not text");
@@ -118,12 +138,13 @@ mod tests {
 
     #[test]
     fn a_star_covers_the_middle_of_a_name() {
-        let headers = Headers::new(&[
+        let lines: [(&str, &[u8]); 4] = [
             ("A-Input-Tokens-Limit", b"1"),
             ("a-input-tokens-LIMIT", b"2"),
             ("a--limit", b"3"),
             ("a-limit", b"4"),
-        ]);
+        ];
+        let headers = Headers::new(&lines, &interest());
         assert_eq!(headers.stars("a-*-limit"), ["input-tokens"]);
     }
 

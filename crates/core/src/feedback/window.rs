@@ -13,6 +13,7 @@ use super::json::Json;
 use super::number::{COUNT_MAX, Decimal};
 use super::when::{Clocks, TimeUnit};
 use crate::time::Span;
+use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 
 /// What a window counts.
@@ -94,33 +95,9 @@ pub(super) fn from_headers(
     clocks: Clocks,
     found: &mut Vec<Window>,
 ) {
-    let columns = [
-        &fields.limit,
-        &fields.remaining,
-        &fields.used,
-        &fields.reset,
-    ];
-    let mut stars: Vec<String> = Vec::new();
-    for name in columns
-        .into_iter()
-        .flatten()
-        .filter(|name| name.contains('*'))
-    {
-        stars.extend(opened.headers.stars(name));
-    }
-    stars.sort_unstable();
-    stars.dedup();
-    stars.retain(|star| !fields.except.contains(star));
-    if columns
-        .into_iter()
-        .flatten()
-        .all(|name| !name.contains('*'))
-    {
-        stars = vec![String::new()];
-    }
-    for star in stars.iter().take(ITEMS_MAX) {
-        let lines = Lines::read(fields, star, opened, dialect.own.reset_unit, clocks);
-        let name = printable(star).or_else(|| fields.name.clone());
+    for star in stars(fields, opened) {
+        let lines = Lines::read(fields, &star, opened, dialect.own.reset_unit, clocks);
+        let name = printable(&star).or_else(|| fields.name.clone());
         let unit = fields
             .unit
             .unwrap_or_else(|| Unit::from_name(name.as_deref().unwrap_or("")));
@@ -135,6 +112,46 @@ pub(super) fn from_headers(
             ..Window::default()
         };
         lines.windows(&frame, dialect, clocks, fields.known_limit, found);
+    }
+}
+
+/// What the `*` of the names stands for in this response; one empty text if there is no `*`, and
+/// nothing if none of the headers is there.
+fn stars(fields: &Fields, opened: &Opened<'_>) -> Vec<String> {
+    let Fields {
+        limit,
+        remaining,
+        used,
+        reset,
+        reset_after,
+        ..
+    } = fields;
+    let mut names = [limit, remaining, used, reset, reset_after]
+        .into_iter()
+        .flatten();
+    // The names of one window have a `*` all or none, so the first tells.
+    if !names.clone().next().is_some_and(|name| name.contains('*')) {
+        let sent = names.any(|name| opened.headers.first(name).is_some());
+        return if sent {
+            vec![String::new()]
+        } else {
+            Vec::new()
+        };
+    }
+    let mut stars: Vec<String> = names.flat_map(|name| opened.headers.stars(name)).collect();
+    stars.sort_unstable();
+    stars.dedup();
+    stars.retain(|star| !fields.except.contains(star));
+    stars.truncate(ITEMS_MAX);
+    stars
+}
+
+/// The name with `star` in the place of its `*`.
+fn concrete<'n>(name: &'n str, star: &str) -> Cow<'n, str> {
+    if star.is_empty() {
+        Cow::Borrowed(name)
+    } else {
+        Cow::Owned(name.replacen('*', star, 1))
     }
 }
 
@@ -158,7 +175,7 @@ impl<'a> Lines<'a> {
         // The first header of a column that can be read; the others are other names for it.
         let column = |names: &[String], readable: &dyn Fn(&str) -> bool| {
             let mut lines = names.iter().map(|name| {
-                let name = name.replacen('*', star, 1);
+                let name = concrete(name, star);
                 opened
                     .headers
                     .all(&name)
