@@ -107,8 +107,8 @@ impl Opened<'_> {
                 })
             }),
             Test::Code(codes) => any(&|value| {
-                let code = value.rsplit_once('#').map_or(value, |(_, code)| code);
-                let code = code.split_once(':').map_or(code, |(code, _)| code);
+                let code = value.split_once(':').map_or(value, |(code, _)| code);
+                let code = code.rsplit_once('#').map_or(code, |(_, code)| code);
                 codes.iter().any(|known| known == code.trim())
             }),
         }

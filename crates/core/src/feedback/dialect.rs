@@ -76,7 +76,7 @@ pub enum Test {
     Has(Vec<String>),
     /// What is there begins with one of these.
     Starts(Vec<String>),
-    /// One of these is there once a namespace before `#` and a suffix after `:` are dropped.
+    /// One of these is there once what follows a `:` and a namespace before `#` are dropped.
     Code(Vec<String>),
 }
 
@@ -281,6 +281,12 @@ impl Dialect {
         &self.name
     }
 
+    /// The provider's own rows, for a dialect that starts from this one.
+    #[must_use]
+    pub fn rows(&self) -> &Rows {
+        &self.own
+    }
+
     /// The rows that hold for everybody.
     #[must_use]
     pub fn standard(&self) -> Arc<Rows> {
@@ -332,5 +338,22 @@ impl Dialect {
     pub(super) fn default_wait(&self, scope: Option<&str>) -> Option<Span> {
         let fits = |row: &&DefaultWait| row.scope.is_none() || row.scope.as_deref() == scope;
         self.own.default_waits.iter().find(fits).map(|row| row.wait)
+    }
+}
+
+impl Fields {
+    /// The headers that make it a window.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> + Clone {
+        let Fields {
+            limit,
+            remaining,
+            used,
+            reset,
+            reset_after,
+            ..
+        } = self;
+        [limit, remaining, used, reset, reset_after]
+            .into_iter()
+            .flatten()
     }
 }

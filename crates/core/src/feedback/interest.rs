@@ -98,22 +98,8 @@ impl Interest {
     }
 
     fn fields(&mut self, fields: &Fields) {
-        let Fields {
-            limit,
-            remaining,
-            used,
-            reset,
-            reset_after,
-            period,
-            ..
-        } = fields;
-        for name in [limit, remaining, used, reset, reset_after]
-            .into_iter()
-            .flatten()
-        {
-            self.header(name);
-        }
-        period.iter().for_each(|(name, _)| self.header(name));
+        fields.names().for_each(|name| self.header(name));
+        fields.period.iter().for_each(|(name, _)| self.header(name));
     }
 
     fn body_fields(&mut self, fields: &BodyFields) {

@@ -118,17 +118,7 @@ pub(super) fn from_headers(
 /// What the `*` of the names stands for in this response; one empty text if there is no `*`, and
 /// nothing if none of the headers is there.
 fn stars(fields: &Fields, opened: &Opened<'_>) -> Vec<String> {
-    let Fields {
-        limit,
-        remaining,
-        used,
-        reset,
-        reset_after,
-        ..
-    } = fields;
-    let mut names = [limit, remaining, used, reset, reset_after]
-        .into_iter()
-        .flatten();
+    let mut names = fields.names();
     // The names of one window have a `*` all or none, so the first tells.
     if !names.clone().next().is_some_and(|name| name.contains('*')) {
         let sent = names.any(|name| opened.headers.first(name).is_some());
