@@ -6,6 +6,7 @@
 //! Never: reads a clock or a time zone database. Only offsets written in the text count.
 
 use crate::time::Wall;
+use jiff::ToSpan;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -50,12 +51,16 @@ fn http_date(rest: &str, now: Wall) -> Option<Instant> {
         return None;
     }
     let (month, day) = (month_number(month)?, number(day, 1, 2)?);
-    let long_year = if year.len() == 2 {
-        full_year(number(year, 2, 2)?, month, day, now)?
-    } else {
-        number(year, 4, 4)?
-    };
-    instant(long_year, month, day, clock_time(clock)?)
+    let clock = clock_time(clock)?;
+    if year.len() > 2 {
+        return instant(number(year, 4, 4)?, month, day, clock);
+    }
+    let year = latest_year(number(year, 2, 2)?, now)?;
+    let later = instant(year, month, day, clock);
+    // The last day of the fifty years may lie on either side of the hour.
+    later
+        .filter(|later| *later <= fifty_years_after(now))
+        .or_else(|| instant(year - 100, month, day, clock))
 }
 
 /// Reads asctime (`Sun Nov 15 12:02:00 2026`) and JavaScript's form
@@ -180,22 +185,23 @@ fn instant(year: i16, month: i16, day: i16, clock: ClockTime) -> Option<Instant>
     Some(zoned.timestamp().as_microsecond() + leap * MICROS_PER_SECOND)
 }
 
-/// The century that puts a two-digit year at most fifty years ahead of `now`.
-fn full_year(two_digits: i16, month: i16, day: i16, now: Wall) -> Option<i16> {
-    let now = jiff::Timestamp::from_microsecond(i64::try_from(now.0).ok()?).ok()?;
-    let today = now.to_zoned(TimeZone::UTC).date();
-    let latest = (
-        today.year() + 50,
-        i16::from(today.month()),
-        i16::from(today.day()),
-    );
-    let century = latest.0 - latest.0.rem_euclid(100);
-    let year = century + two_digits;
-    Some(if (year, month, day) > latest {
-        year - 100
-    } else {
-        year
-    })
+/// The latest year with these two digits that begins within fifty years of `now`.
+fn latest_year(two_digits: i16, now: Wall) -> Option<i16> {
+    let latest = civil(now)?.year() + 50;
+    let year = latest - latest.rem_euclid(100) + two_digits;
+    Some(if year > latest { year - 100 } else { year })
+}
+
+/// The same moment of the calendar fifty years later.
+fn fifty_years_after(now: Wall) -> Instant {
+    let later = civil(now).and_then(|now| now.checked_add(50.years()).ok());
+    let later = later.and_then(|later| later.to_zoned(TimeZone::UTC).ok());
+    later.map_or(Instant::MAX, |later| later.timestamp().as_microsecond())
+}
+
+fn civil(at: Wall) -> Option<DateTime> {
+    let at = jiff::Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?;
+    Some(at.to_zoned(TimeZone::UTC).datetime())
 }
 
 fn month_number(name: &str) -> Option<i16> {
@@ -257,7 +263,8 @@ mod tests {
     fn a_two_digit_year_far_ahead_means_the_past() {
         assert!(seconds("Monday, 15-Nov-99 12:00:45 GMT").is_some_and(|ahead| ahead < 0));
         assert!(seconds("Monday, 15-Nov-77 12:00:45 GMT").is_some_and(|ahead| ahead < 0));
-        assert!(seconds("Monday, 15-Nov-76 12:00:45 GMT").is_some_and(|ahead| ahead > 0));
+        assert!(seconds("Monday, 15-Nov-76 12:00:45 GMT").is_some_and(|ahead| ahead < 0));
+        assert!(seconds("Monday, 15-Nov-76 12:00:00 GMT").is_some_and(|ahead| ahead > 0));
         assert_eq!(seconds("Monday, 15-Nov-26 12:00:45 GMT"), Some(45));
         let year_2080 = Wall(3_471_292_800_000_000);
         let soon = parse("Friday, 01-Jan-05 00:00:00 GMT", year_2080);
