@@ -8,5 +8,13 @@
 //! anything that counts permits.
 #![deny(clippy::wildcard_enum_match_arm)]
 
-pub mod feedback;
 pub mod time;
+pub mod ask;
+pub mod limit;
+pub mod scope;
+pub mod turn;
+pub mod table;
+pub mod gate;
+pub mod feedback;
+#[cfg(test)]
+mod drive;
