@@ -25,5 +25,6 @@ pub mod degrade;
 pub mod alert;
 pub mod domain;
 pub mod entity;
+pub mod feedback;
 #[cfg(test)]
 mod drive;
