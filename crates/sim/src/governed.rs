@@ -461,7 +461,7 @@ impl Client for Governed {
                 self.refusals.push((call.id, *rule));
                 (arrived(true, self.readings(&permit, standings)), true)
             }
-            Outcome::Unavailable => (arrived(false, Vec::new()), true),
+            Outcome::Unavailable => (Settled::Failed { age: Span::ZERO }, true),
             Outcome::Silence => (
                 Settled::Unknown {
                     age: Span::ZERO,

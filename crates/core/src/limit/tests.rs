@@ -509,7 +509,7 @@ fn idle_cells_are_swept_and_busy_ones_are_not() {
         drive.arrive_all(&permits);
         drive.table.sweep(drive.now.at, 10);
         assert_eq!(drive.table.len(), 1);
-        drive.pass(s(35 + 20 + 1));
+        drive.pass(s(60));
         drive.table.sweep(drive.now.at, 10);
         assert!(drive.table.is_empty(), "{rule}");
     }
