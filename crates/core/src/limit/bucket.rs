@@ -6,7 +6,10 @@
 //! number by depth + rate × length. No fraction of a token is lost: the debt is kept in
 //! token-microseconds, of which N disappear each microsecond.
 //!
-//! Never: stores a level. The debt is a fact; a changed depth is another comparison.
+//! A depth that changes keeps the level: a provider's bucket that grows is not filled at once, so
+//! neither is ours.
+//!
+//! Never: stores a level. The debt is a fact, and what came back since is arithmetic.
 
 use crate::ask::On;
 use crate::limit::holds::{Holds, Open, sum_of};
@@ -25,12 +28,15 @@ pub(crate) struct Bucket {
     pub(crate) at: Micros,
     /// Tokens per period at which `debt` shrinks since `at`.
     pub(crate) rate: u64,
+    /// The depth that `debt` is counted from; 0 until somebody has asked.
+    pub(crate) depth: u64,
 }
 
 impl Bucket {
     /// Debits what is surely counted by now, calls of which nothing was heard among it, and follows
-    /// a lowered rate from now on.
-    pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, now: Micros) -> u64 {
+    /// a lowered rate or depth from now on. Only those who ask may raise them: a settle speaks of
+    /// the rule that was in force when its permit was granted.
+    pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) -> u64 {
         let lapsed = self.holds.open.lapsed(now);
         for open in &lapsed {
             self.debit(rule, open.cost, open.free_at);
@@ -38,20 +44,25 @@ impl Bucket {
         while let Some(slot) = self.holds.pop_free(now) {
             self.debit(rule, slot.cost, slot.free_at);
         }
-        if limit < self.rate {
-            self.follow(limit, now);
-        }
+        self.follow(rule, limit.min(self.rate), depth.min(self.depth), now);
         sum_of(&lapsed)
     }
 
-    /// The debt shrinks at this rate from now on. Only those who ask may raise it: a settle speaks
-    /// of the rule that was in force when its permit was granted.
-    pub(crate) fn follow(&mut self, limit: u64, now: Micros) {
-        if self.rate != limit {
-            self.debt = self.debt_at(now);
-            self.at = self.at.max(now);
-            self.rate = limit;
+    /// The bucket has this rate and this depth from now on.
+    pub(crate) fn follow(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) {
+        if (self.rate, self.depth) == (limit, depth) {
+            return;
         }
+        self.debt = self.debt_at(now);
+        self.at = self.at.max(now);
+        self.rate = limit;
+        // The first depth is that of a full bucket.
+        let before = if self.depth == 0 { depth } else { self.depth };
+        let token = u128::from(token(rule));
+        let deeper = u128::from(depth.saturating_sub(before)) * token;
+        let shallower = u128::from(before.saturating_sub(depth)) * token;
+        self.debt = self.debt.saturating_add(deeper).saturating_sub(shallower);
+        self.depth = depth;
     }
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {

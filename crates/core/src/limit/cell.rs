@@ -81,11 +81,11 @@ impl Cell {
     pub(crate) fn refresh(&mut self, rule: &Rule, now: Now) {
         self.fit(rule, now.at);
         self.told.refresh(now.at);
-        let limit = self.limit(rule, now.at);
+        let (limit, most) = (self.limit(rule, now.at), self.most(rule, now.at));
         let lapsed = match (&mut self.state, rule.algorithm()) {
             (State::Calendar(count), Algorithm::Calendar(calendar)) => count.refresh(calendar, now),
             (State::Log(log), _) => log.refresh(now.at),
-            (State::Bucket(bucket), _) => bucket.refresh(rule, limit, now.at),
+            (State::Bucket(bucket), _) => bucket.refresh(rule, limit, most, now.at),
             (State::Fixed(fixed), _) => fixed.refresh(rule, now.at),
             (State::InFlight(in_flight), _) => in_flight.refresh(now.at),
             (State::Empty | State::Calendar(_), _) => 0,
@@ -96,9 +96,9 @@ impl Cell {
     /// Notes which N an owner works with: during a rolling reload the smallest one holds.
     pub(crate) fn publish(&mut self, owner: OwnerId, rule: &Rule, now: Micros) {
         self.told.publish(owner, rule.limit(), now);
-        let limit = self.limit(rule, now);
+        let (limit, most) = (self.limit(rule, now), self.most(rule, now));
         if let State::Bucket(bucket) = &mut self.state {
-            bucket.follow(limit, now);
+            bucket.follow(rule, limit, most, now);
         }
     }
 

@@ -159,6 +159,7 @@ impl Writer {
                 self.wide(bucket.debt);
                 self.instant(bucket.at);
                 self.number(bucket.rate);
+                self.number(bucket.depth);
             }
             State::Fixed(fixed) => {
                 self.bytes.push(3);
@@ -318,6 +319,7 @@ impl Reader<'_> {
                 debt: self.wide()?,
                 at: self.instant()?,
                 rate: self.number()?,
+                depth: self.number()?,
             }),
             3 => State::Fixed(Fixed {
                 phase: self.phase()?,
