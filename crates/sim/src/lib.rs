@@ -5,3 +5,9 @@
 //! defendant's arithmetic proves nothing.
 //!
 //! Never: used by anything but tests, benches and the demo and simulate commands.
+
+pub mod fault;
+#[cfg(feature = "http")]
+pub mod fault_proxy;
+#[cfg(feature = "http")]
+pub mod http;

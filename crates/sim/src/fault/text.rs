@@ -1,0 +1,456 @@
+//! The text form of faults, as given on the command line and to the running provider.
+//!
+//! ```text
+//! outage WHEN [STATUS]     5xx instead of an answer, 503 unless given
+//! reset-before WHEN        connection reset, request unread and not counted
+//! reset-after WHEN         request counted, then connection reset
+//! hang WHEN                request counted, never answered
+//! drip WHEN [GAP]          body byte by byte, 100ms apart unless given
+//! endless WHEN             body without an end
+//! huge-headers WHEN        64 KiB of headers
+//! truncate WHEN            body breaks off in the middle
+//! skew WHEN +90s|-2h       Date and told times wrong
+//! limit RULE to N WHEN     enforce N instead;  limit RULE halve WHEN
+//! tell RULE as N WHEN      only the headers say N
+//!
+//! WHEN = 8s..11s | 8s.. | at 8s | now | next 3 (requests)
+//! ```
+//!
+//! Promises: what [`Display`](std::fmt::Display) writes parses back to the same fault; an error names
+//! the word, its place and the remedy.
+//!
+//! Never: guesses. A number without a unit, or a word too many, is an error.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tollgate_core::time::Span;
+
+use super::{Amount, Fault, Planned, When};
+
+/// Every kind of fault, in the order of the help text.
+pub const KINDS: [&str; 11] = [
+    "outage",
+    "reset-before",
+    "reset-after",
+    "hang",
+    "drip",
+    "endless",
+    "huge-headers",
+    "truncate",
+    "skew",
+    "limit",
+    "tell",
+];
+
+/// Default of `outage`: what load balancers answer for a dead backend.
+const OUTAGE_STATUS: u16 = 503;
+
+/// Default of `drip`: slow enough that idle timeouts of a second do not fire, total ones do.
+const DRIP_GAP: Span = Span::from_millis(100);
+
+/// A fault that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("fault `{line}`, word {word}: {problem}; {remedy}")]
+pub struct BadFault {
+    /// The whole text.
+    pub line: String,
+    /// Which word is wrong, counted from 1.
+    pub word: usize,
+    /// What is wrong.
+    pub problem: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+impl FromStr for Planned {
+    type Err = BadFault;
+
+    fn from_str(line: &str) -> Result<Planned, BadFault> {
+        let mut words = Words::of(line);
+        let planned = match words.next() {
+            Some("outage") => {
+                let when = words.when()?;
+                let status = words.optional(status)?.unwrap_or(OUTAGE_STATUS);
+                Planned {
+                    fault: Fault::Outage { status },
+                    when,
+                }
+            }
+            Some("drip") => {
+                let when = words.when()?;
+                let gap = words.optional(span)?.unwrap_or(DRIP_GAP);
+                Planned {
+                    fault: Fault::Drip { gap },
+                    when,
+                }
+            }
+            Some("skew") => {
+                let when = words.when()?;
+                Planned {
+                    fault: Fault::Skew {
+                        secs: words.required(skew)?,
+                    },
+                    when,
+                }
+            }
+            Some("limit") => {
+                let rule = words.required(count)?;
+                let to = words.amount("to", "limit 0 to 20 at 15s")?;
+                Planned {
+                    fault: Fault::Limit { rule, to },
+                    when: words.when()?,
+                }
+            }
+            Some("tell") => {
+                let rule = words.required(count)?;
+                let to = words.amount("as", "tell 0 as 20 at 15s")?;
+                Planned {
+                    fault: Fault::Tell { rule, to },
+                    when: words.when()?,
+                }
+            }
+            Some("reset-before") => words.plain(Fault::ResetBefore)?,
+            Some("reset-after") => words.plain(Fault::ResetAfter)?,
+            Some("hang") => words.plain(Fault::Hang)?,
+            Some("endless") => words.plain(Fault::Endless)?,
+            Some("huge-headers") => words.plain(Fault::HugeHeaders)?,
+            Some("truncate") => words.plain(Fault::Truncate)?,
+            Some(other) => {
+                let problem = format!("there is no fault `{other}`");
+                return Err(words.bad(problem, format!("known are {}", KINDS.join(", "))));
+            }
+            None => {
+                let remedy = "write one such as `outage 8s..11s 503`";
+                return Err(words.missing("a fault", remedy));
+            }
+        };
+        words.end()?;
+        Ok(planned)
+    }
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let when = self.when;
+        match self.fault {
+            Fault::Outage { status } => write!(f, "outage {when} {status}"),
+            Fault::ResetBefore => write!(f, "reset-before {when}"),
+            Fault::ResetAfter => write!(f, "reset-after {when}"),
+            Fault::Hang => write!(f, "hang {when}"),
+            Fault::Drip { gap } => write!(f, "drip {when} {}", Short(gap)),
+            Fault::Endless => write!(f, "endless {when}"),
+            Fault::HugeHeaders => write!(f, "huge-headers {when}"),
+            Fault::Truncate => write!(f, "truncate {when}"),
+            Fault::Skew { secs } => write!(f, "skew {when} {secs:+}s"),
+            Fault::Limit {
+                rule,
+                to: Amount::Exactly(n),
+            } => write!(f, "limit {rule} to {n} {when}"),
+            Fault::Limit {
+                rule,
+                to: Amount::Half,
+            } => write!(f, "limit {rule} halve {when}"),
+            Fault::Tell {
+                rule,
+                to: Amount::Exactly(n),
+            } => write!(f, "tell {rule} as {n} {when}"),
+            Fault::Tell {
+                rule,
+                to: Amount::Half,
+            } => write!(f, "tell {rule} halve {when}"),
+        }
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            When::Now => f.write_str("now"),
+            When::Between { from, to: None } => write!(f, "{}..", Short(from)),
+            When::Between { from, to: Some(to) } => write!(f, "{}..{}", Short(from), Short(to)),
+            When::Next { requests } => write!(f, "next {requests}"),
+        }
+    }
+}
+
+/// Reads a length of time: a whole number and `us`, `ms`, `s`, `m` or `h`.
+#[must_use]
+pub fn parse_span(text: &str) -> Option<Span> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok().filter(|_| !digits.starts_with('+'))?;
+    let micros = match text.strip_prefix(digits)? {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "m" => 60_000_000,
+        "h" => 3_600_000_000,
+        _ => return None,
+    };
+    number.checked_mul(micros).map(Span)
+}
+
+/// A length of time in the largest unit that loses nothing.
+struct Short(Span);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.0 {
+            0 => f.write_str("0s"),
+            us if us % 1_000_000 == 0 => write!(f, "{}s", us / 1_000_000),
+            us if us % 1_000 == 0 => write!(f, "{}ms", us / 1_000),
+            us => write!(f, "{us}us"),
+        }
+    }
+}
+
+/// What is wrong with a word, and the remedy.
+type Complaint = (String, String);
+
+fn span(word: &str) -> Result<Span, Complaint> {
+    parse_span(word).ok_or_else(|| {
+        let remedy = "write a whole number with a unit: `500ms`, `8s`, `2m`, `1h`".to_owned();
+        (format!("`{word}` is not a length of time"), remedy)
+    })
+}
+
+fn status(word: &str) -> Result<u16, Complaint> {
+    word.parse()
+        .ok()
+        .filter(|status| (200..=599).contains(status))
+        .ok_or_else(|| {
+            let remedy = "write one between 200 and 599, for instance `503`".to_owned();
+            (format!("`{word}` is not a status"), remedy)
+        })
+}
+
+fn count<N: FromStr>(word: &str) -> Result<N, Complaint> {
+    word.parse().map_err(|_| {
+        let remedy = "write digits; rules are counted from 0".to_owned();
+        (format!("`{word}` is not a whole number"), remedy)
+    })
+}
+
+fn skew(word: &str) -> Result<i64, Complaint> {
+    let remedy = "write `+90s` for a clock that is ahead, `-2h` for one that is behind";
+    let bad = || (format!("`{word}` is not a skew"), remedy.to_owned());
+    let (sign, rest) = match (word.strip_prefix('+'), word.strip_prefix('-')) {
+        (Some(rest), _) => (1, rest),
+        (None, Some(rest)) => (-1, rest),
+        (None, None) => return Err(bad()),
+    };
+    let secs = parse_span(rest).ok_or_else(bad)?.0 / 1_000_000;
+    i64::try_from(secs)
+        .map(|secs| sign * secs)
+        .map_err(|_| bad())
+}
+
+/// The words of a line, with the place of the one read last.
+struct Words<'a> {
+    line: &'a str,
+    rest: std::str::SplitAsciiWhitespace<'a>,
+    word: usize,
+}
+
+impl<'a> Words<'a> {
+    fn of(line: &'a str) -> Words<'a> {
+        Words {
+            line,
+            rest: line.split_ascii_whitespace(),
+            word: 0,
+        }
+    }
+
+    fn next(&mut self) -> Option<&'a str> {
+        self.word += 1;
+        self.rest.next()
+    }
+
+    fn bad(&self, problem: impl Into<String>, remedy: impl Into<String>) -> BadFault {
+        let line = self.line.trim().to_owned();
+        BadFault {
+            line,
+            word: self.word,
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    fn missing(&self, what: &str, remedy: &str) -> BadFault {
+        self.bad(format!("{what} is missing"), remedy)
+    }
+
+    fn read<T>(
+        &self,
+        word: &str,
+        by: impl Fn(&str) -> Result<T, Complaint>,
+    ) -> Result<T, BadFault> {
+        by(word).map_err(|(problem, remedy)| self.bad(problem, remedy))
+    }
+
+    fn required<T>(&mut self, by: impl Fn(&str) -> Result<T, Complaint>) -> Result<T, BadFault> {
+        // An empty word complains in the words of the reader, which knows the remedy.
+        let word = self.next().unwrap_or("");
+        self.read(word, by)
+    }
+
+    fn optional<T>(
+        &mut self,
+        by: impl Fn(&str) -> Result<T, Complaint>,
+    ) -> Result<Option<T>, BadFault> {
+        self.next().map(|word| self.read(word, by)).transpose()
+    }
+
+    fn when(&mut self) -> Result<When, BadFault> {
+        let remedy = "write `8s..11s`, `8s..`, `at 8s`, `now` or `next 3`";
+        match self.next() {
+            None => Err(self.missing("the time", remedy)),
+            Some("now") => Ok(When::Now),
+            Some("at") => Ok(When::Between {
+                from: self.required(span)?,
+                to: None,
+            }),
+            Some("next") => match self.required(count)? {
+                0 => Err(self.bad("no request at all", "write at least 1")),
+                requests => Ok(When::Next { requests }),
+            },
+            Some(word) => match word.split_once("..") {
+                None => Err(self.bad(format!("`{word}` is not a time"), remedy)),
+                Some((from, "")) => Ok(When::Between {
+                    from: self.read(from, span)?,
+                    to: None,
+                }),
+                Some((from, to)) => {
+                    let (from, to) = (self.read(from, span)?, self.read(to, span)?);
+                    if from >= to {
+                        return Err(
+                            self.bad("it ends before it starts", "write the earlier time first")
+                        );
+                    }
+                    Ok(When::Between { from, to: Some(to) })
+                }
+            },
+        }
+    }
+
+    fn amount(&mut self, joiner: &str, example: &str) -> Result<Amount, BadFault> {
+        match self.next() {
+            Some("halve") => Ok(Amount::Half),
+            Some(word) if word == joiner => self.required(count).map(Amount::Exactly),
+            _ => {
+                let remedy = format!("write for instance `{example}`");
+                Err(self.bad(format!("expected `{joiner}` or `halve`"), remedy))
+            }
+        }
+    }
+
+    fn plain(&mut self, fault: Fault) -> Result<Planned, BadFault> {
+        Ok(Planned {
+            fault,
+            when: self.when()?,
+        })
+    }
+
+    fn end(&mut self) -> Result<(), BadFault> {
+        match self.next() {
+            None => Ok(()),
+            Some(word) => Err(self.bad(format!("`{word}` is one word too many"), "leave it out")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_survives_writing_and_reading() {
+        let lines = [
+            "outage 8s..11s 503",
+            "reset-before now",
+            "reset-after next 3",
+            "hang 1500ms..",
+            "drip now 20ms",
+            "endless 0s..1s",
+            "huge-headers now",
+            "truncate next 1",
+            "skew now -7200s",
+            "limit 0 to 20 15s..",
+            "limit 1 halve now",
+            "tell 0 as 20 now",
+            "tell 2 halve now",
+        ];
+        for line in lines {
+            let planned: Planned = line.parse().expect(line);
+            assert_eq!(planned.to_string(), line);
+        }
+    }
+
+    #[test]
+    fn defaults_are_a_503_and_a_tenth_of_a_second() {
+        let outage: Planned = "outage now".parse().expect("a fault");
+        assert_eq!(outage.fault, Fault::Outage { status: 503 });
+        let drip: Planned = "drip at 2m".parse().expect("a fault");
+        assert_eq!(
+            drip.fault,
+            Fault::Drip {
+                gap: Span::from_millis(100)
+            }
+        );
+        assert_eq!(
+            drip.when,
+            When::Between {
+                from: Span::from_secs(120),
+                to: None
+            }
+        );
+    }
+
+    #[test]
+    fn errors_name_the_word_the_place_and_the_remedy() {
+        let cases = [
+            (
+                "outage 8..11s",
+                "word 2: `8` is not a length of time; write a whole number",
+            ),
+            (
+                "outage 11s..8s",
+                "word 2: it ends before it starts; write the earlier time first",
+            ),
+            (
+                "outage now 99",
+                "word 3: `99` is not a status; write one between 200 and 599",
+            ),
+            (
+                "outrage now",
+                "word 1: there is no fault `outrage`; known are outage",
+            ),
+            ("", "word 1: a fault is missing; write one such as"),
+            ("hang", "word 2: the time is missing; write `8s..11s`"),
+            ("hang soon", "word 2: `soon` is not a time; write"),
+            (
+                "hang now please",
+                "word 3: `please` is one word too many; leave it out",
+            ),
+            ("hang next 0", "word 3: no request at all; write at least 1"),
+            (
+                "limit x to 3 now",
+                "word 2: `x` is not a whole number; write digits",
+            ),
+            (
+                "limit 0 3 now",
+                "word 3: expected `to` or `halve`; write for instance `limit 0 to 20",
+            ),
+            ("skew now 90s", "word 3: `90s` is not a skew; write `+90s`"),
+            (
+                "hang 99999999999999999999s..",
+                "word 2: `99999999999999999999s` is not a length",
+            ),
+        ];
+        for (line, expected) in cases {
+            let error = line.parse::<Planned>().expect_err(line).to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+            assert!(error.starts_with(&format!("fault `{line}`")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! x
+mod body;
+mod clock;
+pub mod style;
+mod wire;

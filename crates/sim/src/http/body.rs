@@ -1,0 +1,125 @@
+//! Bodies of answers: whole ones, and those that drip, break off or never end.
+//!
+//! Promises: a request leaves the provider's count of calls in flight *before* its last byte is handed
+//! over, so a client that has the whole answer can never meet its own old call; if the client goes away
+//! earlier, the call leaves when the body is dropped.
+//!
+//! Never: buffers more than one chunk.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
+use tollgate_core::time::Span;
+
+use crate::fault::BodyFault;
+
+/// Chunk of an endless body: one write's worth, so that a client that stops reading stops us.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// The body of an answer; `G` is dropped when the provider is done with the call.
+#[derive(Debug)]
+pub(crate) struct SimBody<G> {
+    shape: Shape,
+    guard: Option<G>,
+}
+
+#[derive(Debug)]
+enum Shape {
+    Whole(Bytes),
+    Drip {
+        rest: Bytes,
+        gap: Span,
+        pause: Pin<Box<Sleep>>,
+    },
+    Endless(Bytes),
+    /// The half that is sent, then nothing until it is flushed, then the break.
+    Truncated {
+        half: Bytes,
+        flushed: bool,
+    },
+}
+
+impl<G> SimBody<G> {
+    /// `bytes`, suffering from `fault`.
+    pub(crate) fn new(mut bytes: Bytes, fault: BodyFault, guard: Option<G>) -> SimBody<G> {
+        let shape = match fault {
+            BodyFault::Whole => Shape::Whole(bytes),
+            BodyFault::Drip(gap) => Shape::Drip {
+                rest: bytes,
+                gap,
+                pause: Box::pin(sleep(gap.into())),
+            },
+            BodyFault::Endless => Shape::Endless(Bytes::from(vec![b' '; CHUNK_BYTES])),
+            BodyFault::Truncated => {
+                bytes.truncate(bytes.len() / 2);
+                Shape::Truncated {
+                    half: bytes,
+                    flushed: false,
+                }
+            }
+        };
+        SimBody { shape, guard }
+    }
+}
+
+impl<G: Unpin> Body for SimBody<G> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = self.get_mut();
+        let frame = match &mut this.shape {
+            Shape::Whole(bytes) => std::mem::take(bytes),
+            Shape::Drip { rest, gap, pause } => {
+                ready!(pause.as_mut().poll(cx));
+                pause.set(sleep((*gap).into()));
+                let byte = rest.split_to(rest.len().min(1));
+                if !rest.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(byte))));
+                }
+                byte
+            }
+            Shape::Endless(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk.clone())))),
+            Shape::Truncated { half, .. } if !half.is_empty() => {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(half)))));
+            }
+            Shape::Truncated { flushed, .. } if !*flushed => {
+                // The server flushes what it has when a body has nothing to give; an error straight
+                // away would throw the first half away with it.
+                *flushed = true;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Shape::Truncated { .. } => {
+                return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
+            }
+        };
+        this.guard = None;
+        if frame.is_empty() {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(Ok(Frame::data(frame))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.shape {
+            Shape::Whole(rest) | Shape::Drip { rest, .. } => rest.is_empty(),
+            Shape::Endless(_) | Shape::Truncated { .. } => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.shape {
+            Shape::Whole(rest) | Shape::Drip { rest, .. } => {
+                SizeHint::with_exact(rest.len() as u64)
+            }
+            Shape::Endless(_) | Shape::Truncated { .. } => SizeHint::default(),
+        }
+    }
+}
