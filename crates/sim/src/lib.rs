@@ -2,10 +2,12 @@
 //! run over HTTP and in virtual time.
 //!
 //! Promises: nothing in here shares counting code with `tollgate-core`; an oracle that copies the
-//! defendant's arithmetic proves nothing.
+//! defendant's arithmetic proves nothing. A run in virtual time is a function of its seed.
 //!
 //! Never: used by anything but tests, benches and the demo and simulate commands.
 
+pub mod rule;
+pub mod judge;
 pub mod fault;
 #[cfg(feature = "http")]
 pub mod fault_proxy;
