@@ -82,6 +82,7 @@ pub enum When {
         to: Option<Span>,
     },
     /// The next so many requests, whenever they come. This is what tests use: no waiting for time.
+    /// For `Limit` and `Tell`, which no request uses up, the same as for ever.
     Next {
         /// Requests still to be struck.
         requests: u32,
@@ -189,6 +190,14 @@ impl Plan {
         self.entries.clear();
     }
 
+    /// Whether bytes that arrive now would be met with a reset; uses nothing up.
+    #[must_use]
+    pub fn may_refuse_to_read(&self, now: Micros) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| entry.fault == Fault::ResetBefore && entry.is_on(now))
+    }
+
     /// Whether bytes that arrive now are met with a reset instead of being read.
     pub fn refuses_to_read(&mut self, now: Micros) -> bool {
         let unread = |entry: &&mut Entry| entry.fault == Fault::ResetBefore && entry.is_on(now);
@@ -222,6 +231,21 @@ impl Plan {
             _ => None,
         })
         .unwrap_or(base)
+    }
+
+    /// The instants in `(after, until]` at which some limit may change, in order.
+    #[must_use]
+    pub fn limit_edges(&self, after: Micros, until: Micros) -> Vec<Micros> {
+        let limits = self
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.fault, Fault::Limit { .. }));
+        let edges = limits
+            .flat_map(|entry| [Some(entry.from), entry.until])
+            .flatten();
+        let mut edges: Vec<Micros> = edges.filter(|at| after < *at && *at <= until).collect();
+        edges.sort_unstable();
+        edges
     }
 
     /// The number that the headers tell for `rule` now, if it is not the enforced one.
@@ -284,10 +308,8 @@ impl Strike {
                 self.skew_secs = secs;
                 true
             }
-            // They change what is counted or told; the request is touched by them all the same.
-            Fault::Limit { .. } | Fault::Tell { .. } => true,
-            // It strikes bytes, before there is a request.
-            Fault::ResetBefore => false,
+            // It strikes bytes, before there is a request; and numbers hold by time, not by request.
+            Fault::ResetBefore | Fault::Limit { .. } | Fault::Tell { .. } => false,
         }
     }
 

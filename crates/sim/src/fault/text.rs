@@ -13,7 +13,7 @@
 //! limit RULE to N WHEN     enforce N instead;  limit RULE halve WHEN
 //! tell RULE as N WHEN      only the headers say N
 //!
-//! WHEN = 8s..11s | 8s.. | at 8s | now | next 3 (requests)
+//! WHEN = 8s..11s | 8s.. | at 8s | now | next 3 (requests; not for limit and tell)
 //! ```
 //!
 //! Promises: what [`Display`](std::fmt::Display) writes parses back to the same fault; an error names
@@ -27,6 +27,7 @@ use std::str::FromStr;
 use tollgate_core::time::Span;
 
 use super::{Amount, Fault, Planned, When};
+use crate::rule::{Length, read_length};
 
 /// Every kind of fault, in the order of the help text.
 pub const KINDS: [&str; 11] = [
@@ -99,7 +100,7 @@ impl FromStr for Planned {
                 let to = words.amount("to", "limit 0 to 20 at 15s")?;
                 Planned {
                     fault: Fault::Limit { rule, to },
-                    when: words.when()?,
+                    when: words.time()?,
                 }
             }
             Some("tell") => {
@@ -107,7 +108,7 @@ impl FromStr for Planned {
                 let to = words.amount("as", "tell 0 as 20 at 15s")?;
                 Planned {
                     fault: Fault::Tell { rule, to },
-                    when: words.when()?,
+                    when: words.time()?,
                 }
             }
             Some("reset-before") => words.plain(Fault::ResetBefore)?,
@@ -138,7 +139,7 @@ impl fmt::Display for Planned {
             Fault::ResetBefore => write!(f, "reset-before {when}"),
             Fault::ResetAfter => write!(f, "reset-after {when}"),
             Fault::Hang => write!(f, "hang {when}"),
-            Fault::Drip { gap } => write!(f, "drip {when} {}", Short(gap)),
+            Fault::Drip { gap } => write!(f, "drip {when} {}", Length(gap)),
             Fault::Endless => write!(f, "endless {when}"),
             Fault::HugeHeaders => write!(f, "huge-headers {when}"),
             Fault::Truncate => write!(f, "truncate {when}"),
@@ -167,39 +168,9 @@ impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             When::Now => f.write_str("now"),
-            When::Between { from, to: None } => write!(f, "{}..", Short(from)),
-            When::Between { from, to: Some(to) } => write!(f, "{}..{}", Short(from), Short(to)),
+            When::Between { from, to: None } => write!(f, "{}..", Length(from)),
+            When::Between { from, to: Some(to) } => write!(f, "{}..{}", Length(from), Length(to)),
             When::Next { requests } => write!(f, "next {requests}"),
-        }
-    }
-}
-
-/// Reads a length of time: a whole number and `us`, `ms`, `s`, `m` or `h`.
-#[must_use]
-pub fn parse_span(text: &str) -> Option<Span> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().ok().filter(|_| !digits.starts_with('+'))?;
-    let micros = match text.strip_prefix(digits)? {
-        "us" => 1,
-        "ms" => 1_000,
-        "s" => 1_000_000,
-        "m" => 60_000_000,
-        "h" => 3_600_000_000,
-        _ => return None,
-    };
-    number.checked_mul(micros).map(Span)
-}
-
-/// A length of time in the largest unit that loses nothing.
-struct Short(Span);
-
-impl fmt::Display for Short {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.0 {
-            0 => f.write_str("0s"),
-            us if us % 1_000_000 == 0 => write!(f, "{}s", us / 1_000_000),
-            us if us % 1_000 == 0 => write!(f, "{}ms", us / 1_000),
-            us => write!(f, "{us}us"),
         }
     }
 }
@@ -207,9 +178,15 @@ impl fmt::Display for Short {
 /// What is wrong with a word, and the remedy.
 type Complaint = (String, String);
 
+/// Reads a length of time such as `500ms` or `1m30s`; an empty word is none.
+#[must_use]
+pub fn parse_span(word: &str) -> Option<Span> {
+    read_length(word).filter(|_| !word.is_empty())
+}
+
 fn span(word: &str) -> Result<Span, Complaint> {
     parse_span(word).ok_or_else(|| {
-        let remedy = "write a whole number with a unit: `500ms`, `8s`, `2m`, `1h`".to_owned();
+        let remedy = "write a number with a unit: `500ms`, `8s`, `1m30s`, `1h`".to_owned();
         (format!("`{word}` is not a length of time"), remedy)
     })
 }
@@ -333,6 +310,17 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// A time by the clock: a number holds until it is changed again, whoever asks.
+    fn time(&mut self) -> Result<When, BadFault> {
+        match self.when()? {
+            When::Next { .. } => Err(self.bad(
+                "a number does not change by request",
+                "write `at 15s` or `now`",
+            )),
+            when @ (When::Now | When::Between { .. }) => Ok(when),
+        }
+    }
+
     fn amount(&mut self, joiner: &str, example: &str) -> Result<Amount, BadFault> {
         match self.next() {
             Some("halve") => Ok(Amount::Half),
@@ -371,7 +359,7 @@ mod tests {
             "reset-after next 3",
             "hang 1500ms..",
             "drip now 20ms",
-            "endless 0s..1s",
+            "endless 1s..1500ms",
             "huge-headers now",
             "truncate next 1",
             "skew now -7200s",
@@ -411,7 +399,7 @@ mod tests {
         let cases = [
             (
                 "outage 8..11s",
-                "word 2: `8` is not a length of time; write a whole number",
+                "word 2: `8` is not a length of time; write a number with a unit",
             ),
             (
                 "outage 11s..8s",
@@ -440,6 +428,10 @@ mod tests {
             (
                 "limit 0 3 now",
                 "word 3: expected `to` or `halve`; write for instance `limit 0 to 20",
+            ),
+            (
+                "limit 0 to 3 next 1",
+                "word 6: a number does not change by request; write `at 15s`",
             ),
             ("skew now 90s", "word 3: `90s` is not a skew; write `+90s`"),
             (

@@ -80,7 +80,7 @@ fn lane<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Lane, (String, &
 }
 
 fn span(word: &str) -> Result<tollgate_core::time::Span, (String, &'static str)> {
-    let remedy = "write a whole number with a unit: `20ms`, `1s`";
+    let remedy = "write a number with a unit: `20ms`, `1s`";
     parse_span(word).ok_or_else(|| (format!("`{word}` is not a length of time"), remedy))
 }
 
@@ -130,7 +130,7 @@ mod tests {
             ),
             (
                 "up delay 20",
-                "`20` is not a length of time; write a whole number with a unit",
+                "`20` is not a length of time; write a number with a unit",
             ),
             (
                 "both cut-after",

@@ -2,7 +2,7 @@
 //!
 //! Promises: a request leaves the provider's count of calls in flight *before* its last byte is handed
 //! over, so a client that has the whole answer can never meet its own old call; if the client goes away
-//! earlier, the call leaves when the body is dropped.
+//! earlier, the call leaves when the body is dropped, and counts as not answered.
 //!
 //! Never: buffers more than one chunk.
 
@@ -16,14 +16,16 @@ use tollgate_core::time::Span;
 
 use crate::fault::BodyFault;
 
+use super::desk::InFlight;
+
 /// Chunk of an endless body: one write's worth, so that a client that stops reading stops us.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// The body of an answer; `G` is dropped when the provider is done with the call.
+/// The body of an answer.
 #[derive(Debug)]
-pub(crate) struct SimBody<G> {
+pub(crate) struct SimBody {
     shape: Shape,
-    guard: Option<G>,
+    in_flight: Option<InFlight>,
 }
 
 #[derive(Debug)]
@@ -42,9 +44,9 @@ enum Shape {
     },
 }
 
-impl<G> SimBody<G> {
+impl SimBody {
     /// `bytes`, suffering from `fault`.
-    pub(crate) fn new(mut bytes: Bytes, fault: BodyFault, guard: Option<G>) -> SimBody<G> {
+    pub(crate) fn new(mut bytes: Bytes, fault: BodyFault, in_flight: Option<InFlight>) -> SimBody {
         let shape = match fault {
             BodyFault::Whole => Shape::Whole(bytes),
             BodyFault::Drip(gap) => Shape::Drip {
@@ -61,11 +63,11 @@ impl<G> SimBody<G> {
                 }
             }
         };
-        SimBody { shape, guard }
+        SimBody { shape, in_flight }
     }
 }
 
-impl<G: Unpin> Body for SimBody<G> {
+impl Body for SimBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -100,7 +102,9 @@ impl<G: Unpin> Body for SimBody<G> {
                 return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
             }
         };
-        this.guard = None;
+        if let Some(in_flight) = this.in_flight.take() {
+            in_flight.complete();
+        }
         if frame.is_empty() {
             return Poll::Ready(None);
         }

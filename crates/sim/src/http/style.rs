@@ -46,9 +46,9 @@ pub enum Style {
     Omdb,
 }
 
-/// How one rule stands at the moment of an answer.
+/// How one rule stands at the moment of an answer, as it is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Meter {
     /// The number that is told as the limit.
     pub limit: u64,
     /// What is left of it.
@@ -63,7 +63,7 @@ pub struct Standing {
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// The rules in the order of the settings.
-    pub rules: &'a [Standing],
+    pub rules: &'a [Meter],
     /// Index of the rule that speaks: the one that refuses, else the one with the least left.
     pub binding: usize,
     /// The provider's calendar, wrong if its clock is skewed.
@@ -148,6 +148,16 @@ impl Style {
         }
     }
 
+    /// The media type of a refusal's body.
+    #[must_use]
+    pub fn refusal_type(self) -> &'static str {
+        if self == Style::Ietf {
+            "application/problem+json"
+        } else {
+            "application/json"
+        }
+    }
+
     /// What a refusal tells.
     #[must_use]
     pub fn refusal(self, facts: &Facts<'_>) -> Told {
@@ -157,9 +167,11 @@ impl Style {
             Style::RetryAfter | Style::RetryAfterDate | Style::Bare | Style::XRateLimit => {
                 json!({"error": "rate limit exceeded"})
             }
-            Style::Ietf => {
-                json!({"type": QUOTA_EXCEEDED, "title": "Quota exceeded", "status": 429})
-            }
+            Style::Ietf => json!({
+                "type": QUOTA_EXCEEDED,
+                "title": "Quota exceeded",
+                "violated-policies": [format!("rule{}", facts.binding)],
+            }),
             Style::RetryAfterMs => {
                 json!({"error": {"code": "429", "message": "Rate limit is exceeded."}})
             }
@@ -181,7 +193,10 @@ impl Style {
             Style::RetryAfter | Style::Discord | Style::MusicBrainz => {
                 told.header("Retry-After", secs_up(wait));
             }
-            Style::RetryAfterDate => told.header("Retry-After", http_date(facts.wall + wait)),
+            Style::RetryAfterDate => {
+                let at = facts.wall + wait;
+                told.header("Retry-After", http_date(epoch_secs_up(at)));
+            }
             Style::RetryAfterMs => {
                 told.header("retry-after-ms", millis_up(wait));
                 told.header("Retry-After", secs_up(wait));
@@ -201,7 +216,7 @@ impl Style {
     #[must_use]
     pub fn always(self, facts: &Facts<'_>) -> Told {
         let mut told = Told::default();
-        let Standing {
+        let Meter {
             limit, left, reset, ..
         } = *facts.binding();
         let reset_epoch = epoch_secs_up(facts.wall + reset);
@@ -257,8 +272,8 @@ impl Style {
 }
 
 impl Facts<'_> {
-    fn binding(&self) -> &Standing {
-        const NOTHING: &Standing = &Standing {
+    fn binding(&self) -> &Meter {
+        const NOTHING: &Meter = &Meter {
             limit: 0,
             left: 0,
             window: None,
@@ -267,7 +282,7 @@ impl Facts<'_> {
         self.rules.get(self.binding).unwrap_or(NOTHING)
     }
 
-    fn list(&self, member: fn((usize, &Standing)) -> String) -> String {
+    fn list(&self, member: fn((usize, &Meter)) -> String) -> String {
         let members: Vec<String> = self.rules.iter().enumerate().map(member).collect();
         members.join(", ")
     }
@@ -282,7 +297,7 @@ impl Told {
 /// Problem type of the draft for a refusal.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-fn policy((index, rule): (usize, &Standing)) -> String {
+fn policy((index, rule): (usize, &Meter)) -> String {
     match rule.window {
         Some(window) => format!("\"rule{index}\";q={};w={}", rule.limit, secs_up(window)),
         None => format!(
@@ -292,7 +307,7 @@ fn policy((index, rule): (usize, &Standing)) -> String {
     }
 }
 
-fn service_limit((index, rule): (usize, &Standing)) -> String {
+fn service_limit((index, rule): (usize, &Meter)) -> String {
     format!("\"rule{index}\";r={};t={}", rule.left, secs_up(rule.reset))
 }
 
@@ -305,9 +320,9 @@ impl fmt::Display for Thousandths {
     }
 }
 
-/// An instant as an HTTP-date, rounded up to the next second.
-pub(crate) fn http_date(at: Wall) -> String {
-    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(epoch_secs_up(at).min(YEAR_9999)))
+/// Epoch seconds as an HTTP-date.
+pub(crate) fn http_date(epoch_secs: u64) -> String {
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(epoch_secs.min(YEAR_9999)))
 }
 
 /// Last second that an HTTP-date can name; the formatter panics beyond it.

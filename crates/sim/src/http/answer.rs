@@ -1,0 +1,193 @@
+//! The path of one request through the provider, top to bottom.
+//!
+//! Promises: a request is counted after its way up and exactly once; a refusal does no work; whatever
+//! the answer, its `Date` is the provider's own clock.
+//!
+//! Never: delays or spoils the control plane (`/-/…`).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use serde_json::{Map, Value, json};
+use tollgate_core::time::{Span, Wall};
+
+use crate::fault::{BodyFault, Fate};
+
+use super::asked::Asked;
+use super::body::SimBody;
+use super::book::Counted;
+use super::control;
+use super::desk::{Desk, InFlight};
+use super::style::{Facts, http_date};
+use super::wire::Orders;
+
+/// Request bodies are read and thrown away up to this size; a larger one ends the connection. Uploads
+/// are not what is simulated here.
+const REQUEST_BYTES_MAX: usize = 1024 * 1024;
+
+/// 64 headers of 1 KiB: the 64 KiB of the failure catalogue.
+const HUGE_HEADERS: usize = 64;
+
+/// The media type of everything but a problem.
+const JSON: &str = "application/json";
+
+/// See [`HUGE_HEADERS`].
+const HUGE_HEADER_BYTES: usize = 1024;
+
+/// Answers one request, or makes its connection end without an answer.
+pub(super) async fn answer(
+    desk: Arc<Desk>,
+    orders: Arc<Orders>,
+    request: Request<Incoming>,
+) -> Result<Response<SimBody>, Infallible> {
+    if control::is_control(request.uri().path()) {
+        return Ok(control::answer(&desk, request).await);
+    }
+    let (head, body) = request.into_parts();
+    let asked = Asked::read(&head, &desk.settings); //            who asks for what
+    if !swallow(body).await || !travel(&desk).await {
+        return gone(&orders).await; //                            it never reached the limiter
+    }
+    let (counted, in_flight) = desk.count(&asked); //             counted, judged and logged
+    match counted.strike.fate {
+        Fate::Reset => return gone(&orders).await,
+        Fate::Hang => {
+            desk.stopped().await;
+            return gone(&orders).await;
+        }
+        Fate::Answered | Fate::Outage(_) => {}
+    }
+    let latency = desk.settings.latency;
+    if !counted.refused && !desk.delay(latency.work).await {
+        return gone(&orders).await;
+    }
+    let response = respond(&desk, &asked, &counted, in_flight); // headers tell how it stands now
+    if !desk.delay(latency.down).await {
+        return gone(&orders).await;
+    }
+    Ok(response)
+}
+
+/// Reads the request to its end, so that the time it counts is the time it has arrived.
+async fn swallow(body: Incoming) -> bool {
+    Limited::new(body, REQUEST_BYTES_MAX)
+        .collect()
+        .await
+        .is_ok()
+}
+
+/// The way up, on which the limiter does not know of the request.
+async fn travel(desk: &Desk) -> bool {
+    let _mark = desk.on_the_way();
+    desk.delay(desk.settings.latency.up).await
+}
+
+/// Breaks the connection instead of answering. What waits here is dropped with the connection.
+async fn gone(orders: &Orders) -> Result<Response<SimBody>, Infallible> {
+    orders.reset();
+    std::future::pending().await
+}
+
+fn respond(
+    desk: &Desk,
+    asked: &Asked,
+    counted: &Counted,
+    in_flight: InFlight,
+) -> Response<SimBody> {
+    let wall = skewed(desk.now().wall, counted.strike.skew_secs);
+    let facts = Facts {
+        rules: &counted.meters,
+        binding: counted.binding,
+        wall,
+        entity: &asked.entity,
+    };
+    let style = desk.settings.style;
+    let (status, media_type, headers, body) = match (counted.strike.fate, counted.refused) {
+        (Fate::Outage(status), _) => (
+            status,
+            JSON,
+            Vec::new(),
+            json!({"error": "simulated outage"}).to_string(),
+        ),
+        (_, true) => {
+            let told = style.refusal(&facts);
+            let body = Value::Object(told.members).to_string();
+            (style.status(), style.refusal_type(), told.headers, body)
+        }
+        (_, false) => {
+            let told = style.always(&facts);
+            let body = success(told.members, asked, desk.settings.body_bytes);
+            (desk.settings.status, JSON, told.headers, body)
+        }
+    };
+    // Nobody reads the body of these, so the provider is done with them now.
+    let in_flight = if asked.head_only || matches!(status, 204 | 304) {
+        in_flight.complete();
+        None
+    } else {
+        Some(in_flight)
+    };
+    let mut response = plain(status, media_type, body, counted.strike.body, in_flight);
+    let fields = response.headers_mut();
+    fields.insert(DATE, value(&http_date(wall.0 / 1_000_000)));
+    for (name, told) in headers {
+        fields.append(name, value(&told));
+    }
+    if counted.strike.huge_headers {
+        let padding = value(&"x".repeat(HUGE_HEADER_BYTES));
+        for _ in 0..HUGE_HEADERS {
+            fields.append("x-padding", padding.clone());
+        }
+    }
+    response
+}
+
+/// An answer with a body and nothing else.
+pub(super) fn plain(
+    status: u16,
+    content_type: &'static str,
+    body: String,
+    fault: BodyFault,
+    in_flight: Option<InFlight>,
+) -> Response<SimBody> {
+    let bytes = Bytes::from(body);
+    let announced = bytes.len();
+    let mut response = Response::new(SimBody::new(bytes, fault, in_flight));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if fault == BodyFault::Truncated {
+        response
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from(announced));
+    }
+    response
+}
+
+/// Names the call it answers, so that a client can see cross-talk; padded to the size asked for.
+fn success(mut members: Map<String, Value>, asked: &Asked, bytes_min: usize) -> String {
+    members.insert("path".to_owned(), asked.path.clone().into());
+    if let Some(call) = &asked.call {
+        members.insert("call".to_owned(), call.clone().into());
+    }
+    members.insert("padding".to_owned(), "".into());
+    let bare = Value::Object(members.clone()).to_string().len();
+    let padding = "x".repeat(bytes_min.saturating_sub(bare));
+    members.insert("padding".to_owned(), padding.into());
+    Value::Object(members).to_string()
+}
+
+/// Everything told is printable ASCII; if a style ever were not, its header would be empty, not a crash.
+fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+fn skewed(wall: Wall, secs: i64) -> Wall {
+    let by = Span::from_secs(secs.unsigned_abs());
+    if secs < 0 { wall - by } else { wall + by }
+}

@@ -1,0 +1,463 @@
+//! The provider's book: what it has counted, against which limits, and the log it judges by.
+//!
+//! Promises: one request is counted, judged and logged in one step; a limit that changes on schedule
+//! changes at its exact instant for every scope, not at the next request; everything kept is bounded.
+//!
+//! Never: reads a clock or waits. [`Desk`](super::desk::Desk) holds the lock and the time.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use tollgate_core::time::{Micros, Span, Wall};
+
+use crate::fault::{Fate, Plan, PlanFull, Planned, Strike};
+use crate::judge::{Arrival, Judge};
+use crate::rule::{Answer, CallId, Provider, RuleSpec};
+
+use super::asked::{Asked, ScopeKey};
+use super::clock::Reading;
+use super::style::Meter;
+
+/// Scopes with limits of their own; later ones share one named `other`. A thousand entities times keys
+/// is more than any provider's catalogue in the tests.
+pub const SCOPES_MAX: usize = 1_000;
+
+/// Arrivals judged: 500 000 × about 60 bytes = 30 MB. Later ones are still enforced, and counted as
+/// `unjudged` in the report.
+pub const ARRIVALS_MAX: usize = 500_000;
+
+/// Lines of the readable log, the newest kept: 10 000 × about 200 bytes = 2 MB.
+pub const LOG_LINES_MAX: usize = 10_000;
+
+/// Changes of limits remembered for the report; a scenario has a handful.
+const CHANGES_MAX: usize = 1_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Book {
+    specs: Vec<RuleSpec>,
+    plan: Plan,
+    /// What each rule enforces now.
+    limits: Vec<u64>,
+    changes: Vec<Change>,
+    caught_up: Reading,
+    scopes: BTreeMap<ScopeKey, Scope>,
+    keys_seen: usize,
+    calls: HashMap<String, CallId>,
+    next_id: u64,
+    lines: VecDeque<Line>,
+    tally: Tally,
+}
+
+/// Limits and log of one scope.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    /// Name of the scope; never a key.
+    pub(crate) name: String,
+    pub(crate) judge: Judge,
+    /// Most accepted calls in flight at a time.
+    pub(crate) in_flight_most: u64,
+}
+
+#[derive(Debug)]
+struct Scope {
+    provider: Provider,
+    judged: Judged,
+    in_flight: u64,
+}
+
+/// A limit that changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    pub(crate) rule: usize,
+    pub(crate) at: Micros,
+    pub(crate) limit: u64,
+}
+
+/// Numbers that need no judge.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) arrivals: usize,
+    /// Answers handed over to the last byte.
+    pub(crate) answered: usize,
+    /// Requests that a fault has touched.
+    pub(crate) struck: usize,
+    /// Counted and not finished, refused ones included.
+    pub(crate) in_flight: usize,
+}
+
+/// One line of the readable log.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) at: Wall,
+    pub(crate) scope: String,
+    pub(crate) call: Option<String>,
+    pub(crate) path: String,
+    pub(crate) accepted: bool,
+    pub(crate) fate: Fate,
+}
+
+/// What was decided about one request.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) ticket: Ticket,
+    pub(crate) refused: bool,
+    pub(crate) strike: Strike,
+    pub(crate) meters: Vec<Meter>,
+    pub(crate) binding: usize,
+}
+
+/// Names a counted request until it is finished.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    scope: ScopeKey,
+    attempt: CallId,
+    accepted: bool,
+}
+
+impl Book {
+    pub(crate) fn new(specs: Vec<RuleSpec>, start: Reading) -> Book {
+        Book {
+            limits: specs.iter().map(|spec| spec.counting.limit()).collect(),
+            specs,
+            plan: Plan::default(),
+            changes: Vec::new(),
+            caught_up: start,
+            scopes: BTreeMap::new(),
+            keys_seen: 0,
+            calls: HashMap::new(),
+            next_id: 0,
+            lines: VecDeque::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// A request meets the limiter: it is counted, judged and logged.
+    pub(crate) fn count(&mut self, asked: &Asked, now: Reading) -> Counted {
+        self.catch_up(now);
+        let strike = self.plan.strike(now.since_start);
+        let attempt = self.fresh_id();
+        let call = self.call_id(asked, strike.fate);
+        let scope_key = self.scope_key(&asked.scope);
+        let told = self.told(now.since_start);
+        let judging = self.tally.arrivals < ARRIVALS_MAX;
+        let scope = self.scope(&scope_key);
+        let answer = scope.provider.arrive(attempt, now.at(), asked.cost);
+        let accepted = answer == Answer::Accepted;
+        if judging {
+            scope.log(asked, call, accepted, now);
+        }
+        if accepted {
+            scope.in_flight += 1;
+            scope.judged.in_flight_most = scope.judged.in_flight_most.max(scope.in_flight);
+        }
+        let meters = scope.meters(&told, &answer, now);
+        let binding = binding(&meters, &answer);
+        let name = scope.judged.name.clone();
+        self.tally.arrivals += 1;
+        self.tally.in_flight += 1;
+        self.tally.struck += usize::from(strike != Strike::default());
+        self.write_line(asked, name, accepted, strike.fate, now);
+        let ticket = Ticket {
+            scope: scope_key,
+            attempt,
+            accepted,
+        };
+        Counted {
+            ticket,
+            refused: !accepted,
+            strike,
+            meters,
+            binding,
+        }
+    }
+
+    /// The provider is done with a request; `whole` if its answer was handed over to the end.
+    pub(crate) fn finish(&mut self, ticket: &Ticket, whole: bool, now: Reading) {
+        self.tally.in_flight = self.tally.in_flight.saturating_sub(1);
+        self.tally.answered += usize::from(whole);
+        // Gone only if the book was reset in the meantime.
+        let Some(scope) = self
+            .scopes
+            .get_mut(&ticket.scope)
+            .filter(|_| ticket.accepted)
+        else {
+            return;
+        };
+        scope.in_flight = scope.in_flight.saturating_sub(1);
+        scope.provider.finish(ticket.attempt, now.at());
+    }
+
+    /// Whether bytes that arrive now may be met with a reset.
+    pub(crate) fn may_refuse_to_read(&self, now: Reading) -> bool {
+        self.plan.may_refuse_to_read(now.since_start)
+    }
+
+    /// Whether they are; uses up one of `next n`.
+    pub(crate) fn refuses_to_read(&mut self, now: Reading) -> bool {
+        self.plan.refuses_to_read(now.since_start)
+    }
+
+    /// Plans a fault.
+    pub(crate) fn plan(&mut self, planned: Planned, now: Reading) -> Result<(), PlanFull> {
+        self.catch_up(now);
+        self.plan.add(planned, now.since_start)
+    }
+
+    /// Forgets every fault; limits are back at what the settings say.
+    pub(crate) fn clear_faults(&mut self, now: Reading) {
+        self.catch_up(now);
+        self.plan.clear();
+        self.catch_up(now);
+    }
+
+    /// Forgets what was counted and logged; faults stay, time goes on.
+    pub(crate) fn reset(&mut self, now: Reading) {
+        let plan = std::mem::take(&mut self.plan);
+        *self = Book {
+            plan,
+            ..Book::new(std::mem::take(&mut self.specs), now)
+        };
+        self.catch_up(now);
+    }
+
+    /// What the report is written from.
+    pub(crate) fn judged(&self) -> Vec<Judged> {
+        self.scopes
+            .values()
+            .map(|scope| scope.judged.clone())
+            .collect()
+    }
+
+    pub(crate) fn specs(&self) -> &[RuleSpec] {
+        &self.specs
+    }
+
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// The text of ids, for the report.
+    pub(crate) fn call_names(&self) -> HashMap<CallId, String> {
+        self.calls
+            .iter()
+            .map(|(name, id)| (*id, name.clone()))
+            .collect()
+    }
+
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter()
+    }
+
+    /// Brings every limit to what the plan says for `now`, passing each planned change at its instant.
+    fn catch_up(&mut self, now: Reading) {
+        let edges = self
+            .plan
+            .limit_edges(self.caught_up.since_start, now.since_start);
+        for edge in edges {
+            let back = now.since_start.since(edge);
+            self.set_limits(Reading {
+                since_start: edge,
+                wall: now.wall - back,
+            });
+        }
+        self.set_limits(now);
+        self.caught_up = now;
+    }
+
+    fn set_limits(&mut self, now: Reading) {
+        for (rule, spec) in self.specs.iter().enumerate() {
+            let limit = self
+                .plan
+                .limit(rule, spec.counting.limit(), now.since_start);
+            if self.limits[rule] == limit {
+                continue;
+            }
+            self.limits[rule] = limit;
+            if self.changes.len() < CHANGES_MAX {
+                self.changes.push(Change {
+                    rule,
+                    at: now.at(),
+                    limit,
+                });
+            }
+            for scope in self.scopes.values_mut() {
+                scope.provider.change(rule, limit, now.at());
+            }
+        }
+    }
+
+    /// What the headers tell instead of the truth, rule by rule.
+    fn told(&self, since_start: Micros) -> Vec<Option<u64>> {
+        let limits = self
+            .specs
+            .iter()
+            .map(|spec| spec.counting.limit())
+            .enumerate();
+        limits
+            .map(|(rule, base)| self.plan.told(rule, base, since_start))
+            .collect()
+    }
+
+    /// The key itself, or the one of everybody else when there are too many.
+    fn scope_key(&self, wanted: &ScopeKey) -> ScopeKey {
+        if self.scopes.len() < SCOPES_MAX || self.scopes.contains_key(wanted) {
+            return wanted.clone();
+        }
+        ScopeKey {
+            entity: Some("other".to_owned()),
+            key: None,
+        }
+    }
+
+    fn scope(&mut self, key: &ScopeKey) -> &mut Scope {
+        if !self.scopes.contains_key(key) {
+            self.keys_seen += usize::from(key.key.is_some());
+            let mut provider = Provider::new(self.specs.clone());
+            for (rule, limit) in self.limits.iter().enumerate() {
+                provider.change(rule, *limit, self.caught_up.at());
+            }
+            let name = scope_name(key, self.keys_seen);
+            let judged = Judged {
+                name,
+                judge: Judge::new(),
+                in_flight_most: 0,
+            };
+            self.scopes.insert(
+                key.clone(),
+                Scope {
+                    provider,
+                    judged,
+                    in_flight: 0,
+                },
+            );
+        }
+        self.scopes
+            .get_mut(key)
+            .expect("inserted above if it was not there")
+    }
+
+    fn fresh_id(&mut self) -> CallId {
+        self.next_id += 1;
+        CallId(self.next_id)
+    }
+
+    /// The id the judge knows the call by. A request that met an outage was not processed: it counts in
+    /// every window, but to make it again is no duplicate, so it is nobody's.
+    fn call_id(&mut self, asked: &Asked, fate: Fate) -> CallId {
+        let named = asked
+            .call
+            .as_ref()
+            .filter(|_| !matches!(fate, Fate::Outage(_)));
+        match named {
+            Some(name) if self.calls.contains_key(name) => self.calls[name],
+            Some(name) if self.calls.len() < ARRIVALS_MAX => {
+                let id = self.fresh_id();
+                self.calls.insert(name.clone(), id);
+                id
+            }
+            Some(_) | None => self.fresh_id(),
+        }
+    }
+
+    fn write_line(
+        &mut self,
+        asked: &Asked,
+        scope: String,
+        accepted: bool,
+        fate: Fate,
+        now: Reading,
+    ) {
+        if self.lines.len() == LOG_LINES_MAX {
+            self.lines.pop_front();
+        }
+        let (call, path) = (asked.call.clone(), asked.path.clone());
+        self.lines.push_back(Line {
+            at: now.wall,
+            scope,
+            call,
+            path,
+            accepted,
+            fate,
+        });
+    }
+}
+
+impl Scope {
+    fn log(&mut self, asked: &Asked, id: CallId, accepted: bool, now: Reading) {
+        let Asked { cost, priority, .. } = *asked;
+        if let Some(submitted) = asked.submitted {
+            // A caller whose clock is ahead did not wait at all.
+            let at = Micros(submitted.0.min(now.wall.0));
+            self.judged.judge.submitted(id, at, priority);
+        }
+        self.judged.judge.arrived(Arrival {
+            id,
+            at: now.at(),
+            cost,
+            priority,
+            accepted,
+        });
+    }
+
+    fn meters(&mut self, told: &[Option<u64>], answer: &Answer, now: Reading) -> Vec<Meter> {
+        let windows: Vec<Option<Span>> = self
+            .provider
+            .rules()
+            .map(|spec| spec.counting.window())
+            .collect();
+        let mut meters = Vec::with_capacity(windows.len());
+        for (rule, window) in windows.into_iter().enumerate() {
+            let Some(standing) = self.provider.standing(rule, now.at()) else {
+                continue;
+            };
+            let limit = told.get(rule).copied().flatten().unwrap_or(standing.limit);
+            // A lie about the limit is a lie about what is left: the same number is used up.
+            let used = standing.limit.saturating_sub(standing.remaining);
+            let mut meter = Meter {
+                limit,
+                left: limit.saturating_sub(used),
+                window,
+                reset: standing.reset_after,
+            };
+            if let Answer::Refused {
+                rule: refusing,
+                retry_after: Some(wait),
+                ..
+            } = *answer
+                && refusing == rule
+            {
+                meter.reset = wait;
+            }
+            meters.push(meter);
+        }
+        meters
+    }
+}
+
+/// The rule that speaks in an answer: the one that refuses, else the one with the least left.
+fn binding(meters: &[Meter], answer: &Answer) -> usize {
+    match *answer {
+        Answer::Refused { rule, .. } => rule,
+        Answer::Accepted => {
+            let least = meters
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, meter)| meter.left);
+            least.map_or(0, |(rule, _)| rule)
+        }
+    }
+}
+
+/// Keys are named by the order in which they came, so that no report shows one.
+fn scope_name(key: &ScopeKey, keys_seen: usize) -> String {
+    match (&key.entity, &key.key) {
+        (None, None) => "all".to_owned(),
+        (Some(entity), None) => entity.clone(),
+        (None, Some(_)) => format!("key{keys_seen}"),
+        (Some(entity), Some(_)) => format!("{entity}/key{keys_seen}"),
+    }
+}
