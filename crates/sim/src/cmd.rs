@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) mod delay;
 pub(crate) mod serve;
 pub(crate) mod proxy;
+pub(crate) mod exactness;
 
 /// What a command ends with.
 pub(crate) type Done = Result<(), Box<dyn Error>>;

@@ -8,6 +8,11 @@
 
 pub mod rule;
 pub mod judge;
+pub mod latency;
+pub mod clock;
+pub mod world;
+pub mod peer;
+pub mod exactness;
 pub mod fault;
 #[cfg(feature = "http")]
 pub mod fault_proxy;

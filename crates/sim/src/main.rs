@@ -25,12 +25,14 @@ struct Args {
 enum Command {
     Serve(Box<cmd::serve::Serve>),
     Proxy(cmd::proxy::Proxy),
+    Exactness(cmd::exactness::Exactness),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Serve(serve) => serve.run(),
         Command::Proxy(proxy) => proxy.run(),
+        Command::Exactness(exactness) => exactness.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

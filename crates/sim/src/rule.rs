@@ -290,8 +290,10 @@ impl Counting {
                 limit,
                 window,
                 phase,
-            } => Box::new(windows::Fixed::new(limit, window, phase)),
-            Counting::FirstUse { limit, window } => Box::new(windows::FirstUse::new(limit, window)),
+            } => Box::new(windows::Restarting::fixed(limit, window, phase)),
+            Counting::FirstUse { limit, window } => {
+                Box::new(windows::Restarting::first_use(limit, window))
+            }
             Counting::Bucket {
                 limit,
                 window,

@@ -249,4 +249,35 @@ proptest! {
             }
         }
     }
+
+    /// A bucket is left out: it forgets what it could not give, so its log alone does not say
+    /// how it stands.
+    #[test]
+    fn counted_refusals_and_changed_limits_are_recounted_alike(
+        rule in any_counting().prop_filter("no bucket", |rule| {
+            !matches!(rule, Counting::Bucket { .. })
+        }),
+        arrivals in any_arrivals(),
+        limits in prop::collection::vec(prop::option::weighted(0.1, 0_u64..9), 60),
+    ) {
+        let mut rule = rule;
+        let spec = RuleSpec { counts_refused: true, ..rule.into() };
+        let mut provider = Provider::new(vec![spec]);
+        let mut log: Vec<Took> = Vec::new();
+        let mut now = 0;
+        for ((gap, cost, _), limit) in arrivals.into_iter().zip(limits) {
+            now += gap;
+            if let Some(limit) = limit {
+                provider.change(0, limit, Micros(now));
+                rule = rule.with_limit(limit);
+            }
+            let id = CallId(log.len() as u64);
+            let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
+            check_answer(rule, &log, cost, now, answer)?;
+            let slot = matches!(rule, Counting::InFlight { .. });
+            if answer == Answer::Accepted || !slot {
+                log.push(Took { at: now, cost, done: None });
+            }
+        }
+    }
 }

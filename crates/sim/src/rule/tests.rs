@@ -208,20 +208,36 @@ fn one_finish_frees_one_of_two_attempts_of_an_id() {
 }
 
 #[test]
-fn a_request_is_charged_to_all_rules_or_none_and_the_longest_wait_answers() {
+fn a_request_is_charged_to_all_rules_or_none() {
     let mut provider = provider("sliding 2/1s, sliding 3/10s, sliding 100/1s unit tokens");
     assert_eq!(burst(&mut provider, 3, 0), 2);
     assert_eq!(burst(&mut provider, 3, 1_000), 1);
-    let answer = one(&mut provider, 9, 1_000);
-    assert!(
-        matches!(answer, Answer::Refused { rule: 1, .. }),
-        "{answer:?}"
-    );
-    assert_eq!(retry_after(answer), Some(Span::from_secs(9)));
     let standing = provider.standing(0, Micros(1_000 * MS)).unwrap();
     assert_eq!(
         standing.remaining, 1,
         "a refusal by the second rule is not charged to the first"
+    );
+}
+
+#[test]
+fn the_rule_with_the_longest_wait_answers() {
+    let refusing = |text: &str| {
+        let mut provider = provider(text);
+        assert_eq!(one(&mut provider, 0, 0), Answer::Accepted);
+        match one(&mut provider, 1, 0) {
+            Answer::Accepted => panic!("it was accepted"),
+            Answer::Refused {
+                rule, retry_after, ..
+            } => (rule, retry_after),
+        }
+    };
+    let (second, ten) = (Span::from_secs(1), Span::from_secs(10));
+    assert_eq!(refusing("sliding 9/1s, sliding 1/1s"), (1, Some(second)));
+    assert_eq!(refusing("sliding 1/1s, sliding 1/10s"), (1, Some(ten)));
+    assert_eq!(refusing("sliding 1/10s, sliding 1/1s"), (0, Some(ten)));
+    assert_eq!(
+        refusing("sliding 1/10s, in-flight 1, sliding 1/1s"),
+        (1, None)
     );
 }
 

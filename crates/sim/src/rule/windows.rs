@@ -17,22 +17,24 @@ struct Edges {
     phase: u64,
 }
 
-/// A counter per aligned window.
+/// A counter that starts again with every window.
 #[derive(Debug)]
-pub(super) struct Fixed {
+pub(super) struct Restarting {
     limit: u64,
-    edges: Edges,
-    index: u64,
     count: u64,
+    opening: Opening,
 }
 
-/// A counter that opens with the first use.
+/// When a window opens.
 #[derive(Debug)]
-pub(super) struct FirstUse {
-    limit: u64,
-    window: Span,
-    opened: Option<Micros>,
-    count: u64,
+enum Opening {
+    /// At every edge; the window that was counted last.
+    Edges { edges: Edges, index: u64 },
+    /// With the first use after the last window; the one that is open.
+    FirstUse {
+        window: Span,
+        opened: Option<Micros>,
+    },
 }
 
 /// This window's counter and the overlapping share of the last one's.
@@ -65,78 +67,61 @@ impl Edges {
     }
 }
 
-impl Fixed {
-    pub(super) fn new(limit: u64, window: Span, phase: Span) -> Fixed {
-        Fixed {
+impl Restarting {
+    pub(super) fn fixed(limit: u64, window: Span, phase: Span) -> Restarting {
+        let edges = Edges::new(window, phase);
+        Restarting {
             limit,
-            edges: Edges::new(window, phase),
-            index: 0,
             count: 0,
+            opening: Opening::Edges { edges, index: 0 },
         }
     }
 
-    /// Enters the window of `now`; the time until its end.
-    fn enter(&mut self, now: Micros) -> Span {
-        let (index, into) = self.edges.locate(now);
-        if index != self.index {
-            self.index = index;
-            self.count = 0;
+    pub(super) fn first_use(limit: u64, window: Span) -> Restarting {
+        let window = window.max(Span(1));
+        Restarting {
+            limit,
+            count: 0,
+            opening: Opening::FirstUse {
+                window,
+                opened: None,
+            },
         }
-        Span(self.edges.window - into)
+    }
+
+    /// Enters the window of `now`; the time until its end, nothing when none is open.
+    fn enter(&mut self, now: Micros) -> Span {
+        match &mut self.opening {
+            Opening::Edges { edges, index } => {
+                let (here, into) = edges.locate(now);
+                if here != *index {
+                    *index = here;
+                    self.count = 0;
+                }
+                Span(edges.window - into)
+            }
+            Opening::FirstUse { window, opened } => {
+                if opened.is_some_and(|at| at + *window <= now) {
+                    *opened = None;
+                    self.count = 0;
+                }
+                opened.map_or(Span::ZERO, |at| (at + *window).since(now))
+            }
+        }
     }
 }
 
-impl Counter for Fixed {
+impl Counter for Restarting {
     fn room(&mut self, cost: u64, now: Micros) -> Room {
         let left = self.enter(now);
-        room_in_window(self.count, cost, self.limit, left)
-    }
-
-    fn charge(&mut self, _id: CallId, cost: u64, now: Micros) {
-        self.enter(now);
-        self.count = self.count.saturating_add(cost);
-    }
-
-    fn standing(&mut self, now: Micros) -> Standing {
-        let reset_after = self.enter(now);
-        let remaining = self.limit.saturating_sub(self.count);
-        Standing {
-            limit: self.limit,
-            remaining,
-            reset_after,
+        // What costs nothing passes even when a lowered limit is already overdrawn.
+        if cost == 0 || self.count.saturating_add(cost) <= self.limit {
+            Room::Now
+        } else if cost <= self.limit {
+            Room::After(left)
+        } else {
+            Room::Unknown
         }
-    }
-
-    fn set_limit(&mut self, limit: u64, _now: Micros) {
-        self.limit = limit;
-    }
-}
-
-impl FirstUse {
-    pub(super) fn new(limit: u64, window: Span) -> FirstUse {
-        FirstUse {
-            limit,
-            window: window.max(Span(1)),
-            opened: None,
-            count: 0,
-        }
-    }
-
-    /// Closes the window if it is over; the time until its end, zero when none is open.
-    fn enter(&mut self, now: Micros) -> Span {
-        if self.opened.is_some_and(|at| at + self.window <= now) {
-            self.opened = None;
-            self.count = 0;
-        }
-        self.opened
-            .map_or(Span::ZERO, |at| (at + self.window).since(now))
-    }
-}
-
-impl Counter for FirstUse {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
-        let left = self.enter(now);
-        room_in_window(self.count, cost, self.limit, left)
     }
 
     fn charge(&mut self, _id: CallId, cost: u64, now: Micros) {
@@ -144,7 +129,9 @@ impl Counter for FirstUse {
             return;
         }
         self.enter(now);
-        self.opened.get_or_insert(now);
+        if let Opening::FirstUse { opened, .. } = &mut self.opening {
+            opened.get_or_insert(now);
+        }
         self.count = self.count.saturating_add(cost);
     }
 
@@ -256,16 +243,5 @@ impl Counter for TwoCounter {
 
     fn set_limit(&mut self, limit: u64, _now: Micros) {
         self.limit = limit;
-    }
-}
-
-/// What costs nothing passes even when a lowered limit is already overdrawn.
-fn room_in_window(count: u64, cost: u64, limit: u64, left: Span) -> Room {
-    if cost == 0 || count.saturating_add(cost) <= limit {
-        Room::Now
-    } else if cost <= limit {
-        Room::After(left)
-    } else {
-        Room::Unknown
     }
 }
