@@ -59,6 +59,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
     work: Option<Delay>,
 
+    /// Delay between the head of the answer and its body; refusals skip it
+    #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
+    body: Option<Delay>,
+
     /// Delay on the way down
     #[arg(long, value_name = "DELAY", value_parser = parse_delay)]
     down: Option<Delay>,
@@ -125,6 +129,7 @@ impl Serve {
             latency: Latency {
                 up: self.up.unwrap_or(network.up),
                 work: self.work.unwrap_or(network.work),
+                body: self.body.unwrap_or(network.body),
                 down: self.down.unwrap_or(network.down),
             },
             seed: self.seed,

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -131,9 +131,19 @@ fn respond(
     } else {
         Some(in_flight)
     };
-    let mut response = plain(status, media_type, body, counted.strike.body, in_flight);
+    let announced = body.len();
+    let wait = if counted.refused {
+        Span::ZERO
+    } else {
+        desk.draw(desk.settings.latency.body)
+    };
+    let body = SimBody::new(body, wait, counted.strike.body, in_flight);
+    let mut response = plain(status, media_type, body);
     let fields = response.headers_mut();
     fields.insert(DATE, value(&http_date(wall.0 / 1_000_000)));
+    if counted.strike.body == BodyFault::Truncated {
+        fields.insert(CONTENT_LENGTH, HeaderValue::from(announced));
+    }
     for (name, told) in headers {
         fields.append(name, value(&told));
     }
@@ -147,25 +157,12 @@ fn respond(
 }
 
 /// An answer with a body and nothing else.
-pub(super) fn plain(
-    status: u16,
-    content_type: &'static str,
-    body: String,
-    fault: BodyFault,
-    in_flight: Option<InFlight>,
-) -> Response<SimBody> {
-    let bytes = Bytes::from(body);
-    let announced = bytes.len();
-    let mut response = Response::new(SimBody::new(bytes, fault, in_flight));
+pub(super) fn plain(status: u16, media_type: &'static str, body: SimBody) -> Response<SimBody> {
+    let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     response
         .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if fault == BodyFault::Truncated {
-        response
-            .headers_mut()
-            .insert(CONTENT_LENGTH, HeaderValue::from(announced));
-    }
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }
 

@@ -25,6 +25,8 @@ const CHUNK_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct SimBody {
     shape: Shape,
+    /// Passes before the next frame.
+    pause: Option<Pin<Box<Sleep>>>,
     in_flight: Option<InFlight>,
 }
 
@@ -34,7 +36,6 @@ enum Shape {
     Drip {
         rest: Bytes,
         gap: Span,
-        pause: Pin<Box<Sleep>>,
     },
     Endless(Bytes),
     /// The half that is sent, then nothing until it is flushed, then the break.
@@ -45,15 +46,26 @@ enum Shape {
 }
 
 impl SimBody {
-    /// `bytes`, suffering from `fault`.
-    pub(crate) fn new(mut bytes: Bytes, fault: BodyFault, in_flight: Option<InFlight>) -> SimBody {
+    /// `text`, all of it, at once.
+    pub(crate) fn whole(text: String) -> SimBody {
+        SimBody {
+            shape: Shape::Whole(text.into()),
+            pause: None,
+            in_flight: None,
+        }
+    }
+
+    /// `text` after a `wait`, suffering from `fault`.
+    pub(crate) fn new(
+        text: String,
+        wait: Span,
+        fault: BodyFault,
+        in_flight: Option<InFlight>,
+    ) -> SimBody {
+        let mut bytes = Bytes::from(text);
         let shape = match fault {
             BodyFault::Whole => Shape::Whole(bytes),
-            BodyFault::Drip(gap) => Shape::Drip {
-                rest: bytes,
-                gap,
-                pause: Box::pin(sleep(gap.into())),
-            },
+            BodyFault::Drip(gap) => Shape::Drip { rest: bytes, gap },
             BodyFault::Endless => Shape::Endless(Bytes::from(vec![b' '; CHUNK_BYTES])),
             BodyFault::Truncated => {
                 bytes.truncate(bytes.len() / 2);
@@ -63,7 +75,12 @@ impl SimBody {
                 }
             }
         };
-        SimBody { shape, in_flight }
+        let pause = (wait > Span::ZERO).then(|| Box::pin(sleep(wait.into())));
+        SimBody {
+            shape,
+            pause,
+            in_flight,
+        }
     }
 }
 
@@ -76,13 +93,16 @@ impl Body for SimBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
-        let frame = match &mut this.shape {
+        if let Some(pause) = &mut this.pause {
+            ready!(pause.as_mut().poll(cx));
+            this.pause = None;
+        }
+        let last = match &mut this.shape {
             Shape::Whole(bytes) => std::mem::take(bytes),
-            Shape::Drip { rest, gap, pause } => {
-                ready!(pause.as_mut().poll(cx));
-                pause.set(sleep((*gap).into()));
+            Shape::Drip { rest, gap } => {
                 let byte = rest.split_to(rest.len().min(1));
                 if !rest.is_empty() {
+                    this.pause = Some(Box::pin(sleep((*gap).into())));
                     return Poll::Ready(Some(Ok(Frame::data(byte))));
                 }
                 byte
@@ -105,10 +125,10 @@ impl Body for SimBody {
         if let Some(in_flight) = this.in_flight.take() {
             in_flight.complete();
         }
-        if frame.is_empty() {
+        if last.is_empty() {
             return Poll::Ready(None);
         }
-        Poll::Ready(Some(Ok(Frame::data(frame))))
+        Poll::Ready(Some(Ok(Frame::data(last))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use serde_json::json;
 
-use crate::fault::{BodyFault, Fate, Planned};
+use crate::fault::{Fate, Planned};
 
 use super::answer::plain;
 use super::body::SimBody;
@@ -61,15 +61,13 @@ fn report(desk: &Desk) -> Response<SimBody> {
     plain(
         200,
         "application/json",
-        desk.report().to_json(),
-        BodyFault::Whole,
-        None,
+        SimBody::whole(desk.report().to_json()),
     )
 }
 
 fn log(desk: &Desk) -> Response<SimBody> {
-    let lines = desk.with_book(|book, _| book.lines().map(line).collect::<String>());
-    plain(200, "application/x-ndjson", lines, BodyFault::Whole, None)
+    let lines = desk.with_book(|book, _| book.lines().map(line).collect());
+    plain(200, "application/x-ndjson", SimBody::whole(lines))
 }
 
 fn line(line: &Line) -> String {
@@ -125,11 +123,5 @@ fn plan(desk: &Desk, orders: &str) -> Result<usize, String> {
 }
 
 fn text(status: u16, text: String) -> Response<SimBody> {
-    plain(
-        status,
-        "text/plain; charset=utf-8",
-        text,
-        BodyFault::Whole,
-        None,
-    )
+    plain(status, "text/plain; charset=utf-8", SimBody::whole(text))
 }

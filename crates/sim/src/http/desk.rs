@@ -111,9 +111,14 @@ impl Desk {
         OnTheWay(&self.on_the_way)
     }
 
+    /// One delay.
+    pub(crate) fn draw(&self, delay: Delay) -> Span {
+        delay.draw(&mut self.dice.lock())
+    }
+
     /// Waits as the delay says; `false` if the provider stops first.
     pub(crate) async fn delay(&self, delay: Delay) -> bool {
-        let span = delay.draw(&mut self.dice.lock());
+        let span = self.draw(delay);
         if span == Span::ZERO {
             return true;
         }

@@ -35,8 +35,8 @@ pub struct Settings {
     pub key: Option<KeyPlace>,
     /// How it answers excess.
     pub style: Style,
-    /// Delays on the way up (a request counts after it), of the work (a refusal does none), and on the
-    /// way down.
+    /// Delays on the way up (a request counts after it), of the work and the body (a refusal has
+    /// neither), and on the way down.
     pub latency: Latency,
     /// Feeds the dice of the delays.
     pub seed: u64,
