@@ -105,6 +105,10 @@ impl<D: Unpin> AsyncWrite for Wire<D> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.orders.reset.load(Ordering::Acquire) {
+            // A polite end first would make the client see FIN instead of RST.
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
