@@ -9,3 +9,11 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod time;
+pub mod ask;
+pub mod limit;
+pub mod scope;
+pub mod turn;
+pub mod table;
+pub mod gate;
+#[cfg(test)]
+mod drive;

@@ -18,6 +18,8 @@ use crate::peer::{
 use crate::rule::{Counting, RuleSpec};
 use crate::world::{Client, Runaway, Setup, World};
 
+mod ours;
+pub use ours::rows as our_rows;
 #[cfg(test)]
 mod tests;
 

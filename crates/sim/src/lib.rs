@@ -13,6 +13,7 @@ pub mod clock;
 pub mod world;
 pub mod peer;
 pub mod exactness;
+pub mod governed;
 pub mod fault;
 #[cfg(feature = "http")]
 pub mod fault_proxy;

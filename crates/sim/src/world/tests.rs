@@ -1,7 +1,7 @@
 //! The engine: order, dice, clocks, and several nodes.
 
 use super::*;
-use crate::judge::Priority;
+use crate::judge::{Priority, Seen};
 use crate::latency::Delay;
 use crate::rule::Answer;
 use crate::rule::{CallId, Cost};
@@ -328,7 +328,6 @@ fn jitter_reorders_what_was_sent_in_order() {
         world.submit(Micros(id), NodeId(0), call(id));
     }
     world.run_until(Micros(1_000 * MS)).unwrap();
-    use crate::judge::Seen;
     assert!(world.judge().overtaken(Seen::Sent).is_empty());
     assert!(!world.judge().overtaken(Seen::Arrived).is_empty());
 }

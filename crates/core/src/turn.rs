@@ -1,0 +1,283 @@
+//! The one decision: what became of earlier permits, then who may go now.
+//!
+//! This is all the semantics a ledger has. Memory, SQLite and Postgres call it inside their lock or
+//! transaction; the Redis script mirrors it.
+//!
+//! Promises: all terms and scopes of an ask, or none: nothing is counted until every one of them
+//! agrees. An ask that is refused by a cell keeps that cell from later asks of the batch that are
+//! not more urgent, so order holds and a large cost is not starved by small ones; other cells are
+//! not touched. `Never` only where waiting cannot help.
+//!
+//! Never: reads a clock. `now` was read after the lock was held.
+
+use smallvec::SmallVec;
+
+use crate::ask::{
+    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
+    Why,
+};
+use crate::limit::{Cell, SettleAt};
+use crate::scope::Scope;
+use crate::time::{Now, Span};
+
+/// Where cells and scopes are kept. Both are empty when they are first asked for.
+pub trait Cells {
+    /// The state of one limit for one key.
+    fn cell(&mut self, id: CellId) -> &mut Cell;
+    /// The state of one scope.
+    fn scope(&mut self, id: ScopeId) -> &mut Scope;
+}
+
+/// What one turn decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// One per ask, in their order.
+    pub verdicts: Vec<Verdict>,
+    /// Cells in which somebody who was refused earlier may be lucky now.
+    pub freed: Vec<CellId>,
+    /// Scopes that have changed.
+    pub scopes: Vec<ScopeId>,
+}
+
+/// Applies `settles`, then decides `asks` in the order given.
+pub fn turn(cells: &mut impl Cells, now: Now, settles: &[Settle], asks: &[Ask]) -> Turn {
+    let mut turn = Turn {
+        verdicts: Vec::with_capacity(asks.len()),
+        ..Turn::default()
+    };
+    for settle in settles {
+        apply(cells, now, settle, &mut turn);
+    }
+    let mut batch = Batch::default();
+    for ask in asks {
+        let verdict = decide(cells, now, ask, &mut batch);
+        turn.verdicts.push(verdict);
+    }
+    turn
+}
+
+/// What earlier asks of the same turn mean for later ones.
+#[derive(Debug, Default)]
+struct Batch {
+    refused: SmallVec<[Refused; 4]>,
+    granted: SmallVec<[(CellId, u64); 4]>,
+}
+
+/// A cell or scope that has refused an ask of this turn.
+#[derive(Debug)]
+struct Refused {
+    place: Place,
+    priority: Priority,
+    after: Span,
+    on: On,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Cell(CellId),
+    Scope(ScopeId),
+}
+
+fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
+    if let Some(why) = hopeless(&ask.terms) {
+        return Verdict::Never(why);
+    }
+    match longest_wait(cells, now, ask, batch) {
+        Some((by, after, on)) => {
+            let place = match by {
+                By::Term(index) => Place::Cell(ask.terms[index].cell),
+                By::Scope(index) => Place::Scope(ask.scopes[index]),
+            };
+            batch.refused.push(Refused {
+                place,
+                priority: ask.priority,
+                after,
+                on,
+            });
+            Verdict::Wait { after, on, by }
+        }
+        None => Verdict::Go {
+            marks: grant(cells, now, ask, batch),
+        },
+    }
+}
+
+/// A cost above what the limit ever has for this ask can never be granted.
+fn hopeless(terms: &Terms) -> Option<Why> {
+    terms.iter().enumerate().find_map(|(index, term)| {
+        let most = term.rule.most().saturating_sub(term.leave);
+        (term.cost > most && !term.rule.is_shadow()).then_some(Why::TooCostly { term: index, most })
+    })
+}
+
+/// Asks every scope and every cell, and keeps the answer that takes longest: waiting for anything
+/// less would only be refused again.
+fn longest_wait(
+    cells: &mut impl Cells,
+    now: Now,
+    ask: &Ask,
+    batch: &Batch,
+) -> Option<(By, Span, On)> {
+    let mut longest: Option<(By, Span, On)> = None;
+    let mut keep = |by: By, after: Span, on: On| {
+        if longest.is_none_or(|(_, so_far, _)| after > so_far) {
+            longest = Some((by, after, on));
+        }
+    };
+    for (index, &id) in ask.scopes.iter().enumerate() {
+        let scope = cells.scope(id);
+        if let Err((after, on)) = scope.room(ask.id, now.at) {
+            keep(By::Scope(index), after, on);
+        } else if let Some((after, on)) = batch.blocks(Place::Scope(id), ask.priority) {
+            keep(By::Scope(index), after, on);
+        }
+    }
+    for (index, term) in ask.terms.iter().enumerate() {
+        let cell = cells.cell(term.cell);
+        cell.refresh(&term.rule, now);
+        cell.publish(ask.id.owner, &term.rule, now.at);
+        let room = cell.room(term, ask.priority, now);
+        if term.rule.is_shadow() {
+            continue;
+        }
+        if let Err((after, on)) = room {
+            keep(By::Term(index), after, on);
+        } else if let Some((after, on)) = batch.blocks(Place::Cell(term.cell), ask.priority) {
+            keep(By::Term(index), after, on);
+        } else if batch.is_full(term) {
+            keep(By::Term(index), Span::ZERO, On::Time);
+        }
+    }
+    longest
+}
+
+fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Marks {
+    let arrives_by = now.at + ask.evidence.longest();
+    for &id in &ask.scopes {
+        cells.scope(id).take(ask.id, arrives_by);
+    }
+    let mut marks = Marks::new();
+    for term in &ask.terms {
+        let mark = cells
+            .cell(term.cell)
+            .take(term, ask.id, ask.priority, ask.evidence, now);
+        batch.count(term);
+        marks.push(mark);
+    }
+    marks
+}
+
+impl Batch {
+    /// Was this place refused to somebody at least as urgent?
+    fn blocks(&self, place: Place, priority: Priority) -> Option<(Span, On)> {
+        let refused = self
+            .refused
+            .iter()
+            .find(|refused| refused.place == place && priority <= refused.priority)?;
+        Some((refused.after, refused.on))
+    }
+
+    /// A crash between commit and send wastes what one transaction granted, so long limits grant
+    /// little at once; the rest goes with the next transaction.
+    fn is_full(&self, term: &Term) -> bool {
+        let granted = self
+            .granted
+            .iter()
+            .find(|(cell, _)| *cell == term.cell)
+            .map_or(0, |(_, sum)| *sum);
+        granted > 0 && granted + term.cost > term.rule.batch_max()
+    }
+
+    fn count(&mut self, term: &Term) {
+        if let Some((_, sum)) = self.granted.iter_mut().find(|(cell, _)| *cell == term.cell) {
+            *sum += term.cost;
+        } else {
+            self.granted.push((term.cell, term.cost));
+        }
+    }
+}
+
+fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
+    match settle {
+        Settle::Permit {
+            id,
+            terms,
+            scopes,
+            outcome,
+        } => {
+            if *outcome == Outcome::Unsent {
+                let given_back = scopes
+                    .iter()
+                    .filter(|scope| cells.scope(**scope).give_back(*id, now.at));
+                turn.scopes.extend(given_back);
+            }
+            for (index, term) in terms.iter().enumerate() {
+                let cell = cells.cell(term.cell);
+                cell.refresh(&term.rule, now);
+                if settle_term(cell, now, *id, index, term, outcome) {
+                    turn.freed.push(term.cell);
+                }
+            }
+        }
+        Settle::Close {
+            scope,
+            age,
+            rest,
+            then,
+        } => {
+            let until = rest.map(|rest| (now.at - *age) + rest);
+            cells.scope(*scope).close(until, *then);
+            turn.scopes.push(*scope);
+        }
+        Settle::Open { scope } => {
+            cells.scope(*scope).open();
+            turn.scopes.push(*scope);
+        }
+    }
+}
+
+/// `true` if somebody who was refused may be lucky now.
+fn settle_term(
+    cell: &mut Cell,
+    now: Now,
+    id: PermitId,
+    index: usize,
+    term: &Term,
+    outcome: &Outcome,
+) -> bool {
+    let rule = &*term.rule;
+    match outcome {
+        Outcome::Arrived {
+            age,
+            refused,
+            readings,
+        } => {
+            let arrived = now.at - *age;
+            let granted = cell.open(id).map_or(arrived, |(_, granted)| granted);
+            let freed = match rule.settles_at() {
+                SettleAt::Head => cell.settle(rule, id, term.cost, arrived, now.at).freed,
+                SettleAt::End => false,
+            };
+            for reading in readings.iter().filter(|reading| reading.term == index) {
+                cell.adopt(rule, reading, term.cost, granted, *refused, now);
+            }
+            if *refused && !readings.iter().any(|reading| reading.term == index) {
+                cell.refused_in_silence(rule, granted, now.at);
+            }
+            freed
+        }
+        Outcome::Finished { age } => {
+            cell.settle(rule, id, term.cost, now.at - *age, now.at)
+                .freed
+        }
+        Outcome::Unsent => cell.undo(id).freed,
+        Outcome::Unknown { age, late } => {
+            cell.settle(rule, id, term.cost, (now.at - *age) + *late, now.at)
+                .freed
+        }
+        Outcome::Alive { by } => {
+            cell.extend(rule, id, now.at + *by);
+            false
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The real thing in a virtual world: the core's gate and turn, on any number of nodes that share
+//! one ledger.
+//!
+//! Promises: decides nothing itself. Every permit comes from `tollgate_core`; this file only carries
+//! effects between the gate, the ledger and the network, with delays and cancellations where a real
+//! process has them.
+//!
+//! Never: lets a node see the provider, or the ledger see a node's clock: the ledger runs on the
+//! clock of node 0, and only ages and delays cross.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use tollgate_core::ask::Outcome as Settled;
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, Marks, OwnerId, PermitId, Priority, Reading, Scopes, Settle, Term,
+    Terms, Unit, Verdict,
+};
+use tollgate_core::gate::{CallerId, Gate, Resolution, Resolved, Settings, Share, Waiter};
+use tollgate_core::limit::{Rule, Rung};
+use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::turn::turn;
+
+use crate::judge::Priority as Urgency;
+use crate::rule::{CallId, Cost, Standing, Unit as Counted};
+use crate::world::{Call, Client, Effects, NodeId, Outcome};
+
+/// How the governed side works.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Every limit, in the order of the provider's rules.
+    pub limits: Vec<Limit>,
+    /// How the gates work.
+    pub gate: Settings,
+    /// When a node gives up on an answer, and how long after that the call may still arrive.
+    pub give_up: Span,
+    /// See `give_up`.
+    pub late: Span,
+    /// The longest time between an offer and its verdicts, and between a permit and the write.
+    /// Drawn per event.
+    pub ledger_delay: Span,
+    /// See `ledger_delay`.
+    pub write_delay: Span,
+    /// How many waiting calls leave, per million answers.
+    pub cancel_ppm: u32,
+    /// Pass what the provider says about limits to the ledger.
+    pub told: bool,
+    /// Always keep this many calls waiting, of this cost. 0 = only what is submitted.
+    pub backlog: usize,
+    /// See `backlog`.
+    pub backlog_cost: Cost,
+    /// Calls are spread over this many callers, by their number.
+    pub callers: u32,
+    /// How long a call may wait.
+    pub patience: Span,
+    /// Decides delays and cancellations.
+    pub seed: u64,
+}
+
+/// One limit of the plan.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// As it is obeyed.
+    pub rule: Rule,
+    /// What calls below high priority leave.
+    pub reserve: u64,
+    /// How much more than the true cost is held, in percent of it. Only for costs settled at the
+    /// end of the body.
+    pub estimate_percent: u64,
+}
+
+impl Limit {
+    /// A limit without reserve, whose costs are known before.
+    #[must_use]
+    pub fn new(rule: Rule) -> Limit {
+        Limit {
+            rule,
+            reserve: 0,
+            estimate_percent: 100,
+        }
+    }
+}
+
+impl Plan {
+    /// These limits, no delays, no cancellations, only what is submitted.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>) -> Plan {
+        Plan {
+            limits: rules.into_iter().map(Limit::new).collect(),
+            gate: Settings::default(),
+            give_up: Span::from_secs(600),
+            late: Span::from_secs(5),
+            ledger_delay: Span::ZERO,
+            write_delay: Span::ZERO,
+            cancel_ppm: 0,
+            told: false,
+            backlog: 0,
+            backlog_cost: Cost::CALL,
+            callers: 1,
+            patience: Span::from_secs(365 * 86_400),
+            seed: 0,
+        }
+    }
+
+    /// The same with demand that never ends.
+    #[must_use]
+    pub fn saturating(self, backlog: usize) -> Plan {
+        Plan { backlog, ..self }
+    }
+}
+
+/// Nodes that share one ledger.
+#[derive(Debug)]
+pub struct Governed {
+    plan: Plan,
+    cells: Vec<(CellId, Arc<Rule>)>,
+    table: Table,
+    nodes: Vec<Node>,
+    calls: u64,
+    dice: Rng,
+    /// What became of calls that never went.
+    refused: Vec<(CallId, Resolution)>,
+    cancelled: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    gate: Gate,
+    seq: u64,
+    waiting: BTreeMap<PermitId, Call>,
+    flying: BTreeMap<CallId, Permit>,
+    /// What the ledger has decided but this node has not heard yet.
+    verdicts: Option<(Micros, Vec<(PermitId, Verdict)>)>,
+}
+
+#[derive(Debug)]
+struct Permit {
+    id: PermitId,
+    terms: Terms,
+    marks: Marks,
+    seniority: u64,
+}
+
+impl Governed {
+    /// Nodes with this plan, and a ledger that has seen nothing.
+    #[must_use]
+    pub fn new(plan: Plan) -> Governed {
+        let cells = plan.limits.iter().enumerate().map(|(index, limit)| {
+            (
+                CellId::named(&["sim", &index.to_string()]),
+                Arc::new(limit.rule.clone()),
+            )
+        });
+        Governed {
+            cells: cells.collect(),
+            table: Table::default(),
+            nodes: Vec::new(),
+            calls: 0,
+            dice: Rng::with_seed(plan.seed),
+            refused: Vec::new(),
+            cancelled: 0,
+            plan,
+        }
+    }
+
+    /// Calls that never went, and why.
+    #[must_use]
+    pub fn refused(&self) -> &[(CallId, Resolution)] {
+        &self.refused
+    }
+
+    /// Calls that left while they waited.
+    #[must_use]
+    pub fn cancelled(&self) -> u64 {
+        self.cancelled
+    }
+
+    /// How strict the provider has shown itself, by its first rule.
+    #[must_use]
+    pub fn rung(&self, now: Now) -> Option<Rung> {
+        let (id, rule) = self.cells.first()?;
+        self.table.get(*id).map(|cell| cell.look(rule, now).rung)
+    }
+
+    fn node(&mut self, node: NodeId) -> &mut Node {
+        while self.nodes.len() <= node.0 {
+            let gate = Gate::new(self.plan.gate.clone());
+            let (waiting, flying) = (BTreeMap::new(), BTreeMap::new());
+            self.nodes.push(Node {
+                gate,
+                seq: 0,
+                waiting,
+                flying,
+                verdicts: None,
+            });
+        }
+        &mut self.nodes[node.0]
+    }
+
+    /// What a caller is promised, on every node.
+    #[must_use]
+    pub fn with_share(mut self, nodes: usize, caller: u32, share: Share) -> Governed {
+        for node in 0..nodes {
+            self.node(NodeId(node))
+                .gate
+                .set_share(CallerId(caller), share);
+        }
+        self
+    }
+
+    fn push(&mut self, node: NodeId, call: Call, seniority: Option<u64>, now: Now) {
+        let terms = self.terms(&call);
+        let caller =
+            CallerId(u32::try_from(call.id.0 % u64::from(self.plan.callers.max(1))).unwrap_or(0));
+        let evidence = Evidence::Report {
+            by: self.plan.give_up,
+            late: self.plan.late,
+        };
+        let deadline = now.at + self.plan.patience;
+        let priority = priority(call.priority);
+        let state = self.node(node);
+        state.seq += 1;
+        let owner = OwnerId(u32::try_from(node.0).unwrap_or(u32::MAX));
+        let id = PermitId {
+            owner,
+            seq: state.seq,
+        };
+        let ask = Ask {
+            id,
+            terms,
+            scopes: Scopes::new(),
+            priority,
+            evidence,
+        };
+        state.waiting.insert(id, call);
+        state.gate.push(
+            Waiter {
+                ask,
+                caller,
+                deadline,
+                seniority,
+            },
+            now,
+        );
+    }
+
+    fn terms(&self, call: &Call) -> Terms {
+        let limits = self.plan.limits.iter().zip(&self.cells);
+        let terms = limits.map(|(limit, (cell, rule))| {
+            let cost = cost(call, rule.counts())
+                .saturating_mul(limit.estimate_percent)
+                .div_ceil(100);
+            let leave = if call.priority == Urgency::High {
+                0
+            } else {
+                limit.reserve
+            };
+            Term {
+                cell: *cell,
+                rule: rule.clone(),
+                cost: cost.min(rule.most().saturating_sub(leave)),
+                leave,
+            }
+        });
+        terms.collect()
+    }
+
+    /// Carries effects to and fro until nothing is left to do at this instant.
+    fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.fill_backlog(node, now);
+        loop {
+            self.hear(node, now);
+            let out = self.node(node).gate.tick(now);
+            for resolved in out.resolve {
+                self.resolved(node, resolved, now, effects);
+            }
+            if !out.settle.is_empty() {
+                self.apply(node, &out.settle, effects);
+                continue;
+            }
+            if out.offer.is_empty() {
+                let heard = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
+                return match out.arm.into_iter().chain(heard).min() {
+                    Some(at) => effects.wake_at(at),
+                    None => effects.rest(),
+                };
+            }
+            let verdicts = self.turn(node, &[], &out.offer, effects);
+            let delay = Span(self.dice.u64(0..=self.plan.ledger_delay.0));
+            self.node(node).verdicts = Some((now.at + delay, verdicts));
+        }
+    }
+
+    fn hear(&mut self, node: NodeId, now: Now) {
+        let state = self.node(node);
+        if let Some((_, verdicts)) = state.verdicts.take_if(|(at, _)| *at <= now.at) {
+            state.gate.verdicts(verdicts, now);
+        }
+    }
+
+    /// One transaction of the shared ledger, on its own clock.
+    fn turn(
+        &mut self,
+        node: NodeId,
+        settles: &[Settle],
+        asks: &[Ask],
+        effects: &mut Effects<'_>,
+    ) -> Vec<(PermitId, Verdict)> {
+        let Some(ledger) = effects.clock_of(NodeId(0)) else {
+            return Vec::new();
+        };
+        let out = turn(&mut self.table, ledger, settles, asks);
+        if !out.freed.is_empty() {
+            for (index, other) in self.nodes.iter_mut().enumerate() {
+                other.gate.freed(&out.freed);
+                if index != node.0 {
+                    effects.nudge(NodeId(index), Span::ZERO);
+                }
+            }
+        }
+        asks.iter().map(|ask| ask.id).zip(out.verdicts).collect()
+    }
+
+    fn apply(&mut self, node: NodeId, settles: &[Settle], effects: &mut Effects<'_>) {
+        self.turn(node, settles, &[], effects);
+    }
+
+    fn resolved(&mut self, node: NodeId, resolved: Resolved, now: Now, effects: &mut Effects<'_>) {
+        let id = resolved.ask.id;
+        let Some(call) = self.node(node).waiting.remove(&id) else {
+            return;
+        };
+        if let Resolution::Go { marks } = resolved.resolution {
+            let permit = Permit {
+                id,
+                terms: resolved.ask.terms,
+                marks,
+                seniority: resolved.seniority,
+            };
+            self.node(node).flying.insert(call.id, permit);
+            let delay = Span(self.dice.u64(0..=self.plan.write_delay.0));
+            effects.send_after(delay, call);
+        } else {
+            effects.done(call.id);
+            self.refused.push((call.id, resolved.resolution));
+        }
+        self.fill_backlog(node, now);
+    }
+
+    fn fill_backlog(&mut self, node: NodeId, now: Now) {
+        while self.node(node).waiting.len() < self.plan.backlog {
+            self.calls += 1;
+            let id = CallId(self.calls);
+            let call = Call {
+                id,
+                cost: self.plan.backlog_cost,
+                priority: Urgency::Normal,
+            };
+            self.push(node, call, None, now);
+        }
+    }
+
+    /// Somebody who waits may leave.
+    fn maybe_cancel(&mut self, node: NodeId, effects: &mut Effects<'_>) {
+        if self.plan.cancel_ppm == 0 || self.dice.u32(0..1_000_000) >= self.plan.cancel_ppm {
+            return;
+        }
+        let waiting: Vec<PermitId> = self.node(node).waiting.keys().copied().collect();
+        if let Some(id) = self.dice.choice(waiting) {
+            let state = self.node(node);
+            state.gate.cancel(id);
+            if let Some(call) = state.waiting.remove(&id) {
+                effects.done(call.id);
+                self.cancelled += 1;
+            }
+        }
+    }
+
+    fn settle(
+        &mut self,
+        node: NodeId,
+        permit: &Permit,
+        outcomes: Vec<Settled>,
+        call: Call,
+        effects: &mut Effects<'_>,
+    ) {
+        let settles: Vec<Settle> = outcomes
+            .into_iter()
+            .map(|outcome| {
+                let mut terms = permit.terms.clone();
+                if matches!(outcome, Settled::Finished { .. }) {
+                    for term in &mut terms {
+                        term.cost = cost(&call, term.rule.counts());
+                    }
+                }
+                Settle::Permit {
+                    id: permit.id,
+                    terms,
+                    scopes: Scopes::new(),
+                    outcome,
+                }
+            })
+            .collect();
+        self.apply(node, &settles, effects);
+    }
+
+    fn readings(&self, permit: &Permit, standings: &[Standing]) -> Vec<Reading> {
+        if !self.plan.told {
+            return Vec::new();
+        }
+        let each = standings.iter().zip(&permit.marks).enumerate();
+        each.map(|(term, (standing, mark))| Reading {
+            term,
+            mark: *mark,
+            remaining: Some(standing.remaining),
+            limit: Some(standing.limit),
+            reset_after: Some(standing.reset_after),
+            date: None,
+        })
+        .collect()
+    }
+}
+
+impl Client for Governed {
+    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.run(node, now, effects);
+    }
+
+    fn submitted(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        self.push(node, call, None, now);
+        self.run(node, now, effects);
+    }
+
+    fn answered(
+        &mut self,
+        node: NodeId,
+        call: Call,
+        outcome: &Outcome,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let Some(permit) = self.node(node).flying.remove(&call.id) else {
+            return;
+        };
+        let finished = Settled::Finished { age: Span::ZERO };
+        let arrived = |refused, readings| Settled::Arrived {
+            age: Span::ZERO,
+            refused,
+            readings,
+        };
+        let (outcomes, again) = match outcome {
+            Outcome::Accepted { standings } => (
+                vec![arrived(false, self.readings(&permit, standings)), finished],
+                false,
+            ),
+            Outcome::Refused { standings, .. } => (
+                vec![arrived(true, self.readings(&permit, standings)), finished],
+                true,
+            ),
+            Outcome::Unavailable => (vec![arrived(false, Vec::new()), finished], true),
+            Outcome::Silence => (
+                vec![Settled::Unknown {
+                    age: Span::ZERO,
+                    late: self.plan.late,
+                }],
+                true,
+            ),
+        };
+        self.settle(node, &permit, outcomes, call, effects);
+        if again {
+            self.push(node, call, Some(permit.seniority), now);
+        } else {
+            effects.done(call.id);
+        }
+        self.maybe_cancel(node, effects);
+        self.run(node, now, effects);
+    }
+}
+
+fn priority(urgency: Urgency) -> Priority {
+    match urgency {
+        Urgency::High => Priority::High,
+        Urgency::Normal => Priority::Normal,
+        Urgency::Low => Priority::Low,
+    }
+}
+
+fn cost(call: &Call, unit: Unit) -> u64 {
+    call.cost.of(match unit {
+        Unit::Calls => Counted::Calls,
+        Unit::Tokens => Counted::Tokens,
+        Unit::Points => Counted::Points,
+        Unit::Bytes => Counted::Bytes,
+    })
+}
