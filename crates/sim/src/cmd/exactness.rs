@@ -5,7 +5,7 @@
 //! Never: measures anything itself; `tollgate_sim::exactness` does.
 
 use clap::Args;
-use tollgate_sim::exactness::{SEEDS, columns, rows, table, ways};
+use tollgate_sim::exactness::{Row, SEEDS, columns, our_rows, rows, table, ways};
 
 use super::{Done, say};
 
@@ -31,8 +31,13 @@ impl Exactness {
             "Use % / violations per 1000 sent, seeds {:?}\n",
             self.seeds
         ))?;
-        say(&table(&rows(), &columns(), &self.seeds)?)?;
+        say(&table(&all_rows(), &columns(), &self.seeds)?)?;
         say("Every way of counting, LAN\n")?;
-        Ok(say(&table(&rows(), &ways(), &self.seeds)?)?)
+        Ok(say(&table(&all_rows(), &ways(), &self.seeds)?)?)
     }
+}
+
+/// The peers' rules, then ours.
+fn all_rows() -> Vec<Row> {
+    rows().into_iter().chain(our_rows()).collect()
 }
