@@ -9,6 +9,9 @@
 use tollgate_core::time::{Micros, Span};
 
 pub mod text;
+mod words;
+
+pub use words::{BadFault, parse_span};
 
 /// Faults in one plan. A scenario with more than 64 is a program, not a scenario; and every request
 /// walks the list, so it stays short.

@@ -27,14 +27,14 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::fault::text::BadFault;
-use crate::fault::{PlanFull, Planned};
+use crate::fault::{BadFault, PlanFull, Planned};
 use crate::judge::Judge;
 
 pub mod settings;
 pub mod style;
 mod clock;
 mod asked;
+mod scope;
 mod book;
 pub mod report;
 mod desk;

@@ -5,7 +5,7 @@
 //! Never: draws a delay; `tollgate_sim::latency` does.
 
 use tollgate_core::time::Span;
-use tollgate_sim::fault::text::parse_span;
+use tollgate_sim::fault::parse_span;
 use tollgate_sim::latency::{Delay, Latency};
 
 /// Reads one delay.

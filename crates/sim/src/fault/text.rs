@@ -26,8 +26,9 @@ use std::str::FromStr;
 
 use tollgate_core::time::Span;
 
+use super::words::{BadFault, Complaint, Words, parse_span, span};
 use super::{Amount, Fault, Planned, When};
-use crate::rule::{Length, read_length};
+use crate::rule::Length;
 
 /// Every kind of fault, in the order of the help text.
 pub const KINDS: [&str; 11] = [
@@ -50,85 +51,69 @@ const OUTAGE_STATUS: u16 = 503;
 /// Default of `drip`: slow enough that idle timeouts of a second do not fire, total ones do.
 const DRIP_GAP: Span = Span::from_millis(100);
 
-/// A fault that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("fault `{line}`, word {word}: {problem}; {remedy}")]
-pub struct BadFault {
-    /// The whole text.
-    pub line: String,
-    /// Which word is wrong, counted from 1.
-    pub word: usize,
-    /// What is wrong.
-    pub problem: String,
-    /// What to write instead.
-    pub remedy: String,
-}
-
 impl FromStr for Planned {
     type Err = BadFault;
 
     fn from_str(line: &str) -> Result<Planned, BadFault> {
         let mut words = Words::of(line);
         let planned = match words.next() {
-            Some("outage") => {
-                let when = words.when()?;
-                let status = words.optional(status)?.unwrap_or(OUTAGE_STATUS);
-                Planned {
-                    fault: Fault::Outage { status },
-                    when,
-                }
-            }
-            Some("drip") => {
-                let when = words.when()?;
-                let gap = words.optional(span)?.unwrap_or(DRIP_GAP);
-                Planned {
-                    fault: Fault::Drip { gap },
-                    when,
-                }
-            }
-            Some("skew") => {
-                let when = words.when()?;
-                Planned {
-                    fault: Fault::Skew {
-                        secs: words.required(skew)?,
-                    },
-                    when,
-                }
-            }
+            None => return Err(words.missing("a fault", "write one such as `outage 8s..11s 503`")),
+            // Here the time comes last.
             Some("limit") => {
-                let rule = words.required(count)?;
-                let to = words.amount("to", "limit 0 to 20 at 15s")?;
+                let (rule, to) = words.number("to")?;
+                let fault = Fault::Limit { rule, to };
                 Planned {
-                    fault: Fault::Limit { rule, to },
+                    fault,
                     when: words.time()?,
                 }
             }
             Some("tell") => {
-                let rule = words.required(count)?;
-                let to = words.amount("as", "tell 0 as 20 at 15s")?;
+                let (rule, to) = words.number("as")?;
+                let fault = Fault::Tell { rule, to };
                 Planned {
-                    fault: Fault::Tell { rule, to },
+                    fault,
                     when: words.time()?,
                 }
             }
-            Some("reset-before") => words.plain(Fault::ResetBefore)?,
-            Some("reset-after") => words.plain(Fault::ResetAfter)?,
-            Some("hang") => words.plain(Fault::Hang)?,
-            Some("endless") => words.plain(Fault::Endless)?,
-            Some("huge-headers") => words.plain(Fault::HugeHeaders)?,
-            Some("truncate") => words.plain(Fault::Truncate)?,
-            Some(other) => {
-                let problem = format!("there is no fault `{other}`");
-                return Err(words.bad(problem, format!("known are {}", KINDS.join(", "))));
+            Some(kind) if KINDS.contains(&kind) => {
+                let when = words.when()?;
+                Planned {
+                    fault: fault(kind, &mut words)?,
+                    when,
+                }
             }
-            None => {
-                let remedy = "write one such as `outage 8s..11s 503`";
-                return Err(words.missing("a fault", remedy));
-            }
+            Some(other) => return Err(unknown(&words, other)),
         };
         words.end()?;
         Ok(planned)
     }
+}
+
+/// A fault whose time has been read already.
+fn fault(kind: &str, words: &mut Words<'_>) -> Result<Fault, BadFault> {
+    Ok(match kind {
+        "outage" => Fault::Outage {
+            status: words.optional(status)?.unwrap_or(OUTAGE_STATUS),
+        },
+        "drip" => Fault::Drip {
+            gap: words.optional(span)?.unwrap_or(DRIP_GAP),
+        },
+        "skew" => Fault::Skew {
+            secs: words.required(skew)?,
+        },
+        "reset-before" => Fault::ResetBefore,
+        "reset-after" => Fault::ResetAfter,
+        "hang" => Fault::Hang,
+        "endless" => Fault::Endless,
+        "huge-headers" => Fault::HugeHeaders,
+        "truncate" => Fault::Truncate,
+        other => return Err(unknown(words, other)),
+    })
+}
+
+fn unknown(words: &Words<'_>, kind: &str) -> BadFault {
+    let problem = format!("there is no fault `{kind}`");
+    words.bad(problem, format!("known are {}", KINDS.join(", ")))
 }
 
 impl fmt::Display for Planned {
@@ -175,22 +160,6 @@ impl fmt::Display for When {
     }
 }
 
-/// What is wrong with a word, and the remedy.
-type Complaint = (String, String);
-
-/// Reads a length of time such as `500ms` or `1m30s`; an empty word is none.
-#[must_use]
-pub fn parse_span(word: &str) -> Option<Span> {
-    read_length(word).filter(|_| !word.is_empty())
-}
-
-fn span(word: &str) -> Result<Span, Complaint> {
-    parse_span(word).ok_or_else(|| {
-        let remedy = "write a number with a unit: `500ms`, `8s`, `1m30s`, `1h`".to_owned();
-        (format!("`{word}` is not a length of time"), remedy)
-    })
-}
-
 fn status(word: &str) -> Result<u16, Complaint> {
     word.parse()
         .ok()
@@ -199,13 +168,6 @@ fn status(word: &str) -> Result<u16, Complaint> {
             let remedy = "write one between 200 and 599, for instance `503`".to_owned();
             (format!("`{word}` is not a status"), remedy)
         })
-}
-
-fn count<N: FromStr>(word: &str) -> Result<N, Complaint> {
-    word.parse().map_err(|_| {
-        let remedy = "write digits; rules are counted from 0".to_owned();
-        (format!("`{word}` is not a whole number"), remedy)
-    })
 }
 
 fn skew(word: &str) -> Result<i64, Complaint> {
@@ -220,131 +182,6 @@ fn skew(word: &str) -> Result<i64, Complaint> {
     i64::try_from(secs)
         .map(|secs| sign * secs)
         .map_err(|_| bad())
-}
-
-/// The words of a line, with the place of the one read last.
-struct Words<'a> {
-    line: &'a str,
-    rest: std::str::SplitAsciiWhitespace<'a>,
-    word: usize,
-}
-
-impl<'a> Words<'a> {
-    fn of(line: &'a str) -> Words<'a> {
-        Words {
-            line,
-            rest: line.split_ascii_whitespace(),
-            word: 0,
-        }
-    }
-
-    fn next(&mut self) -> Option<&'a str> {
-        self.word += 1;
-        self.rest.next()
-    }
-
-    fn bad(&self, problem: impl Into<String>, remedy: impl Into<String>) -> BadFault {
-        let line = self.line.trim().to_owned();
-        BadFault {
-            line,
-            word: self.word,
-            problem: problem.into(),
-            remedy: remedy.into(),
-        }
-    }
-
-    fn missing(&self, what: &str, remedy: &str) -> BadFault {
-        self.bad(format!("{what} is missing"), remedy)
-    }
-
-    fn read<T>(
-        &self,
-        word: &str,
-        by: impl Fn(&str) -> Result<T, Complaint>,
-    ) -> Result<T, BadFault> {
-        by(word).map_err(|(problem, remedy)| self.bad(problem, remedy))
-    }
-
-    fn required<T>(&mut self, by: impl Fn(&str) -> Result<T, Complaint>) -> Result<T, BadFault> {
-        // An empty word complains in the words of the reader, which knows the remedy.
-        let word = self.next().unwrap_or("");
-        self.read(word, by)
-    }
-
-    fn optional<T>(
-        &mut self,
-        by: impl Fn(&str) -> Result<T, Complaint>,
-    ) -> Result<Option<T>, BadFault> {
-        self.next().map(|word| self.read(word, by)).transpose()
-    }
-
-    fn when(&mut self) -> Result<When, BadFault> {
-        let remedy = "write `8s..11s`, `8s..`, `at 8s`, `now` or `next 3`";
-        match self.next() {
-            None => Err(self.missing("the time", remedy)),
-            Some("now") => Ok(When::Now),
-            Some("at") => Ok(When::Between {
-                from: self.required(span)?,
-                to: None,
-            }),
-            Some("next") => match self.required(count)? {
-                0 => Err(self.bad("no request at all", "write at least 1")),
-                requests => Ok(When::Next { requests }),
-            },
-            Some(word) => match word.split_once("..") {
-                None => Err(self.bad(format!("`{word}` is not a time"), remedy)),
-                Some((from, "")) => Ok(When::Between {
-                    from: self.read(from, span)?,
-                    to: None,
-                }),
-                Some((from, to)) => {
-                    let (from, to) = (self.read(from, span)?, self.read(to, span)?);
-                    if from >= to {
-                        return Err(
-                            self.bad("it ends before it starts", "write the earlier time first")
-                        );
-                    }
-                    Ok(When::Between { from, to: Some(to) })
-                }
-            },
-        }
-    }
-
-    /// A time by the clock: a number holds until it is changed again, whoever asks.
-    fn time(&mut self) -> Result<When, BadFault> {
-        match self.when()? {
-            When::Next { .. } => Err(self.bad(
-                "a number does not change by request",
-                "write `at 15s` or `now`",
-            )),
-            when @ (When::Now | When::Between { .. }) => Ok(when),
-        }
-    }
-
-    fn amount(&mut self, joiner: &str, example: &str) -> Result<Amount, BadFault> {
-        match self.next() {
-            Some("halve") => Ok(Amount::Half),
-            Some(word) if word == joiner => self.required(count).map(Amount::Exactly),
-            _ => {
-                let remedy = format!("write for instance `{example}`");
-                Err(self.bad(format!("expected `{joiner}` or `halve`"), remedy))
-            }
-        }
-    }
-
-    fn plain(&mut self, fault: Fault) -> Result<Planned, BadFault> {
-        Ok(Planned {
-            fault,
-            when: self.when()?,
-        })
-    }
-
-    fn end(&mut self) -> Result<(), BadFault> {
-        match self.next() {
-            None => Ok(()),
-            Some(word) => Err(self.bad(format!("`{word}` is one word too many"), "leave it out")),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -427,7 +264,7 @@ mod tests {
             ),
             (
                 "limit 0 3 now",
-                "word 3: expected `to` or `halve`; write for instance `limit 0 to 20",
+                "word 3: expected `to` or `halve`; write for instance `0 to 20",
             ),
             (
                 "limit 0 to 3 next 1",

@@ -15,7 +15,7 @@
 //! Never: keeps state of its own.
 
 use super::{Flow, Lane, Weather};
-use crate::fault::text::parse_span;
+use crate::fault::parse_span;
 
 /// An order that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

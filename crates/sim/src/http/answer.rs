@@ -22,7 +22,8 @@ use super::body::SimBody;
 use super::book::Counted;
 use super::control;
 use super::desk::{Desk, InFlight};
-use super::style::{Facts, http_date};
+use super::settings::Settings;
+use super::style::{Facts, Told, http_date};
 use super::wire::Orders;
 
 /// Request bodies are read and thrown away up to this size; a larger one ends the connection. Uploads
@@ -92,6 +93,14 @@ async fn gone(orders: &Orders) -> Result<Response<SimBody>, Infallible> {
     std::future::pending().await
 }
 
+/// What an answer says, before anything spoils it.
+struct Content {
+    status: u16,
+    media_type: &'static str,
+    headers: Vec<(&'static str, String)>,
+    body: String,
+}
+
 fn respond(
     desk: &Desk,
     asked: &Asked,
@@ -99,53 +108,29 @@ fn respond(
     in_flight: InFlight,
 ) -> Response<SimBody> {
     let wall = skewed(desk.now().wall, counted.strike.skew_secs);
-    let facts = Facts {
-        rules: &counted.meters,
-        binding: counted.binding,
-        wall,
-        entity: &asked.entity,
-    };
-    let style = desk.settings.style;
-    let (status, media_type, headers, body) = match (counted.strike.fate, counted.refused) {
-        (Fate::Outage(status), _) => (
-            status,
-            JSON,
-            Vec::new(),
-            json!({"error": "simulated outage"}).to_string(),
-        ),
-        (_, true) => {
-            let told = style.refusal(&facts);
-            let body = Value::Object(told.members).to_string();
-            (style.status(), style.refusal_type(), told.headers, body)
-        }
-        (_, false) => {
-            let told = style.always(&facts);
-            let body = success(told.members, asked, desk.settings.body_bytes);
-            (desk.settings.status, JSON, told.headers, body)
-        }
-    };
+    let content = content(&desk.settings, asked, counted, wall);
     // Nobody reads the body of these, so the provider is done with them now.
-    let in_flight = if asked.head_only || matches!(status, 204 | 304) {
+    let in_flight = if asked.head_only || matches!(content.status, 204 | 304) {
         in_flight.complete();
         None
     } else {
         Some(in_flight)
     };
-    let announced = body.len();
+    let announced = content.body.len();
     let wait = if counted.refused {
         Span::ZERO
     } else {
         desk.draw(desk.settings.latency.body)
     };
-    let body = SimBody::new(body, wait, counted.strike.body, in_flight);
-    let mut response = plain(status, media_type, body);
+    let body = SimBody::new(content.body, wait, counted.strike.body, in_flight);
+    let mut response = plain(content.status, content.media_type, body);
     let fields = response.headers_mut();
     fields.insert(DATE, value(&http_date(wall.0 / 1_000_000)));
+    for (name, told) in content.headers {
+        fields.append(name, value(&told));
+    }
     if counted.strike.body == BodyFault::Truncated {
         fields.insert(CONTENT_LENGTH, HeaderValue::from(announced));
-    }
-    for (name, told) in headers {
-        fields.append(name, value(&told));
     }
     if counted.strike.huge_headers {
         let padding = value(&"x".repeat(HUGE_HEADER_BYTES));
@@ -154,6 +139,45 @@ fn respond(
         }
     }
     response
+}
+
+/// An outage hides everything else; a refusal speaks in the provider's style.
+fn content(settings: &Settings, asked: &Asked, counted: &Counted, wall: Wall) -> Content {
+    let facts = Facts {
+        rules: &counted.meters,
+        binding: counted.binding,
+        wall,
+        entity: &asked.entity,
+    };
+    if let Fate::Outage(status) = counted.strike.fate {
+        let body = json!({"error": "simulated outage"}).to_string();
+        return Content {
+            status,
+            media_type: JSON,
+            headers: Vec::new(),
+            body,
+        };
+    }
+    let style = settings.style;
+    if counted.refused {
+        let Told { headers, members } = style.refusal(&facts);
+        let body = Value::Object(members).to_string();
+        let media_type = style.refusal_type();
+        return Content {
+            status: style.status(),
+            media_type,
+            headers,
+            body,
+        };
+    }
+    let Told { headers, members } = style.always(&facts);
+    let body = success(members, asked, settings.body_bytes);
+    Content {
+        status: settings.status,
+        media_type: JSON,
+        headers,
+        body,
+    }
 }
 
 /// An answer with a body and nothing else.

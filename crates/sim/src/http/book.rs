@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_core::time::{Micros, Wall};
 
 use crate::fault::{Fate, Plan, PlanFull, Planned, Strike};
-use crate::judge::{Arrival, Judge};
-use crate::rule::{Answer, CallId, Provider, RuleSpec};
+use crate::rule::{CallId, RuleSpec};
 
 use super::asked::{Asked, ScopeKey};
 use super::clock::Reading;
+use super::scope::{Judged, Outcome, Scope};
 use super::style::Meter;
 
 /// Scopes with limits of their own; later ones share one named `other`. A thousand entities times keys
@@ -41,28 +41,12 @@ pub(crate) struct Book {
     changes: Vec<Change>,
     caught_up: Reading,
     scopes: BTreeMap<ScopeKey, Scope>,
-    keys_seen: usize,
+    /// Number of each key.
+    keys: HashMap<String, usize>,
     calls: HashMap<String, CallId>,
     next_id: u64,
     lines: VecDeque<Line>,
     tally: Tally,
-}
-
-/// Limits and log of one scope.
-#[derive(Clone, Debug)]
-pub(crate) struct Judged {
-    /// Name of the scope; never a key.
-    pub(crate) name: String,
-    pub(crate) judge: Judge,
-    /// Most accepted calls in flight at a time.
-    pub(crate) in_flight_most: u64,
-}
-
-#[derive(Debug)]
-struct Scope {
-    provider: Provider,
-    judged: Judged,
-    in_flight: u64,
 }
 
 /// A limit that changed.
@@ -123,7 +107,7 @@ impl Book {
             changes: Vec::new(),
             caught_up: start,
             scopes: BTreeMap::new(),
-            keys_seen: 0,
+            keys: HashMap::new(),
             calls: HashMap::new(),
             next_id: 0,
             lines: VecDeque::new(),
@@ -136,29 +120,23 @@ impl Book {
         self.catch_up(now);
         let strike = self.plan.strike(now.since_start);
         let attempt = self.fresh_id();
-        let call = self.call_id(asked, strike.fate);
-        let scope_key = self.scope_key(&asked.scope);
-        let told = self.told(now.since_start);
         let judging = self.tally.arrivals < ARRIVALS_MAX;
-        let scope = self.scope(&scope_key);
-        let answer = scope.provider.arrive(attempt, now.at(), asked.cost);
-        let accepted = answer == Answer::Accepted;
-        if judging {
-            scope.log(asked, call, accepted, now);
-        }
-        if accepted {
-            scope.in_flight += 1;
-            scope.judged.in_flight_most = scope.judged.in_flight_most.max(scope.in_flight);
-        }
-        let meters = scope.meters(&told, &answer, now);
-        let binding = binding(&meters, &answer);
-        let name = scope.judged.name.clone();
+        let call = judging.then(|| self.call_id(asked, strike.fate));
+        let told = self.told(now.since_start);
+        let key = self.scope_key(&asked.scope);
+        let scope = self.scope(&key);
+        let Outcome {
+            accepted,
+            meters,
+            binding,
+        } = scope.arrive(asked, (attempt, call), &told, now);
+        let name = scope.judged().name.clone();
         self.tally.arrivals += 1;
         self.tally.in_flight += 1;
         self.tally.struck += usize::from(strike != Strike::default());
         self.write_line(asked, name, accepted, strike.fate, now);
         let ticket = Ticket {
-            scope: scope_key,
+            scope: key,
             attempt,
             accepted,
         };
@@ -183,8 +161,7 @@ impl Book {
         else {
             return;
         };
-        scope.in_flight = scope.in_flight.saturating_sub(1);
-        scope.provider.finish(ticket.attempt, now.at());
+        scope.finish(ticket.attempt, now);
     }
 
     /// Whether bytes that arrive now may be met with a reset.
@@ -224,7 +201,7 @@ impl Book {
     pub(crate) fn judged(&self) -> Vec<Judged> {
         self.scopes
             .values()
-            .map(|scope| scope.judged.clone())
+            .map(|scope| scope.judged().clone())
             .collect()
     }
 
@@ -285,7 +262,7 @@ impl Book {
                 });
             }
             for scope in self.scopes.values_mut() {
-                scope.provider.change(rule, limit, now.at());
+                scope.change(rule, limit, now.at());
             }
         }
     }
@@ -315,29 +292,30 @@ impl Book {
 
     fn scope(&mut self, key: &ScopeKey) -> &mut Scope {
         if !self.scopes.contains_key(key) {
-            self.keys_seen += usize::from(key.key.is_some());
-            let mut provider = Provider::new(self.specs.clone());
-            for (rule, limit) in self.limits.iter().enumerate() {
-                provider.change(rule, *limit, self.caught_up.at());
-            }
-            let name = scope_name(key, self.keys_seen);
-            let judged = Judged {
-                name,
-                judge: Judge::new(),
-                in_flight_most: 0,
-            };
-            self.scopes.insert(
-                key.clone(),
-                Scope {
-                    provider,
-                    judged,
-                    in_flight: 0,
-                },
-            );
+            let name = self.scope_name(key);
+            let scope = Scope::new(name, &self.specs, &self.limits, self.caught_up.at());
+            self.scopes.insert(key.clone(), scope);
         }
         self.scopes
             .get_mut(key)
             .expect("inserted above if it was not there")
+    }
+
+    /// Keys are named by the order in which they came, so that no report shows one.
+    fn scope_name(&mut self, scope: &ScopeKey) -> String {
+        let seen = self.keys.len();
+        let number = |key| *self.keys.entry(key).or_insert(seen + 1);
+        let key = scope
+            .key
+            .clone()
+            .map(number)
+            .map(|number| format!("key{number}"));
+        let parts: Vec<String> = scope.entity.clone().into_iter().chain(key).collect();
+        if parts.is_empty() {
+            "all".to_owned()
+        } else {
+            parts.join("/")
+        }
     }
 
     fn fresh_id(&mut self) -> CallId {
@@ -383,81 +361,5 @@ impl Book {
             accepted,
             fate,
         });
-    }
-}
-
-impl Scope {
-    fn log(&mut self, asked: &Asked, id: CallId, accepted: bool, now: Reading) {
-        let Asked { cost, priority, .. } = *asked;
-        if let Some(submitted) = asked.submitted {
-            // A caller whose clock is ahead did not wait at all.
-            let at = Micros(submitted.0.min(now.wall.0));
-            self.judged.judge.submitted(id, at, priority);
-        }
-        self.judged.judge.arrived(Arrival {
-            id,
-            at: now.at(),
-            cost,
-            priority,
-            accepted,
-        });
-    }
-
-    fn meters(&mut self, told: &[Option<u64>], answer: &Answer, now: Reading) -> Vec<Meter> {
-        let windows: Vec<Option<Span>> = self
-            .provider
-            .rules()
-            .map(|spec| spec.counting.window())
-            .collect();
-        let mut meters = Vec::with_capacity(windows.len());
-        for (rule, window) in windows.into_iter().enumerate() {
-            let Some(standing) = self.provider.standing(rule, now.at()) else {
-                continue;
-            };
-            let limit = told.get(rule).copied().flatten().unwrap_or(standing.limit);
-            // A lie about the limit is a lie about what is left: the same number is used up.
-            let used = standing.limit.saturating_sub(standing.remaining);
-            let mut meter = Meter {
-                limit,
-                left: limit.saturating_sub(used),
-                window,
-                reset: standing.reset_after,
-            };
-            if let Answer::Refused {
-                rule: refusing,
-                retry_after: Some(wait),
-                ..
-            } = *answer
-                && refusing == rule
-            {
-                meter.reset = wait;
-            }
-            meters.push(meter);
-        }
-        meters
-    }
-}
-
-/// The rule that speaks in an answer: the one that refuses, else the one with the least left.
-fn binding(meters: &[Meter], answer: &Answer) -> usize {
-    match *answer {
-        Answer::Refused { rule, .. } => rule,
-        Answer::Accepted => {
-            let least = meters
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, meter)| meter.left);
-            least.map_or(0, |(rule, _)| rule)
-        }
-    }
-}
-
-/// Keys are named by the order in which they came, so that no report shows one.
-fn scope_name(key: &ScopeKey, keys_seen: usize) -> String {
-    match (&key.entity, &key.key) {
-        (None, None) => "all".to_owned(),
-        (Some(entity), None) => entity.clone(),
-        (None, Some(_)) => format!("key{keys_seen}"),
-        (Some(entity), Some(_)) => format!("{entity}/key{keys_seen}"),
     }
 }

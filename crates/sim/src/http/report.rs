@@ -13,8 +13,9 @@ use tollgate_core::time::{Micros, Span};
 use crate::judge::{Judge, Priority, QuotaUse, Waits, Which};
 use crate::rule::{CallId, Counting, RuleSpec};
 
-use super::book::{Book, Change, Judged, Tally};
+use super::book::{Book, Change, Tally};
 use super::clock::Reading;
+use super::scope::Judged;
 
 /// Duplicates named in a report; their number is always whole.
 const DUPLICATES_NAMED_MAX: usize = 100;

@@ -9,8 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_core::time::Span;
 
-use crate::fault::Planned;
-use crate::fault::text::BadFault;
+use crate::fault::{BadFault, Planned};
 use crate::latency::Latency;
 use crate::rule::{RuleSpec, SpecError};
 

@@ -29,13 +29,7 @@ async fn a_call_accepted_twice_is_a_duplicate_and_a_refused_one_made_again_is_no
 async fn a_call_made_again_after_an_outage_is_no_duplicate_and_after_a_lost_answer_it_is() {
     let provider = start("fixed 9/1d").await;
     provider.fault("outage next 1").expect("a fault");
-    let call = |id: &'static str| {
-        get_with(
-            provider.address(),
-            "/",
-            Box::leak(Box::new([("x-call-id", id)])),
-        )
-    };
+    let call = async |id: &str| get_with(provider.address(), "/", &[("x-call-id", id)]).await;
     assert_eq!(call("a").await.expect("an answer").status, 503);
     assert_eq!(call("a").await.expect("an answer").status, 200);
     assert_eq!(provider.report().duplicates, 0);

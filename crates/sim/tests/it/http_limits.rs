@@ -157,10 +157,9 @@ async fn entities_and_keys_have_limits_of_their_own_and_keys_are_not_shown() {
     assert_eq!(seen, [200, 429, 200, 200]);
     let log = get(provider.address(), "/-/log").await.expect("a log").body;
     let json = provider.stop().await.to_json();
-    assert!(
-        json.contains("odds/key1") && log.contains("odds/key1"),
-        "{json}"
-    );
+    for scope in ["odds/key1", "teams/key1", "odds/key2"] {
+        assert!(json.contains(scope) && log.contains(scope), "{json}");
+    }
     assert!(
         !json.contains("s3cret") && !log.contains("s3cret"),
         "{json}\n{log}"
