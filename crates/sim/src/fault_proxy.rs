@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -23,6 +24,9 @@ pub const CONNECTIONS_MAX: usize = 1_024;
 
 /// Chunks under way per direction: 64 × 16 KiB = 1 MiB, enough for 80 Mbit/s at 100 ms of delay.
 pub const QUEUE_CHUNKS: usize = 64;
+
+/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Kernel queue of connections not yet accepted.
 const BACKLOG: u32 = 1_024;
@@ -212,7 +216,7 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
         // A failed accept (client gone already, no descriptors left) concerns that client alone.
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(_) => tokio::task::yield_now().await,
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }

@@ -36,6 +36,8 @@ mod clock;
 mod asked;
 mod scope;
 mod book;
+#[cfg(test)]
+mod book_tests;
 pub mod report;
 mod desk;
 mod wire;

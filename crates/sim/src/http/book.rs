@@ -21,8 +21,8 @@ use super::style::Meter;
 /// is more than any provider's catalogue in the tests.
 pub const SCOPES_MAX: usize = 1_000;
 
-/// Arrivals judged: 500 000 × about 60 bytes = 30 MB. Later ones are still enforced, and counted as
-/// `unjudged` in the report.
+/// Arrivals judged: 500 000 × about 60 bytes = 30 MB, and at worst 80 MB for their ids. Later ones are
+/// still enforced, and counted as `unjudged` in the report.
 pub const ARRIVALS_MAX: usize = 500_000;
 
 /// Lines of the readable log, the newest kept: 10 000 × about 200 bytes = 2 MB.

@@ -26,6 +26,9 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 /// body that drips or never ends is cut off after this.
 pub const GRACE: Duration = Duration::from_millis(500);
 
+/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// Largest request head: room for long query strings, well above what clients send.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
@@ -49,8 +52,8 @@ pub(super) async fn accept(listener: TcpListener, desk: Arc<Desk>, door: Door) {
                 Ok((stream, _)) => {
                     connections.spawn(connection(stream, Arc::clone(&desk), door));
                 }
-                // Client gone already, or no descriptors left: let others run, then go on.
-                Err(_) => tokio::task::yield_now().await,
+                // Client gone already, or no descriptors left: give others the time to end.
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
