@@ -44,16 +44,15 @@ async fn read(
     weather: watch::Receiver<Weather>,
     queue: mpsc::Sender<(Instant, Vec<u8>)>,
 ) -> Result<(), Cut> {
-    let mut last = now();
     loop {
         let mut chunk = vec![0; CHUNK_BYTES];
         let n = from.read(&mut chunk).await.map_err(|_| Cut)?;
         chunk.truncate(n);
         let Lane { delay, jitter, .. } = lane(&weather.borrow());
         let extra = Span(dice.u64(0..=jitter.0));
-        last = last.max(now() + (delay + extra).into());
+        let due = now() + (delay + extra).into();
         // The writer is gone only when this direction has ended; then nobody waits for the chunk.
-        if queue.send((last, chunk)).await.is_err() || n == 0 {
+        if queue.send((due, chunk)).await.is_err() || n == 0 {
             return Ok(());
         }
     }

@@ -1,6 +1,7 @@
 //! A small HTTP client and the ways tests wait.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -111,14 +112,35 @@ pub(crate) async fn post(to: SocketAddr, path: &str, body: &str) -> Result<Answe
 }
 
 /// Waits until something has happened. Gives way to other tasks instead of sleeping, so that paused
-/// time stands still meanwhile.
+/// time stands still meanwhile; the bound turns a test that would hang into one that fails.
 pub(crate) async fn until(happened: impl Fn() -> bool) {
+    let start = real_now();
     while !happened() {
+        assert!(start.elapsed() < PATIENCE, "it did not happen");
         tokio::task::yield_now().await;
     }
 }
 
+/// An answer that must come although nobody knows when. Not for paused time, which would run to the end
+/// of the bound at once.
+pub(crate) async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, answer)
+        .await
+        .expect("it should have come by now")
+}
+
+/// Far beyond what loopback needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "bounds a wait in real time while tokio's is paused"
+)]
+fn real_now() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
 /// Moves paused time forward.
 pub(crate) async fn pass(secs: u64) {
-    tokio::time::advance(std::time::Duration::from_secs(secs)).await;
+    tokio::time::advance(Duration::from_secs(secs)).await;
 }

@@ -4,7 +4,7 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tollgate_sim::http::{Settings, SimProvider, Style};
 
-use crate::client::{Failure, Session, get, pass, until};
+use crate::client::{Failure, Session, get, pass, soon, until};
 
 async fn start(faults: &[&str]) -> SimProvider {
     let mut settings = Settings::with_rules("sliding 1000/1s").expect("a rule");
@@ -92,7 +92,7 @@ async fn a_hanging_request_is_counted_and_never_answered() {
     assert_eq!(status(&provider).await, 200);
     assert!(!request.is_finished());
     let report = provider.stop().await;
-    request
+    soon(request)
         .await
         .expect("no panic")
         .expect_err("stopping broke its connection");

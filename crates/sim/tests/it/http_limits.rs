@@ -5,7 +5,7 @@ use tollgate_sim::http::{KeyPlace, Settings, SimProvider};
 use tollgate_sim::latency::Latency;
 use tollgate_sim::rule::Unit;
 
-use crate::client::{get, get_with, pass, until};
+use crate::client::{get, get_with, pass, soon, until};
 
 async fn start(rules: &str) -> SimProvider {
     SimProvider::start(Settings::with_rules(rules).expect("rules"))
@@ -72,7 +72,7 @@ async fn a_request_on_its_way_up_is_not_counted_yet() {
     assert_eq!(provider.report().arrivals, 0);
     let report = provider.stop().await;
     assert_eq!((report.arrivals, report.on_the_way), (0, 0));
-    request
+    soon(request)
         .await
         .expect("no panic")
         .expect_err("stopping broke its connection");

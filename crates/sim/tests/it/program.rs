@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::client::{get, get_with, post};
+use crate::client::{get, get_with, post, soon};
 
 fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-sim"));
@@ -77,7 +77,7 @@ async fn serve_prints_its_address_and_on_sigterm_a_report_of_what_was_sent() {
     signal(&child, "-TERM").await;
     let mut rest = String::new();
     out.read_to_string(&mut rest).await.expect("the rest");
-    assert_eq!(child.wait().await.expect("it ends").code(), Some(0));
+    assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(0));
     let report: Value = serde_json::from_str(rest.trim()).expect("one line of JSON");
     let figures = [
         "arrivals",
@@ -105,8 +105,8 @@ async fn serve_ends_on_sigint_even_while_a_request_hangs() {
         }
     }
     signal(&child, "-INT").await;
-    assert_eq!(child.wait().await.expect("it ends").code(), Some(0));
-    hanging
+    assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(0));
+    soon(hanging)
         .await
         .expect("no panic")
         .expect_err("its connection ended");
@@ -132,7 +132,7 @@ async fn proxy_obeys_flags_and_lines_on_stdin() {
     );
     while get(address, "/").await.is_ok() {}
     signal(&child, "-TERM").await;
-    assert_eq!(child.wait().await.expect("it ends").code(), Some(0));
+    assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(0));
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ use tokio::task::JoinSet;
 use tollgate_core::time::Span;
 use tollgate_sim::fault_proxy::{FaultProxy, Flow, Lane};
 
+use crate::client::soon;
+
 /// A server that sends back what it gets; ends with the test.
 struct Echo {
     address: SocketAddr,
@@ -121,7 +123,9 @@ async fn a_cut_resets_the_connection_after_so_many_bytes() {
     stream.write_all(b"ping").await.expect("sent");
     // What was let through may be overtaken by the reset; what matters is how it ends.
     let mut back = Vec::new();
-    let error = stream.read_to_end(&mut back).await.expect_err("a reset");
+    let error = soon(stream.read_to_end(&mut back))
+        .await
+        .expect_err("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert!(back.len() <= 2, "{back:?}");
 }
@@ -132,7 +136,7 @@ async fn cut_now_resets_open_connections_and_leaves_new_ones_alone() {
     let mut old = connect(&proxy).await;
     ping(&mut old).await;
     proxy.cut();
-    let error = old.read_u8().await.expect_err("a reset");
+    let error = soon(old.read_u8()).await.expect_err("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     ping(&mut connect(&proxy).await).await;
 }
@@ -143,7 +147,7 @@ async fn a_half_closed_direction_ends_and_the_other_stays_open() {
     let mut stream = connect(&proxy).await;
     ping(&mut stream).await;
     proxy.switch(|weather| weather.down = flow(Flow::HalfClose));
-    assert_eq!(stream.read(&mut [0; 8]).await.expect("an end"), 0);
+    assert_eq!(soon(stream.read(&mut [0; 8])).await.expect("an end"), 0);
     stream.write_all(b"still open").await.expect("sent");
 }
 
@@ -175,7 +179,7 @@ async fn dropped_replies_never_come_and_the_requests_did_arrive() {
     // The end of the stream still comes through: the server has read to the end and closed.
     stream.shutdown().await.expect("closed");
     let mut back = Vec::new();
-    stream.read_to_end(&mut back).await.expect("an end");
+    soon(stream.read_to_end(&mut back)).await.expect("an end");
     assert_eq!(back, b"");
 }
 
@@ -212,7 +216,7 @@ async fn a_server_that_is_gone_resets_the_client() {
     drop(echo);
     let mut stream = connect(&proxy).await;
     // Depending on who is first the reset is seen when reading or as an end.
-    let seen = stream.read(&mut [0; 8]).await;
+    let seen = soon(stream.read(&mut [0; 8])).await;
     assert!(
         matches!(&seen, Err(error) if error.kind() == ErrorKind::ConnectionReset),
         "{seen:?}"
@@ -226,7 +230,7 @@ async fn stopping_closes_the_port_and_every_connection() {
     ping(&mut stream).await;
     let address = proxy.address();
     proxy.stop().await;
-    let ended = stream.read(&mut [0; 8]).await;
+    let ended = soon(stream.read(&mut [0; 8])).await;
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     TcpStream::connect(address)
         .await
