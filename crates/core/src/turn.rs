@@ -271,10 +271,7 @@ fn settle_term(
                 .freed
         }
         Outcome::Unsent => cell.undo(id).freed,
-        Outcome::Unknown { age, late } => {
-            cell.settle(rule, id, term.cost, (now.at - *age) + *late, now.at)
-                .freed
-        }
+        Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
         Outcome::Alive { by } => {
             cell.extend(rule, id, now.at + *by);
             false

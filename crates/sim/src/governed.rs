@@ -123,6 +123,7 @@ pub struct Governed {
     /// What became of calls that never went.
     refused: Vec<(CallId, Resolution)>,
     cancelled: u64,
+    refusals: Vec<(CallId, usize)>,
 }
 
 #[derive(Debug)]
@@ -131,6 +132,8 @@ struct Node {
     seq: u64,
     waiting: BTreeMap<PermitId, Call>,
     flying: BTreeMap<CallId, Permit>,
+    /// Head back, body still coming.
+    streaming: BTreeMap<CallId, Vec<Permit>>,
     /// What the ledger has decided but this node has not heard yet.
     verdicts: Option<(Micros, Vec<(PermitId, Verdict)>)>,
 }
@@ -161,6 +164,7 @@ impl Governed {
             dice: Rng::with_seed(plan.seed),
             refused: Vec::new(),
             cancelled: 0,
+            refusals: Vec::new(),
             plan,
         }
     }
@@ -177,6 +181,12 @@ impl Governed {
         self.cancelled
     }
 
+    /// What the provider refused, and by which of its rules.
+    #[must_use]
+    pub fn refusals(&self) -> &[(CallId, usize)] {
+        &self.refusals
+    }
+
     /// How strict the provider has shown itself, by its first rule.
     #[must_use]
     pub fn rung(&self, now: Now) -> Option<Rung> {
@@ -187,12 +197,12 @@ impl Governed {
     fn node(&mut self, node: NodeId) -> &mut Node {
         while self.nodes.len() <= node.0 {
             let gate = Gate::new(self.plan.gate.clone());
-            let (waiting, flying) = (BTreeMap::new(), BTreeMap::new());
             self.nodes.push(Node {
                 gate,
                 seq: 0,
-                waiting,
-                flying,
+                waiting: BTreeMap::new(),
+                flying: BTreeMap::new(),
+                streaming: BTreeMap::new(),
                 verdicts: None,
             });
         }
@@ -276,16 +286,16 @@ impl Governed {
             for resolved in out.resolve {
                 self.resolved(node, resolved, now, effects);
             }
-            if !out.settle.is_empty() {
-                self.apply(node, &out.settle, effects);
-                continue;
-            }
-            if out.offer.is_empty() {
+            self.apply(node, &out.settle, effects);
+            if out.offer.is_empty() && out.settle.is_empty() {
                 let heard = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
                 return match out.arm.into_iter().chain(heard).min() {
                     Some(at) => effects.wake_at(at),
                     None => effects.rest(),
                 };
+            }
+            if out.offer.is_empty() {
+                continue;
             }
             let verdicts = self.turn(node, &[], &out.offer, effects);
             let delay = Span(self.dice.u64(0..=self.plan.ledger_delay.0));
@@ -382,28 +392,20 @@ impl Governed {
         &mut self,
         node: NodeId,
         permit: &Permit,
-        outcomes: Vec<Settled>,
-        call: Call,
+        outcome: Settled,
         effects: &mut Effects<'_>,
     ) {
-        let settles: Vec<Settle> = outcomes
-            .into_iter()
-            .map(|outcome| {
-                let mut terms = permit.terms.clone();
-                if matches!(outcome, Settled::Finished { .. }) {
-                    for term in &mut terms {
-                        term.cost = cost(&call, term.rule.counts());
-                    }
-                }
-                Settle::Permit {
-                    id: permit.id,
-                    terms,
-                    scopes: Scopes::new(),
-                    outcome,
-                }
-            })
-            .collect();
-        self.apply(node, &settles, effects);
+        let (id, terms) = (permit.id, permit.terms.clone());
+        self.apply(
+            node,
+            &[Settle::Permit {
+                id,
+                terms,
+                scopes: Scopes::new(),
+                outcome,
+            }],
+            effects,
+        );
     }
 
     fn readings(&self, permit: &Permit, standings: &[Standing]) -> Vec<Reading> {
@@ -444,37 +446,61 @@ impl Client for Governed {
         let Some(permit) = self.node(node).flying.remove(&call.id) else {
             return;
         };
-        let finished = Settled::Finished { age: Span::ZERO };
         let arrived = |refused, readings| Settled::Arrived {
             age: Span::ZERO,
             refused,
             readings,
         };
-        let (outcomes, again) = match outcome {
-            Outcome::Accepted { standings } => (
-                vec![arrived(false, self.readings(&permit, standings)), finished],
-                false,
-            ),
-            Outcome::Refused { standings, .. } => (
-                vec![arrived(true, self.readings(&permit, standings)), finished],
-                true,
-            ),
-            Outcome::Unavailable => (vec![arrived(false, Vec::new()), finished], true),
+        let (settled, again) = match outcome {
+            Outcome::Accepted { standings } => {
+                (arrived(false, self.readings(&permit, standings)), false)
+            }
+            Outcome::Refused {
+                rule, standings, ..
+            } => {
+                self.refusals.push((call.id, *rule));
+                (arrived(true, self.readings(&permit, standings)), true)
+            }
+            Outcome::Unavailable => (arrived(false, Vec::new()), true),
             Outcome::Silence => (
-                vec![Settled::Unknown {
+                Settled::Unknown {
                     age: Span::ZERO,
                     late: self.plan.late,
-                }],
+                },
                 true,
             ),
         };
-        self.settle(node, &permit, outcomes, call, effects);
+        self.settle(node, &permit, settled, effects);
         if again {
             self.push(node, call, Some(permit.seniority), now);
         } else {
             effects.done(call.id);
         }
+        if *outcome != Outcome::Silence {
+            self.node(node)
+                .streaming
+                .entry(call.id)
+                .or_default()
+                .push(permit);
+        }
         self.maybe_cancel(node, effects);
+        self.run(node, now, effects);
+    }
+
+    fn finished(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        let streaming = &mut self.node(node).streaming;
+        let Some(mut permit) = streaming.get_mut(&call.id).and_then(Vec::pop) else {
+            return;
+        };
+        for term in &mut permit.terms {
+            term.cost = cost(&call, term.rule.counts());
+        }
+        self.settle(
+            node,
+            &permit,
+            Settled::Finished { age: Span::ZERO },
+            effects,
+        );
         self.run(node, now, effects);
     }
 }

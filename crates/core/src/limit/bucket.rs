@@ -29,8 +29,10 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// Debits calls of which nothing was heard, and follows a changed rate from now on.
-    pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, now: Micros) {
+    pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, now: Micros) -> u64 {
+        let mut lapsed = 0;
         for open in self.open.lapsed(now) {
+            lapsed += open.cost;
             self.debit(rule, open.cost, open.free_at);
         }
         if self.rate != limit {
@@ -38,6 +40,7 @@ impl Bucket {
             self.at = self.at.max(now);
             self.rate = limit;
         }
+        lapsed
     }
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
@@ -82,11 +85,24 @@ impl Bucket {
         }
     }
 
+    /// The call had been counted by `at`; with a lag, it stays reserved until it surely is.
     pub(crate) fn settle(&mut self, rule: &Rule, id: PermitId, cost: u64, at: Micros) -> bool {
         let Some(open) = self.open.remove(id) else {
             return false;
         };
-        self.debit(rule, cost, (at + rule.lag()).min(open.free_at));
+        if rule.lag() == Span::ZERO {
+            self.debit(rule, cost, at.min(open.free_at));
+        } else {
+            let free_at = (at + rule.lag()).min(open.free_at);
+            self.open.add(
+                id,
+                Open {
+                    cost,
+                    free_at,
+                    ..open
+                },
+            );
+        }
         true
     }
 

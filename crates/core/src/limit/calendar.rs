@@ -161,11 +161,13 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    pub(crate) fn refresh(&mut self, calendar: &Calendar, now: Now) {
+    pub(crate) fn refresh(&mut self, calendar: &Calendar, now: Now) -> u64 {
+        let mut lapsed = 0;
         self.almanac
             .get_or_insert_with(|| Almanac::new(now))
             .follow(now);
         for open in self.phase.open.lapsed(now.at) {
+            lapsed += open.cost;
             self.phase.used -= open.cost;
             let late = self.is_late(calendar, open.free_at);
             self.phase.take_answered(open.cost, late, Micros(u64::MAX));
@@ -180,6 +182,7 @@ impl Count {
             self.phase.roll(now.at);
             self.edge = end.max(self.edge);
         }
+        lapsed
     }
 
     pub(crate) fn room(&self, calendar: &Calendar, want: Want, now: Micros) -> Result<(), Wait> {

@@ -8,11 +8,12 @@ use crate::ask::{Evidence, Mark, On, OwnerId, PermitId, Priority, Term};
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::Count;
 use crate::limit::fixed::Fixed;
+use crate::limit::holds::OpenSet;
 use crate::limit::in_flight::InFlight;
 use crate::limit::room::{Grant, Wait, Want};
 use crate::limit::sliding::Log;
 use crate::limit::told::Told;
-use crate::limit::{Algorithm, Rule, Rung};
+use crate::limit::{Algorithm, IN_FLIGHT_TAIL, Rule, Rung};
 use crate::time::{Micros, Now, Span};
 
 /// The state of one limit for one key. A new one is empty: nothing used.
@@ -80,14 +81,15 @@ impl Cell {
         self.fit(rule, now.at);
         self.told.refresh(now.at);
         let limit = self.limit(rule, now.at);
-        match (&mut self.state, rule.algorithm()) {
+        let lapsed = match (&mut self.state, rule.algorithm()) {
             (State::Calendar(count), Algorithm::Calendar(calendar)) => count.refresh(calendar, now),
             (State::Log(log), _) => log.refresh(now.at),
             (State::Bucket(bucket), _) => bucket.refresh(rule, limit, now.at),
             (State::Fixed(fixed), _) => fixed.refresh(rule, now.at),
             (State::InFlight(in_flight), _) => in_flight.refresh(now.at),
-            (State::Empty | State::Calendar(_), _) => {}
-        }
+            (State::Empty | State::Calendar(_), _) => 0,
+        };
+        self.settled += lapsed;
     }
 
     /// Notes which N an owner works with: during a rolling reload the smallest one holds.
@@ -210,16 +212,24 @@ impl Cell {
     /// The call still runs: hold it for longer.
     pub(crate) fn extend(&mut self, rule: &Rule, id: PermitId, until: Micros) {
         self.idle_from = self.idle_from.max(until + rule.longest_hold());
-        match &mut self.state {
-            State::Log(log) => {
-                let hold = log.hold(rule);
-                log.holds.open.extend(id, until + hold);
-            }
-            State::InFlight(InFlight { holds }) => holds.open.extend(id, until),
-            State::Bucket(bucket) => bucket.open.extend(id, until),
-            State::Fixed(fixed) => fixed.phase.open.extend(id, until),
-            State::Calendar(count) => count.phase.open.extend(id, until),
-            State::Empty => {}
+        let tail = self.tail(rule);
+        if let Some(open) = self.open_set_mut() {
+            open.extend(id, until + tail);
+        }
+    }
+
+    /// The call was given up; it may still arrive until then.
+    pub(crate) fn give_up(&mut self, rule: &Rule, id: PermitId, until: Micros) -> Change {
+        let tail = self.tail(rule) + rule.lag();
+        let known = self.open(id).is_some();
+        if let Some(open) = self.open_set_mut() {
+            open.shorten(id, until + tail);
+        }
+        // Those who wait learn the new time by asking again.
+        if known {
+            self.freed(true)
+        } else {
+            Change::default()
         }
     }
 
@@ -233,6 +243,27 @@ impl Cell {
             State::Empty => return None,
         };
         set.get(id).map(|open| (open.cost, open.granted))
+    }
+
+    fn open_set_mut(&mut self) -> Option<&mut OpenSet> {
+        match &mut self.state {
+            State::Log(Log { holds, .. }) | State::InFlight(InFlight { holds }) => {
+                Some(&mut holds.open)
+            }
+            State::Bucket(bucket) => Some(&mut bucket.open),
+            State::Fixed(fixed) => Some(&mut fixed.phase.open),
+            State::Calendar(count) => Some(&mut count.phase.open),
+            State::Empty => None,
+        }
+    }
+
+    /// How long after its last instant a call on its way still takes its place here.
+    fn tail(&self, rule: &Rule) -> Span {
+        match &self.state {
+            State::Log(log) => log.hold(rule),
+            State::InFlight(_) => IN_FLIGHT_TAIL,
+            State::Bucket(_) | State::Fixed(_) | State::Calendar(_) | State::Empty => Span::ZERO,
+        }
     }
 
     /// What the cell looks like, without changing it.

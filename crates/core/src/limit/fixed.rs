@@ -30,9 +30,11 @@ pub(crate) struct Fixed {
 }
 
 impl Fixed {
-    pub(crate) fn refresh(&mut self, rule: &Rule, now: Micros) {
+    pub(crate) fn refresh(&mut self, rule: &Rule, now: Micros) -> u64 {
         let window = window(rule);
+        let mut lapsed = 0;
         for open in self.phase.open.lapsed(now) {
+            lapsed += open.cost;
             // Answered, as far as we will ever know, when its last instant had passed.
             self.phase.used -= open.cost;
             let answered = open.free_at;
@@ -49,6 +51,7 @@ impl Fixed {
             self.phase.used = 0;
             self.phase.late = 0;
         }
+        lapsed
     }
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {

@@ -63,6 +63,14 @@ impl OpenSet {
         }
     }
 
+    /// Nothing more will be heard of this member: it comes back at `free_at` if not earlier.
+    pub(crate) fn shorten(&mut self, id: PermitId, free_at: Micros) {
+        if let Some(open) = self.by_id.get_mut(&id) {
+            open.free_at = open.free_at.min(free_at);
+            self.lapse_from = Some(self.lapse_from.map_or(free_at, |from| from.min(free_at)));
+        }
+    }
+
     /// Takes out every member whose time has come, oldest permit first.
     pub(crate) fn lapsed(&mut self, now: Micros) -> Vec<Open> {
         if self.lapse_from.is_none_or(|from| from > now) {
@@ -134,14 +142,15 @@ impl Holds {
         self.open.cost() + self.done_cost
     }
 
-    /// Gives back what has come free by itself.
-    pub(crate) fn refresh(&mut self, now: Micros) {
+    /// Gives back what has come free by itself. Returns what lapsed without a word.
+    pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
         // A lapsed call was held for its whole window already: it is simply free.
-        self.open.lapsed(now);
+        let lapsed = self.open.lapsed(now).iter().map(|open| open.cost).sum();
         while self.done.front().is_some_and(|slot| slot.free_at <= now) {
             let slot = self.done.pop_front().expect("the front was just seen");
             self.done_cost -= slot.cost;
         }
+        lapsed
     }
 
     /// The call was counted: its slot comes back at `free_at`, rounded up to the grain.

@@ -18,8 +18,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    pub(crate) fn refresh(&mut self, now: Micros) {
-        self.holds.refresh(now);
+    pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
+        self.holds.refresh(now)
     }
 
     pub(crate) fn room(&self, want: Want, now: Micros) -> Result<(), Wait> {

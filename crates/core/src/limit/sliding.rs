@@ -57,8 +57,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn refresh(&mut self, now: Micros) {
-        self.holds.refresh(now);
+    pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
+        self.holds.refresh(now)
     }
 
     /// A high-priority call is about: `low` is paced for one window from now.

@@ -1,19 +1,25 @@
-//! The simulator from outside: the provider over sockets, the TCP fault proxy and the program.
+//! The simulator from outside: what it proves about Tollgate, judged by the provider's own log; and the
+//! provider over sockets, the TCP fault proxy and the program.
 //!
-//! Promises: loopback only, port 0 only. Time is paused or not waited for; a test that needs something
-//! to have happened waits for that, not for a while.
+//! Promises: loopback only, port 0 only. Time is virtual, paused or not waited for; a test that needs
+//! something to have happened waits for that, not for a while.
+
+mod scenario;
+mod proof;
+mod fullness;
+mod order;
 
 #[cfg(feature = "http")]
 mod client;
 #[cfg(feature = "http")]
-mod http_control;
-#[cfg(feature = "http")]
-mod http_faults;
+mod http_styles;
 #[cfg(feature = "http")]
 mod http_limits;
 #[cfg(feature = "http")]
-mod http_styles;
-#[cfg(feature = "cli")]
-mod program;
+mod http_faults;
+#[cfg(feature = "http")]
+mod http_control;
 #[cfg(feature = "http")]
 mod proxy;
+#[cfg(feature = "cli")]
+mod program;
