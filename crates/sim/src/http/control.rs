@@ -11,6 +11,8 @@
 //!
 //! Never: shows a key.
 
+use std::sync::Arc;
+
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
@@ -34,10 +36,10 @@ pub(super) fn is_control(path: &str) -> bool {
 }
 
 /// Answers a request to the control plane.
-pub(super) async fn answer(desk: &Desk, request: Request<Incoming>) -> Response<SimBody> {
+pub(super) async fn answer(desk: &Arc<Desk>, request: Request<Incoming>) -> Response<SimBody> {
     let (head, body) = request.into_parts();
     match (&head.method, head.uri.path()) {
-        (&Method::GET, "/-/report") => report(desk),
+        (&Method::GET, "/-/report") => report(desk).await,
         (&Method::GET, "/-/log") => log(desk),
         (&Method::POST, "/-/reset") => {
             desk.with_book(|book, now| book.reset(now));
@@ -57,12 +59,13 @@ pub(super) async fn answer(desk: &Desk, request: Request<Incoming>) -> Response<
     }
 }
 
-fn report(desk: &Desk) -> Response<SimBody> {
-    plain(
-        200,
-        "application/json",
-        SimBody::whole(desk.report().to_json()),
-    )
+/// Judging a long log takes a while, so it is done beside the provider and not in its place.
+async fn report(desk: &Arc<Desk>) -> Response<SimBody> {
+    let desk = Arc::clone(desk);
+    match tokio::task::spawn_blocking(move || desk.report().to_json()).await {
+        Ok(json) => plain(200, "application/json", SimBody::whole(json)),
+        Err(_) => text(500, "the report was called off; ask again\n".to_owned()),
+    }
 }
 
 fn log(desk: &Desk) -> Response<SimBody> {
