@@ -39,7 +39,7 @@ pub struct Lane {
     /// Up to this much more, drawn anew for each chunk; order is kept.
     pub jitter: Span,
     /// Both sides are reset after so many bytes of this direction, counted per connection since the
-    /// last switch.
+    /// last switch. A reset may overtake bytes that the receiver has not read yet.
     pub cut_after: Option<u64>,
     /// What else happens to them.
     pub flow: Flow,
@@ -180,25 +180,15 @@ async fn relay(
     mut weather: watch::Receiver<Weather>,
 ) {
     let mut connections = JoinSet::new();
-    let mut listener = Some(listener);
+    let mut port = Port::Open(listener);
     let mut opened: u64 = 0;
     loop {
         let refuse = weather.borrow_and_update().refuse;
-        listener = match (listener, refuse) {
-            (Some(listening), true) => {
-                drop(listening);
-                None
-            }
-            // If somebody else took the port meanwhile we stay refused; the next switch tries again.
-            (None, false) => reserve(address)
-                .and_then(|socket| socket.listen(BACKLOG))
-                .ok(),
-            (unchanged, _) => unchanged,
-        };
+        port = port.turn(address, refuse);
         tokio::select! {
             changed = weather.changed() => if changed.is_err() { return },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            client = accept(listener.as_ref()), if connections.len() < CONNECTIONS_MAX => {
+            client = port.accept(), if connections.len() < CONNECTIONS_MAX => {
                 opened += 1;
                 let dice = fastrand::Rng::with_seed(seed.wrapping_add(opened));
                 connections.spawn(connection(client, upstream, dice, weather.clone()));
@@ -207,16 +197,42 @@ async fn relay(
     }
 }
 
-/// The next client; waits for ever while nobody is welcome.
-async fn accept(listener: Option<&TcpListener>) -> TcpStream {
-    let Some(listener) = listener else {
-        return std::future::pending().await;
-    };
-    loop {
-        // A failed accept (client gone already, no descriptors left) concerns that client alone.
-        match listener.accept().await {
-            Ok((stream, _)) => return stream,
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+/// The port of the relay.
+enum Port {
+    Open(TcpListener),
+    /// Kept from others while nobody is welcome; without a socket if somebody took it all the same.
+    Shut(Option<TcpSocket>),
+}
+
+impl Port {
+    /// Opens or shuts it. If it cannot be opened it stays shut until the next switch tries again.
+    fn turn(self, address: SocketAddr, refuse: bool) -> Port {
+        match (self, refuse) {
+            (Port::Open(listener), true) => {
+                drop(listener);
+                Port::Shut(reserve(address).ok())
+            }
+            (Port::Shut(reserved), false) => {
+                let socket = reserved.map_or_else(|| reserve(address), Ok);
+                socket
+                    .and_then(|socket| socket.listen(BACKLOG))
+                    .map_or(Port::Shut(None), Port::Open)
+            }
+            (unchanged @ Port::Open(_), false) | (unchanged @ Port::Shut(_), true) => unchanged,
+        }
+    }
+
+    /// The next client; waits for ever while nobody is welcome.
+    async fn accept(&self) -> TcpStream {
+        let Port::Open(listener) = self else {
+            return std::future::pending().await;
+        };
+        loop {
+            // A failed accept (client gone already, no descriptors left) concerns that client alone.
+            match listener.accept().await {
+                Ok((stream, _)) => return stream,
+                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+            }
         }
     }
 }

@@ -27,7 +27,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::fault::{BadFault, PlanFull, Planned};
 use crate::judge::Judge;
 
 pub mod settings;
@@ -46,8 +45,8 @@ mod answer;
 mod control;
 mod serve;
 
-pub use asked::CALL_ID_BYTES_MAX;
-pub use book::{ARRIVALS_MAX, LOG_LINES_MAX, SCOPES_MAX};
+pub use asked::{CALL_ID_BYTES_MAX, NAME_CHARS_MAX};
+pub use book::{ARRIVALS_MAX, FaultError, LOG_LINES_MAX, SCOPES_MAX};
 pub use report::Report;
 pub use serve::{CONNECTIONS_MAX, GRACE};
 pub use settings::{KeyPlace, Settings};
@@ -68,20 +67,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// The settings plan too many faults.
+    /// The settings plan too many faults, or one about a rule that is not there.
     #[error(transparent)]
-    Faults(#[from] PlanFull),
-}
-
-/// Why a fault was not planned.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FaultError {
-    /// It could not be read.
-    #[error(transparent)]
-    Bad(#[from] BadFault),
-    /// There is no room for it.
-    #[error(transparent)]
-    Full(#[from] PlanFull),
+    Faults(#[from] FaultError),
 }
 
 /// A running provider.
@@ -98,7 +86,7 @@ impl SimProvider {
     /// Opens the ports and begins to serve.
     ///
     /// # Errors
-    /// If an address cannot be opened or the settings plan too many faults.
+    /// If an address cannot be opened or the faults cannot be planned.
     pub async fn start(settings: Settings) -> Result<SimProvider, StartError> {
         let (listener, address) = listen(settings.listen).await?;
         let control = match settings.control {
@@ -143,15 +131,16 @@ impl SimProvider {
     /// Plans a fault, written as `outage now 503`.
     ///
     /// # Errors
-    /// If it cannot be read or the plan is full.
+    /// If it cannot be read, names a rule that is not there, or the plan is full.
     pub fn fault(&self, line: &str) -> Result<(), FaultError> {
-        let planned: Planned = line.parse::<Planned>()?;
-        Ok(self.desk.plan(planned)?)
+        let planned = line.parse()?;
+        self.desk.with_book(|book, now| book.plan(&[planned], now))
     }
 
     /// Forgets every fault.
     pub fn clear_faults(&self) {
-        self.desk.with_book(|book, now| book.clear_faults(now));
+        let cleared = self.desk.with_book(|book, now| book.replan(&[], now));
+        cleared.expect("a list without faults always has room");
     }
 
     /// Forgets what was counted and logged; faults stay.

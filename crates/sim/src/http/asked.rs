@@ -25,6 +25,10 @@ use super::settings::{KeyPlace, Settings};
 /// Longest call id that is kept; UUIDs have 36 characters, trace ids 55. A longer one is no id.
 pub const CALL_ID_BYTES_MAX: usize = 128;
 
+/// Characters kept of a path, an entity and a key. The log holds 10 000 paths, so 2.5 MB; names that
+/// differ only beyond this are one.
+pub const NAME_CHARS_MAX: usize = 256;
+
 /// What one request asks.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -61,12 +65,7 @@ impl fmt::Debug for ScopeKey {
 impl Asked {
     pub(crate) fn read(head: &Parts, settings: &Settings) -> Asked {
         let path = head.uri.path();
-        let entity = path
-            .trim_start_matches('/')
-            .split('/')
-            .next()
-            .unwrap_or("")
-            .to_owned();
+        let entity = short(path.trim_start_matches('/').split('/').next().unwrap_or(""));
         let scope = ScopeKey {
             entity: settings.per_entity.then(|| entity.clone()),
             key: settings.key.as_ref().map(|place| key(head, place)),
@@ -75,7 +74,7 @@ impl Asked {
         Asked {
             scope,
             entity,
-            path: path.to_owned(),
+            path: short(path),
             head_only: head.method == Method::HEAD,
             call: call.filter(|id| !id.is_empty()).map(str::to_owned),
             submitted: header(head, "x-submitted-at").and_then(epoch),
@@ -101,7 +100,11 @@ fn key(head: &Parts, place: &KeyPlace) -> String {
                 .map(|(_, v)| v)
         }
     };
-    found.unwrap_or("").to_owned()
+    short(found.unwrap_or(""))
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(NAME_CHARS_MAX).collect()
 }
 
 fn priority(text: Option<&str>) -> Priority {
@@ -182,6 +185,16 @@ mod tests {
         assert_eq!(
             read(&Settings::default(), "/", &[("X-Call-Id", &long)]).call,
             None
+        );
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        let path = format!("/{}", "x".repeat(2 * NAME_CHARS_MAX));
+        let asked = read(&Settings::default(), &path, &[]);
+        assert_eq!(
+            (asked.path.len(), asked.entity.len()),
+            (NAME_CHARS_MAX, NAME_CHARS_MAX)
         );
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tollgate_core::time::{Micros, Wall};
 
-use crate::fault::{Fate, Plan, PlanFull, Planned, Strike};
+use crate::fault::{BadFault, Fate, Fault, Plan, PlanFull, Planned, Strike};
 use crate::rule::{CallId, RuleSpec};
 
 use super::asked::{Asked, ScopeKey};
@@ -31,10 +31,33 @@ pub const LOG_LINES_MAX: usize = 10_000;
 /// Changes of limits remembered for the report; a scenario has a handful.
 const CHANGES_MAX: usize = 1_000;
 
+/// Why a fault was not planned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FaultError {
+    /// It could not be read.
+    #[error(transparent)]
+    Bad(#[from] BadFault),
+    /// There is no room for it.
+    #[error(transparent)]
+    Full(#[from] PlanFull),
+    /// It is about a rule that the provider does not have.
+    #[error("fault `{fault}`: there is no rule {rule}; there are {rules}, counted from 0")]
+    NoRule {
+        /// The fault.
+        fault: Planned,
+        /// The rule it names.
+        rule: usize,
+        /// How many there are.
+        rules: usize,
+    },
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Book {
     specs: Vec<RuleSpec>,
+    /// Counts resets: what was counted before the last one is no longer known here.
+    edition: u64,
     plan: Plan,
     /// What each rule enforces now.
     limits: Vec<u64>,
@@ -93,6 +116,7 @@ pub(crate) struct Counted {
 /// Names a counted request until it is finished.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
+    edition: u64,
     scope: ScopeKey,
     attempt: CallId,
     accepted: bool,
@@ -103,6 +127,7 @@ impl Book {
         Book {
             limits: specs.iter().map(|spec| spec.counting.limit()).collect(),
             specs,
+            edition: 0,
             plan: Plan::default(),
             changes: Vec::new(),
             caught_up: start,
@@ -136,6 +161,7 @@ impl Book {
         self.tally.struck += usize::from(strike != Strike::default());
         self.write_line(asked, name, accepted, strike.fate, now);
         let ticket = Ticket {
+            edition: self.edition,
             scope: key,
             attempt,
             accepted,
@@ -151,17 +177,14 @@ impl Book {
 
     /// The provider is done with a request; `whole` if its answer was handed over to the end.
     pub(crate) fn finish(&mut self, ticket: &Ticket, whole: bool, now: Reading) {
+        if ticket.edition != self.edition {
+            return;
+        }
         self.tally.in_flight = self.tally.in_flight.saturating_sub(1);
         self.tally.answered += usize::from(whole);
-        // Gone only if the book was reset in the meantime.
-        let Some(scope) = self
-            .scopes
-            .get_mut(&ticket.scope)
-            .filter(|_| ticket.accepted)
-        else {
-            return;
-        };
-        scope.finish(ticket.attempt, now);
+        if ticket.accepted {
+            self.scope(&ticket.scope).finish(ticket.attempt, now);
+        }
     }
 
     /// Whether bytes that arrive now may be met with a reset.
@@ -174,17 +197,15 @@ impl Book {
         self.plan.refuses_to_read(now.since_start)
     }
 
-    /// Plans a fault.
-    pub(crate) fn plan(&mut self, planned: Planned, now: Reading) -> Result<(), PlanFull> {
-        self.catch_up(now);
-        self.plan.add(planned, now.since_start)
+    /// Plans all of these faults or none.
+    pub(crate) fn plan(&mut self, faults: &[Planned], now: Reading) -> Result<(), FaultError> {
+        self.plan_upon(self.plan.clone(), faults, now)
     }
 
-    /// Forgets every fault; limits are back at what the settings say.
-    pub(crate) fn clear_faults(&mut self, now: Reading) {
-        self.catch_up(now);
-        self.plan.clear();
-        self.catch_up(now);
+    /// The same in place of everything planned so far; without faults, limits are back at what the
+    /// settings say.
+    pub(crate) fn replan(&mut self, faults: &[Planned], now: Reading) -> Result<(), FaultError> {
+        self.plan_upon(Plan::default(), faults, now)
     }
 
     /// Forgets what was counted and logged; faults stay, time goes on.
@@ -192,6 +213,7 @@ impl Book {
         let plan = std::mem::take(&mut self.plan);
         *self = Book {
             plan,
+            edition: self.edition + 1,
             ..Book::new(std::mem::take(&mut self.specs), now)
         };
         self.catch_up(now);
@@ -207,6 +229,11 @@ impl Book {
 
     pub(crate) fn specs(&self) -> &[RuleSpec] {
         &self.specs
+    }
+
+    /// What each rule enforces now.
+    pub(crate) fn limits(&self) -> &[u64] {
+        &self.limits
     }
 
     pub(crate) fn changes(&self) -> &[Change] {
@@ -227,6 +254,37 @@ impl Book {
 
     pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter()
+    }
+
+    fn plan_upon(
+        &mut self,
+        mut plan: Plan,
+        faults: &[Planned],
+        now: Reading,
+    ) -> Result<(), FaultError> {
+        for fault in faults {
+            self.check_rule(*fault)?;
+            plan.add(*fault, now.since_start)?;
+        }
+        // Up to now the old plan holds, from now on the new one.
+        self.catch_up(now);
+        self.plan = plan;
+        self.catch_up(now);
+        Ok(())
+    }
+
+    fn check_rule(&self, planned: Planned) -> Result<(), FaultError> {
+        let rules = self.specs.len();
+        match planned.fault {
+            Fault::Limit { rule, .. } | Fault::Tell { rule, .. } if rule >= rules => {
+                Err(FaultError::NoRule {
+                    fault: planned,
+                    rule,
+                    rules,
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Brings every limit to what the plan says for `now`, passing each planned change at its instant.

@@ -3,8 +3,9 @@
 use tollgate_core::time::{Micros, Span, Wall};
 
 use super::asked::{Asked, ScopeKey};
-use super::book::{Book, LOG_LINES_MAX, SCOPES_MAX};
+use super::book::{Book, FaultError, LOG_LINES_MAX, SCOPES_MAX};
 use super::clock::Reading;
+use crate::fault::{FAULTS_MAX, PlanFull, Planned, Strike};
 use crate::judge::Priority;
 use crate::rule::{Cost, RuleSpec};
 
@@ -21,10 +22,11 @@ fn at(secs: u64) -> Reading {
 
 fn book(rules: &str, faults: &[&str]) -> Book {
     let mut book = Book::new(RuleSpec::parse_all(rules).expect("rules"), at(0));
-    for line in faults {
-        book.plan(line.parse().expect("a fault"), at(0))
-            .expect("room");
-    }
+    let faults: Vec<Planned> = faults
+        .iter()
+        .map(|line| line.parse().expect("a fault"))
+        .collect();
+    book.plan(&faults, at(0)).expect("room");
     book
 }
 
@@ -71,7 +73,7 @@ fn cleared_faults_give_the_limit_back_and_a_reset_keeps_the_changed_one() {
     assert_eq!(accepted(&mut book, 5, at(0)), 1);
     book.reset(at(1));
     assert_eq!(accepted(&mut book, 5, at(1)), 1);
-    book.clear_faults(at(2));
+    book.replan(&[], at(2)).expect("room");
     assert_eq!(accepted(&mut book, 5, at(2)), 3);
 }
 
@@ -104,4 +106,40 @@ fn the_log_keeps_the_newest_lines() {
         book.lines().all(|line| !line.accepted),
         "the first line, the accepted one, is gone"
     );
+}
+
+#[test]
+fn a_call_from_before_a_reset_frees_no_place_after_it() {
+    let mut book = book("in-flight 1", &[]);
+    let old = book.count(&asked(None), at(0)).ticket;
+    book.reset(at(1));
+    assert_eq!(accepted(&mut book, 1, at(1)), 1);
+    book.finish(&old, true, at(2));
+    assert_eq!(accepted(&mut book, 1, at(2)), 0);
+    assert_eq!(book.tally().answered, 0);
+}
+
+#[test]
+fn a_list_of_faults_is_planned_whole_or_not_at_all() {
+    let mut book = book("fixed 9/1d", &[]);
+    let hang: Planned = "hang now".parse().expect("a fault");
+    assert_eq!(
+        book.plan(&[hang; FAULTS_MAX + 1], at(0)),
+        Err(PlanFull.into())
+    );
+    let stranger: Planned = "limit 1 to 3 now".parse().expect("a fault");
+    let error = book
+        .plan(&[hang, stranger], at(0))
+        .expect_err("one rule only");
+    let expected = "fault `limit 1 to 3 now`: there is no rule 1; there are 1, counted from 0";
+    assert_eq!(error.to_string(), expected);
+    assert!(matches!(
+        error,
+        FaultError::NoRule {
+            rule: 1,
+            rules: 1,
+            ..
+        }
+    ));
+    assert_eq!(book.count(&asked(None), at(0)).strike, Strike::default());
 }

@@ -7,7 +7,7 @@
 //! POST /-/fault     one fault per line (`outage now 503`), or `clear`
 //! ```
 //!
-//! Promises: never delayed, counted or spoilt; a body of faults is taken whole or not at all.
+//! Promises: never delayed, counted or spoilt; a list of faults is planned whole or not at all.
 //!
 //! Never: shows a key.
 
@@ -115,14 +115,14 @@ fn plan(desk: &Desk, orders: &str) -> Result<usize, String> {
         .map(|line| line.parse().map_err(|bad| format!("{bad}")));
     let planned: Vec<Planned> = read.collect::<Result<_, String>>()?;
     desk.with_book(|book, now| {
-        if !clear.is_empty() {
-            book.clear_faults(now);
+        if clear.is_empty() {
+            book.plan(&planned, now)
+        } else {
+            book.replan(&planned, now)
         }
-        for fault in &planned {
-            book.plan(*fault, now).map_err(|full| full.to_string())?;
-        }
-        Ok(planned.len())
     })
+    .map_err(|problem| problem.to_string())?;
+    Ok(planned.len())
 }
 
 fn text(status: u16, text: String) -> Response<SimBody> {

@@ -12,11 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tollgate_core::time::Span;
 
-use crate::fault::{PlanFull, Planned};
 use crate::latency::Delay;
 
 use super::asked::Asked;
-use super::book::{Book, Counted, Ticket};
+use super::book::{Book, Counted, FaultError, Ticket};
 use super::clock::{Clock, Reading};
 use super::report::{Report, ReportInput};
 use super::settings::Settings;
@@ -49,12 +48,10 @@ impl Desk {
     pub(crate) fn open(
         settings: Settings,
         stopping: watch::Receiver<bool>,
-    ) -> Result<Desk, PlanFull> {
+    ) -> Result<Desk, FaultError> {
         let clock = Clock::start();
         let mut book = Book::new(settings.rules.clone(), clock.now());
-        for planned in &settings.faults {
-            book.plan(*planned, clock.now())?;
-        }
+        book.plan(&settings.faults, clock.now())?;
         let dice = Mutex::new(fastrand::Rng::with_seed(settings.seed));
         let book = Mutex::new(book);
         Ok(Desk {
@@ -90,11 +87,6 @@ impl Desk {
                 whole: false,
             },
         )
-    }
-
-    /// Plans a fault.
-    pub(crate) fn plan(&self, planned: Planned) -> Result<(), PlanFull> {
-        self.with_book(|book, now| book.plan(planned, now))
     }
 
     /// The judgement so far. Copies the log under the lock and judges outside it, so that looking does

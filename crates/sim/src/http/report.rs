@@ -124,6 +124,7 @@ pub struct WaitReport {
 #[derive(Debug)]
 pub(crate) struct ReportInput {
     specs: Vec<RuleSpec>,
+    limits: Vec<u64>,
     changes: Vec<Change>,
     judged: Vec<Judged>,
     names: HashMap<CallId, String>,
@@ -136,6 +137,7 @@ impl ReportInput {
     pub(crate) fn take(book: &Book, now: Reading, on_the_way: usize) -> ReportInput {
         ReportInput {
             specs: book.specs().to_vec(),
+            limits: book.limits().to_vec(),
             changes: book.changes().to_vec(),
             judged: book.judged(),
             names: book.call_names(),
@@ -199,7 +201,7 @@ impl ScopeReport {
             accepted: judge.accepted(),
             violations: judge.violations(),
             rules: rules
-                .map(|(index, spec)| rule(index, spec, judged, &input.changes))
+                .map(|(index, spec)| rule(index, spec, judged, input))
                 .collect(),
             waits: WaitsReport {
                 high: waits(Priority::High),
@@ -221,8 +223,9 @@ impl From<Waits> for WaitReport {
     }
 }
 
-fn rule(index: usize, spec: &RuleSpec, judged: &Judged, changes: &[Change]) -> RuleReport {
-    let changes: Vec<&Change> = changes
+fn rule(index: usize, spec: &RuleSpec, judged: &Judged, input: &ReportInput) -> RuleReport {
+    let changes: Vec<&Change> = input
+        .changes
         .iter()
         .filter(|change| change.rule == index)
         .collect();
@@ -233,9 +236,7 @@ fn rule(index: usize, spec: &RuleSpec, judged: &Judged, changes: &[Change]) -> R
     };
     RuleReport {
         rule: spec.to_string(),
-        limit: changes
-            .last()
-            .map_or(spec.counting.limit(), |change| change.limit),
+        limit: input.limits.get(index).copied().unwrap_or_default(),
         most_arrived: most(Which::Arrived),
         most_accepted: most(Which::Accepted).unwrap_or(judged.in_flight_most),
         quota: quota(spec, &judged.judge, &changes),

@@ -5,17 +5,22 @@
 //!
 //! Never: knows what a request is about.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::answer::answer;
+use super::body::SimBody;
+use super::control;
 use super::desk::Desk;
 use super::wire::{Doorman, Orders, Wire};
 
@@ -77,7 +82,8 @@ async fn connection(stream: TcpStream, desk: Arc<Desk>, door: Door) {
             door,
         },
     );
-    let service = service_fn(|request| answer(Arc::clone(&desk), Arc::clone(&orders), request));
+    let service =
+        service_fn(|request| serve(Arc::clone(&desk), Arc::clone(&orders), door, request));
     let mut conn = std::pin::pin!(
         http1::Builder::new()
             .auto_date_header(false)
@@ -93,6 +99,19 @@ async fn connection(stream: TcpStream, desk: Arc<Desk>, door: Door) {
     tokio::select! {
         _ = conn => {}
         () = orders.hung_up() => {}
+    }
+}
+
+/// Behind the control door there is nothing but the control plane.
+async fn serve(
+    desk: Arc<Desk>,
+    orders: Arc<Orders>,
+    door: Door,
+    request: Request<Incoming>,
+) -> Result<Response<SimBody>, Infallible> {
+    match door {
+        Door::Clients => answer(desk, orders, request).await,
+        Door::Control => Ok(control::answer(&desk, request).await),
     }
 }
 

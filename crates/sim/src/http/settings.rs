@@ -92,6 +92,30 @@ impl Settings {
         Settings { style, ..self }
     }
 
+    /// Takes its time this way.
+    #[must_use]
+    pub fn latency(self, latency: Latency) -> Settings {
+        Settings { latency, ..self }
+    }
+
+    /// Gives every first path segment limits of its own.
+    #[must_use]
+    pub fn per_entity(self) -> Settings {
+        Settings {
+            per_entity: true,
+            ..self
+        }
+    }
+
+    /// Gives every key limits of its own.
+    #[must_use]
+    pub fn per_key(self, place: KeyPlace) -> Settings {
+        Settings {
+            key: Some(place),
+            ..self
+        }
+    }
+
     /// Plans a fault, written as `outage 8s..11s 503`.
     ///
     /// # Errors

@@ -162,7 +162,8 @@ impl Style {
     #[must_use]
     pub fn refusal(self, facts: &Facts<'_>) -> Told {
         let mut told = self.always(facts);
-        let wait = facts.binding().reset;
+        // A refusal that cannot tell how long never says "now".
+        let wait = facts.binding().reset.max(Span(1));
         let body = match self {
             Style::RetryAfter | Style::RetryAfterDate | Style::Bare | Style::XRateLimit => {
                 json!({"error": "rate limit exceeded"})

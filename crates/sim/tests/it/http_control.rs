@@ -184,6 +184,7 @@ async fn a_control_address_of_its_own_answers_while_every_connection_is_reset() 
     get(provider.address(), "/-/report")
         .await
         .expect_err("the clients' door resets");
+    assert_eq!(get(control, "/").await.expect("an answer").status, 404);
     post(control, "/-/fault", "clear").await.expect("an answer");
     assert_eq!(
         get(provider.address(), "/")
