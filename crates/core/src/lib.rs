@@ -15,5 +15,13 @@ pub mod scope;
 pub mod turn;
 pub mod table;
 pub mod gate;
+pub mod ratio;
+pub mod problem;
+pub mod backoff;
+pub mod retry;
+pub mod health;
+pub mod cooldown;
+pub mod degrade;
+pub mod alert;
 #[cfg(test)]
 mod drive;
