@@ -23,5 +23,8 @@ pub mod health;
 pub mod cooldown;
 pub mod degrade;
 pub mod alert;
+pub mod domain;
+pub mod entity;
+pub mod feedback;
 #[cfg(test)]
 mod drive;

@@ -8,12 +8,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate_core::time::Span;
+
+use crate::real_time;
 
 mod pump;
 pub mod text;
@@ -26,7 +27,7 @@ pub const CONNECTIONS_MAX: usize = 1_024;
 pub const QUEUE_CHUNKS: usize = 64;
 
 /// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+const ACCEPT_PAUSE: Span = Span::from_millis(10);
 
 /// Kernel queue of connections not yet accepted.
 const BACKLOG: u32 = 1_024;
@@ -231,7 +232,7 @@ impl Port {
             // A failed accept (client gone already, no descriptors left) concerns that client alone.
             match listener.accept().await {
                 Ok((stream, _)) => return stream,
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                Err(_) => real_time::after(ACCEPT_PAUSE).await,
             }
         }
     }

@@ -8,10 +8,11 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tollgate_core::time::Span;
 
 use super::{Flow, Lane, QUEUE_CHUNKS, Weather};
+use crate::real_time;
 
 /// One read at most.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -50,7 +51,7 @@ async fn read(
         chunk.truncate(n);
         let Lane { delay, jitter, .. } = lane(&weather.borrow());
         let extra = Span(dice.u64(0..=jitter.0));
-        let due = now() + (delay + extra).into();
+        let due = real_time::now() + (delay + extra).into();
         // The writer is gone only when this direction has ended; then nobody waits for the chunk.
         if queue.send((due, chunk)).await.is_err() || n == 0 {
             return Ok(());
@@ -84,7 +85,7 @@ async fn write(
         let Some((at, chunk)) = next else {
             return Ok(());
         };
-        sleep_until(at).await;
+        real_time::at(at).await;
         let flowing = weather
             .wait_for(|weather| lane(weather).flow != Flow::Stall)
             .await;
@@ -145,12 +146,4 @@ impl Exit<'_> {
             Some(_) | None => Ok(()),
         }
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the relay's edge: delays are measured here"
-)]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -11,10 +11,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use tokio::time::Sleep;
 use tollgate_core::time::Span;
 
 use crate::fault::BodyFault;
+use crate::real_time;
 
 use super::desk::InFlight;
 
@@ -75,7 +76,7 @@ impl SimBody {
                 }
             }
         };
-        let pause = (wait > Span::ZERO).then(|| Box::pin(sleep(wait.into())));
+        let pause = (wait > Span::ZERO).then(|| Box::pin(real_time::after(wait)));
         SimBody {
             shape,
             pause,
@@ -102,7 +103,7 @@ impl Body for SimBody {
             Shape::Drip { rest, gap } => {
                 let byte = rest.split_to(rest.len().min(1));
                 if !rest.is_empty() {
-                    this.pause = Some(Box::pin(sleep((*gap).into())));
+                    this.pause = Some(Box::pin(real_time::after(*gap)));
                     return Poll::Ready(Some(Ok(Frame::data(byte))));
                 }
                 byte

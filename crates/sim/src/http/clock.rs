@@ -1,15 +1,15 @@
-//! The one place of the HTTP provider that reads a clock.
+//! The provider's clock: time since its start, and its calendar.
 //!
 //! Promises: both readings come from one steady clock and so never disagree: the calendar is read once
 //! at the start and then only carried forward, so a step of the host's wall clock never moves a window
-//! edge in the middle of a judgement. Follows tokio's paused time in tests.
+//! edge in the middle of a judgement.
 //!
 //! Never: used by the pure half of the crate.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use tokio::time::Instant;
 use tollgate_core::time::{Micros, Span, Wall};
+
+use crate::real_time;
 
 /// The provider's clock.
 #[derive(Clone, Copy, Debug)]
@@ -28,26 +28,15 @@ pub(crate) struct Reading {
 }
 
 impl Clock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the provider's edge: its clock starts here"
-    )]
     pub(crate) fn start() -> Clock {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         Clock {
-            start: Instant::now(),
-            start_wall: Wall(Span::from(since_epoch).0),
+            start: real_time::now(),
+            start_wall: real_time::calendar(),
         }
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the provider's edge: its clock is read here"
-    )]
     pub(crate) fn now(&self) -> Reading {
-        let passed = Span::from(Instant::now().saturating_duration_since(self.start));
+        let passed = Span::from(real_time::now().saturating_duration_since(self.start));
         Reading {
             since_start: Micros(0) + passed,
             wall: self.start_wall + passed,

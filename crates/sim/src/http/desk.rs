@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tollgate_core::time::Span;
 
 use crate::latency::Delay;
+use crate::real_time;
 
 use super::asked::Asked;
 use super::book::{Book, Counted, FaultError, Ticket};
@@ -115,7 +116,7 @@ impl Desk {
             return true;
         }
         tokio::select! {
-            () = tokio::time::sleep(span.into()) => true,
+            () = real_time::after(span) => true,
             () = self.stopped() => false,
         }
     }

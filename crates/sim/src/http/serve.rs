@@ -17,6 +17,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tollgate_core::time::Span;
+
+use crate::real_time;
 
 use super::answer::answer;
 use super::body::SimBody;
@@ -32,7 +35,7 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 pub const GRACE: Duration = Duration::from_millis(500);
 
 /// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+const ACCEPT_PAUSE: Span = Span::from_millis(10);
 
 /// Largest request head: room for long query strings, well above what clients send.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -58,7 +61,7 @@ pub(super) async fn accept(listener: TcpListener, desk: Arc<Desk>, door: Door) {
                     connections.spawn(connection(stream, Arc::clone(&desk), door));
                 }
                 // Client gone already, or no descriptors left: give others the time to end.
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                Err(_) => real_time::after(ACCEPT_PAUSE).await,
             }
         }
     }
