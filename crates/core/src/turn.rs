@@ -79,7 +79,7 @@ enum Place {
 }
 
 fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
-    if let Some(why) = hopeless(&ask.terms) {
+    if let Some(why) = hopeless(ask) {
         return Verdict::Never(why);
     }
     match longest_wait(cells, now, ask, batch) {
@@ -115,10 +115,10 @@ fn first_named(terms: &Terms, cell: CellId) -> Option<usize> {
 }
 
 /// A cost above what the limit ever has for this ask can never be granted.
-fn hopeless(terms: &Terms) -> Option<Why> {
-    terms.iter().enumerate().find_map(|(index, term)| {
-        let most = term.rule.most().saturating_sub(term.leave);
-        let too_costly = cost_in(terms, term.cell) > most && !term.rule.is_shadow();
+fn hopeless(ask: &Ask) -> Option<Why> {
+    ask.terms.iter().enumerate().find_map(|(index, term)| {
+        let most = term.rule.most().saturating_sub(term.leaves(ask.priority));
+        let too_costly = cost_in(&ask.terms, term.cell) > most && !term.rule.is_shadow();
         too_costly.then_some(Why::TooCostly { term: index, most })
     })
 }
@@ -150,7 +150,8 @@ fn longest_wait(
         cell.refresh(&term.rule, now);
         cell.publish(ask.id.owner, &term.rule, now.at);
         let cost = cost_in(&ask.terms, term.cell);
-        let room = cell.room(&term.rule, cost, term.leave, ask.priority, now);
+        let leave = term.leaves(ask.priority);
+        let room = cell.room(&term.rule, cost, leave, ask.priority, now);
         if term.rule.is_shadow() || cost == 0 {
             continue;
         }
