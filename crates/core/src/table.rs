@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::ask::{CellId, ScopeId};
-use crate::limit::{Cell, Damaged};
+use crate::limit::{Cell, Damaged, Rule, View};
 use crate::scope::{Scope, ScopeView};
-use crate::time::{Micros, Span};
+use crate::time::{Micros, Now, Span};
 use crate::turn::Cells;
 
 /// Cells and scopes by their ids.
@@ -37,6 +37,15 @@ impl Table {
     #[must_use]
     pub fn get(&self, id: CellId) -> Option<&Cell> {
         self.cells.get(&id)
+    }
+
+    /// What a limit looks like; one that was never used has everything left.
+    #[must_use]
+    pub fn look(&self, id: CellId, rule: &Rule, now: Now) -> View {
+        self.cells.get(&id).map_or_else(
+            || Cell::default().look(rule, now),
+            |cell| cell.look(rule, now),
+        )
     }
 
     /// The scope as it stands; one that was never closed is open.
@@ -99,7 +108,7 @@ impl Table {
     ) -> Vec<(CellId, Damaged)> {
         let mut damaged = Vec::new();
         for (id, bytes) in snapshot {
-            match Cell::from_bytes(bytes, now - elapsed) {
+            match Cell::from_bytes_after(bytes, now, elapsed) {
                 Ok(cell) => {
                     self.cells.insert(*id, cell);
                 }

@@ -7,13 +7,9 @@
 
 use crate::ask::{On, PermitId};
 use crate::limit::holds::{Holds, Open};
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{ASK_AGAIN, Grant, Wait, Want};
 use crate::limit::rule::IN_FLIGHT_TAIL;
 use crate::time::{Micros, Span};
-
-/// When nothing of ours runs and there is still no room, strangers run or the provider told a lower
-/// limit. Neither has a known end: look again after this.
-const LOOK_AGAIN: Span = Span::from_secs(1);
 
 /// The calls that run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,17 +24,17 @@ impl InFlight {
 
     pub(crate) fn room(&self, want: Want, now: Micros) -> Result<(), Wait> {
         let held = self.holds.held();
-        if held + want.cost <= want.room {
+        let wanted = held.saturating_add(want.cost);
+        if wanted <= want.room {
             return Ok(());
         }
         if held == 0 {
             return Err(Wait {
-                after: LOOK_AGAIN,
+                after: ASK_AGAIN,
                 on: On::Event,
             });
         }
-        let need = (held + want.cost - want.room).min(held);
-        Err(self.holds.wait_for(need, now))
+        Err(self.holds.wait_for((wanted - want.room).min(held), now))
     }
 
     pub(crate) fn take(&mut self, grant: Grant) {

@@ -13,10 +13,10 @@
 //! Never: frees by the send time (unless the rule says `hold_until: send`), and never forgets a
 //! rung when the limit's number changes.
 
-use crate::ask::{On, PermitId, Priority};
+use crate::ask::{On, Priority};
 use crate::limit::holds::{Holds, Open};
 use crate::limit::paced;
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::rule::{Rule, SLOTS_EXACT};
 use crate::time::{Micros, Span};
 
@@ -68,8 +68,9 @@ impl Log {
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
         let held = self.holds.held();
-        if held + want.cost > want.room {
-            let need = held + want.cost - want.room;
+        let wanted = held.saturating_add(want.cost);
+        if wanted > want.room {
+            let need = wanted - want.room;
             return Err(if need > held {
                 // Strangers hold it, or a limit that was just lowered: one window decides.
                 Wait {
@@ -87,8 +88,9 @@ impl Log {
     }
 
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
-        if self.is_spaced(rule) {
-            self.due = paced::next_due(self.due, self.gap(rule, grant.limit), grant.at);
+        if self.is_spaced(rule) && grant.cost > 0 {
+            let gap = self.gap(rule, grant.limit);
+            self.due = paced::next_due(self.due, gap, grant.cost, grant.at);
         }
         self.last = grant.at;
         if rule.holds_until_send() {
@@ -105,21 +107,16 @@ impl Log {
         }
     }
 
-    /// The call had been counted by `at`.
-    pub(crate) fn settle(
-        &mut self,
-        rule: &Rule,
-        id: PermitId,
-        cost: u64,
-        at: Micros,
-        limit: u64,
-    ) -> bool {
+    /// The call had been counted by then.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, limit: u64) -> bool {
+        let Settled { id, cost, at, .. } = settled;
         let free_at = at + rule.lag() + self.hold(rule);
-        let settled = self.holds.settle(id, cost, free_at, self.grain(rule));
-        if settled && self.is_spaced(rule) && limit <= paced::ONE_AT_A_TIME {
-            self.due = self.due.max(at + self.gap(rule, limit));
+        let known = self.holds.settle(id, cost, free_at, self.grain(rule));
+        if known && cost > 0 && self.is_spaced(rule) && limit <= paced::ONE_AT_A_TIME {
+            let gap = self.gap(rule, limit).scale_up(cost, 1);
+            self.due = self.due.max(at + gap);
         }
-        settled
+        known
     }
 
     /// The provider refused a call that was granted at `granted`, although the log had room.
@@ -180,8 +177,8 @@ impl Log {
         let mut free = free;
         let mut gap = 0;
         for (back_at, cost) in self.holds.come_back(self.hold(rule)) {
-            gap = gap.max(back_at.since(self.last).0 / (free + 1));
-            free += cost;
+            gap = gap.max(back_at.since(self.last).0 / free.saturating_add(1));
+            free = free.saturating_add(cost);
         }
         self.last + Span(gap)
     }

@@ -358,7 +358,6 @@ fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
     let mut drive = Drive::new();
     for (old, new) in [
         (sliding(35, s(60)), sliding(40, s(60))),
-        (bucket(35, s(60), 35), bucket(40, s(60), 40)),
         (
             Rule::fixed(35, s(60)).unwrap(),
             Rule::fixed(40, s(60)).unwrap(),
@@ -375,6 +374,25 @@ fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
         assert_eq!(drive.look(&old).remaining, 0);
         drive = Drive::new();
     }
+}
+
+/// Symptom: five calls too many right after 35 → 40. Cause: a provider's bucket that grows keeps its
+/// level, and ours was fuller by the difference at once.
+#[test]
+fn a_bucket_that_grows_or_shrinks_keeps_its_level() {
+    let mut drive = Drive::new();
+    let (small, large) = (bucket(35, s(60), 35), bucket(40, s(60), 40));
+    let permits = drive.take_all(&small);
+    drive.arrive_all(&permits[..30]);
+    for permit in &permits[30..] {
+        drive.settle(permit, Outcome::Unsent);
+    }
+    assert_eq!(drive.take_all(&large).len(), 5, "none more than there were");
+    drive = Drive::new();
+    let permits = drive.take_all(&large);
+    drive.arrive_all(&permits);
+    drive.pass(s(15));
+    assert_eq!(drive.take_all(&small).len(), 10, "none less either");
 }
 
 #[test]
@@ -524,7 +542,7 @@ fn idle_cells_are_swept_and_busy_ones_are_not() {
         drive.arrive_all(&permits);
         drive.table.sweep(drive.now.at, 10);
         assert_eq!(drive.table.len(), 1);
-        drive.pass(s(35 + 20 + 1));
+        drive.pass(s(60));
         drive.table.sweep(drive.now.at, 10);
         assert!(drive.table.is_empty(), "{rule}");
     }

@@ -273,8 +273,8 @@ fn news_that_leave_more_wake_those_who_wait() {
     let mut drive = Drive::new();
     let rule = sliding(10, s(10));
     let first = drive.try_one(&rule).unwrap();
+    drive.read(&first, false, said(1));
     let second = drive.try_one(&rule).unwrap();
-    drive.read(&first, false, said(0));
     drive.wait(&rule);
     let turn = drive.read(&second, false, said(8));
     assert_eq!(turn.freed.len(), 1);

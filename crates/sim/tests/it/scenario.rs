@@ -19,7 +19,7 @@ use tollgate_sim::world::{Call, Faults, NodeId, Setup, World};
 
 /// The same cases on every machine. A longer run takes others:
 /// `PROOF_CASES=20000 PROOF_SEED=7 cargo test -p tollgate-sim --test it proof`.
-pub fn config(cases: u32) -> Config {
+pub(crate) fn config(cases: u32) -> Config {
     let number = |name: &str| {
         std::env::var(name)
             .ok()
@@ -35,7 +35,7 @@ pub fn config(cases: u32) -> Config {
 
 /// One random world.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub provider: Vec<RuleSpec>,
     pub obeyed: Vec<Limit>,
     pub latency: Latency,
@@ -51,7 +51,7 @@ pub struct Scenario {
 
 /// One call that is wanted.
 #[derive(Clone, Copy, Debug)]
-pub struct Demand {
+pub(crate) struct Demand {
     pub at: Micros,
     pub node: usize,
     pub tokens: u64,
@@ -70,7 +70,7 @@ const LATE: Span = Span::from_secs(4);
 
 impl Scenario {
     /// Runs until everything must have been answered, and a while longer.
-    pub fn run(&self) -> World<Governed> {
+    pub(crate) fn run(&self) -> World<Governed> {
         let mut plan = Plan::new(Vec::new());
         plan.limits.clone_from(&self.obeyed);
         plan.give_up = GIVE_UP;
@@ -112,7 +112,7 @@ impl Scenario {
 }
 
 /// A limit with its counterpart at the provider, of the pairs that are called exact.
-pub fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
+pub(crate) fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=30, window(), 0_u64..9, 0_u64..1_000).prop_map(|(n, window, kind, permille)| {
         let phase = Span((window.0 * permille / 1_000).max(1));
         let us = |span: Span| format!("{}us", span.0);
@@ -142,7 +142,7 @@ pub fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
 }
 
 /// Calls at a time; the provider frees up to 2 ms after the end, less what our clock may drift.
-pub fn in_flight_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
+pub(crate) fn in_flight_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=8, 0_u64..=1_900).prop_map(|(n, lag)| {
         let lag = if lag == 0 {
             String::new()
@@ -155,7 +155,7 @@ pub fn in_flight_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
 }
 
 /// Calendar minutes; the provider's wall clock is within the margin of ours.
-pub fn calendar_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
+pub(crate) fn calendar_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
     (1_u64..=30, -1_900_i64..=1_900).prop_map(|(n, skew_ms)| {
         let phase = 60_000_i64 - 30_000 + skew_ms;
         let spec = format!("fixed {n}/60s phase {phase}ms")
@@ -171,7 +171,7 @@ fn window() -> impl Strategy<Value = Span> {
 }
 
 /// Delays from none to several windows, so that calls overtake each other at will.
-pub fn latency() -> impl Strategy<Value = Latency> {
+pub(crate) fn latency() -> impl Strategy<Value = Latency> {
     let delay = |max: Span| {
         prop_oneof![
             Just(Delay::Constant(Span(1_000))),
@@ -199,7 +199,7 @@ fn between(a: u64, b: u64) -> Delay {
 
 /// Nodes whose clocks started anywhere, drift up to 500 ppm, and whose wall clocks are set at will.
 /// The wall clock of node 0, on which the ledger runs, starts half a minute before an edge.
-pub fn clocks() -> impl Strategy<Value = Vec<NodeClock>> {
+pub(crate) fn clocks() -> impl Strategy<Value = Vec<NodeClock>> {
     let clock = (0_u64..1_000, -500_i32..=500, steps(), suspends());
     prop::collection::vec(clock, 1..=4).prop_map(|nodes| {
         let clock = |(start, drift_ppm, wall_steps, suspends)| NodeClock {
@@ -236,7 +236,7 @@ fn suspends() -> impl Strategy<Value = Vec<(Micros, Micros)>> {
 }
 
 /// Replies and requests that vanish.
-pub fn faults() -> impl Strategy<Value = Faults> {
+pub(crate) fn faults() -> impl Strategy<Value = Faults> {
     prop_oneof![
         3 => Just(Faults::default()),
         1 => (0_u32..100_000, 0_u32..100_000).prop_map(|(requests, replies)| Faults {
@@ -248,7 +248,7 @@ pub fn faults() -> impl Strategy<Value = Faults> {
 }
 
 /// Calls in bursts and trickles.
-pub fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
+pub(crate) fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
     let urgency = prop_oneof![
         1 => Just(Priority::High),
         3 => Just(Priority::Normal),
@@ -269,7 +269,7 @@ pub fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
 }
 
 /// A whole world around these limits.
-pub fn around(
+pub(crate) fn around(
     pairs: impl Strategy<Value = Vec<(RuleSpec, Rule)>>,
 ) -> impl Strategy<Value = Scenario> {
     let delays = (0_u64..=20_000, 0_u64..=50_000);

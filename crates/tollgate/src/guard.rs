@@ -1,0 +1,28 @@
+//! Guards: limits on the callers of one's own service, for millions of keys.
+//!
+//! Promises: a decision costs tens of nanoseconds, allocates nothing (a new key may grow one
+//! shard) and never waits for anything but another decision. All limits of a key are decided
+//! together; several keys are decided together too ([`GuardTable::take_all`]), all or none, also
+//! among threads. A refusal says how long to wait, never zero. Memory is bounded by a number of
+//! keys; beyond it new keys share one strict bucket per plan, and no key in debt is forgotten.
+//!
+//! Never: reads a clock, draws a random number, does I/O, holds a caller's name, or settles: a
+//! guard is not a ledger.
+
+mod clock;
+mod decide;
+mod key;
+mod lock;
+mod pace;
+mod plan;
+mod shard;
+mod snapshot;
+mod table;
+mod take;
+
+pub use clock::{Tick, TickClock};
+pub use key::{Key, Keys, Seed};
+pub use plan::{LIMITS_MAX, Limit, Plan, PlanError};
+pub use snapshot::SnapshotError;
+pub use table::{GuardTable, KEYS_MAX, PLANS_MAX, Swept};
+pub use take::{ASKS_MAX, Ask, Look, Outcome, Seen, TooManyAsks};

@@ -1,0 +1,311 @@
+//! The general decision: any number of asks up to the bound, as one.
+//!
+//! Promises: all or none. Locks are taken in the order of the shards' numbers and each once, so
+//! two decisions cannot wait for each other in a circle; everything is drafted before anything is
+//! written, under those locks, so no other thread sees a part of it.
+//!
+//! Never: writes for a question (cost 0) or a refusal, except to carry a key over to a new plan
+//! or to heal it after a clock that stepped back.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use spin::mutex::SpinMutexGuard;
+
+use super::clock::Tick;
+use super::plan::Plan;
+use super::shard::{Shard, Slot};
+use super::table::{GuardTable, ROOM_SEARCH};
+use super::take::{ASKS_MAX, Ask, Look, Outcome};
+
+/// An ask and whether it stands in for a key that found no room.
+#[derive(Clone, Copy)]
+struct Seat<'p> {
+    ask: Ask<'p>,
+    shared: bool,
+}
+
+/// One ask on its way through a decision.
+struct Draft<'p> {
+    seat: Seat<'p>,
+    /// As it is now, in terms of the ask's plan.
+    before: Slot,
+    /// As it will be if all agree.
+    after: Slot,
+    /// Tokens that this ask and earlier ones of the same key want together.
+    total: u64,
+    /// Writing `after` adds a key to the table.
+    fresh: bool,
+    /// `before` differs from what the table holds and is kept even on a refusal.
+    mended: bool,
+}
+
+/// There is no room for the keys of these seats, one bit each.
+struct NoRoom(u8);
+
+const _: () = assert!(ASKS_MAX <= 8, "NoRoom has one bit per ask");
+
+type Seats<'p> = SmallVec<[Seat<'p>; ASKS_MAX]>;
+type Drafts<'p> = SmallVec<[Draft<'p>; ASKS_MAX]>;
+type Held<'t> = SmallVec<[(usize, SpinMutexGuard<'t, Shard>); ASKS_MAX]>;
+
+impl GuardTable {
+    /// Decides at most [`ASKS_MAX`] asks and fills as many looks as there are places.
+    #[inline(never)]
+    pub(super) fn decide(&self, asks: &[Ask<'_>], now: Tick, looks: &mut [Look]) -> Outcome {
+        let mut seats: Seats<'_> = asks
+            .iter()
+            .map(|ask| Seat {
+                ask: *ask,
+                shared: false,
+            })
+            .collect();
+        let mut searched = false;
+        // Ends: the first round without room searches for it, every later one moves at least one
+        // more seat to a shared bucket, which needs no room.
+        loop {
+            match self.attempt(&seats, now, looks) {
+                Ok(outcome) => return outcome,
+                Err(NoRoom(which)) => {
+                    let lacking = seats.iter_mut().enumerate();
+                    for (_, seat) in lacking.filter(|(at, _)| which >> at & 1 == 1) {
+                        if searched {
+                            seat.ask.key = self.shared_key(seat.ask.plan);
+                            seat.shared = true;
+                        } else {
+                            self.search_room(self.shard_of(seat.ask.key), now);
+                        }
+                    }
+                    searched = true;
+                }
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        seats: &[Seat<'_>],
+        now: Tick,
+        looks: &mut [Look],
+    ) -> Result<Outcome, NoRoom> {
+        let mut held = self.lock_in_order(seats);
+        let mut verdict = Verdict::default();
+        let mut drafts = Drafts::new();
+        for (ask, seat) in (0_u8..).zip(seats) {
+            let mut draft = self.draft(*seat, &drafts, &mut held, now.nanos());
+            verdict.charge(&mut draft, now.nanos(), ask);
+            drafts.push(draft);
+        }
+        let outcome = verdict.outcome(&drafts, now.nanos());
+        let granted = outcome.is_granted();
+        if granted {
+            self.admit(&drafts)?;
+        }
+        for draft in &drafts {
+            if granted && draft.writes() {
+                shard_in(&mut held, self.shard_of(draft.after.key)).put(draft.after);
+            } else if draft.mended {
+                shard_in(&mut held, self.shard_of(draft.before.key)).put(draft.before);
+            }
+        }
+        for (look, draft) in looks.iter_mut().zip(&drafts) {
+            let slot = if granted { &draft.after } else { &draft.before };
+            *look = Look::new(slot, draft.seat.ask.plan, now);
+        }
+        Ok(outcome)
+    }
+
+    /// The shards of all asks, each once and in the order of their numbers.
+    fn lock_in_order(&self, seats: &[Seat<'_>]) -> Held<'_> {
+        let mut order: SmallVec<[usize; ASKS_MAX]> = seats
+            .iter()
+            .map(|seat| self.shard_of(seat.ask.key))
+            .collect();
+        order.sort_unstable();
+        order.dedup();
+        order
+            .into_iter()
+            .map(|at| (at, self.shards[at].lock()))
+            .collect()
+    }
+
+    /// One ask before it is charged, given what the asks before it would do.
+    fn draft<'p>(
+        &self,
+        seat: Seat<'p>,
+        earlier: &Drafts<'p>,
+        held: &mut Held<'_>,
+        now: u64,
+    ) -> Draft<'p> {
+        let Ask { key, plan, .. } = seat.ask;
+        let twin = earlier.iter().rev().find(|draft| draft.seat.ask.key == key);
+        let mut before = match twin {
+            Some(twin) => twin.after,
+            None => *shard_in(held, self.shard_of(key)).find(key),
+        };
+        let unknown = before.plan == 0;
+        if unknown {
+            before = Slot {
+                key,
+                plan: plan.id,
+                ..Slot::EMPTY
+            };
+        }
+        let carried = before.plan != plan.id;
+        if carried {
+            before = self.carry(&before, plan, now);
+        }
+        // A twin may be overdrawn on purpose; it was healed itself.
+        let healed = twin.is_none() && before.heal(plan, now);
+        Draft {
+            fresh: unknown || twin.is_some_and(|twin| twin.fresh && !twin.writes()),
+            mended: healed || twin.is_none() && carried,
+            total: twin
+                .map_or(0, |twin| twin.total)
+                .saturating_add(seat.ask.wanted()),
+            seat,
+            before,
+            after: before,
+        }
+    }
+
+    /// The slot in terms of another plan: as many tokens as before, at most the new bursts.
+    #[cold]
+    fn carry(&self, slot: &Slot, plan: &Plan, now: u64) -> Slot {
+        let mut carried = Slot {
+            key: slot.key,
+            plan: plan.id,
+            ..Slot::EMPTY
+        };
+        let plans = self.plans.read();
+        let Some(old) = plans.named(slot.plan) else {
+            return carried;
+        };
+        for (at, heir) in plan.heirs(old).iter().enumerate() {
+            if let Some(from) = *heir {
+                let full = plan.paces[at].carry(&old.paces[from], slot.fine(from), now);
+                carried.set(at, full);
+            }
+        }
+        carried
+    }
+
+    /// Counts the new keys of a granted decision, or says which of them have no room.
+    fn admit(&self, drafts: &Drafts<'_>) -> Result<(), NoRoom> {
+        let new = drafts.iter().filter(|draft| draft.fresh && draft.writes());
+        let shared = new.clone().filter(|draft| draft.seat.shared).count();
+        let own = new.count() - shared;
+        if own > 0 && !self.reserve(own) {
+            let lacking = drafts
+                .iter()
+                .enumerate()
+                .filter(|(_, draft)| draft.fresh && draft.writes() && !draft.seat.shared);
+            return Err(NoRoom(lacking.fold(0, |bits, (at, _)| bits | 1 << at)));
+        }
+        self.keys.fetch_add(shared, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks for idle keys where a new one wants to be.
+    fn search_room(&self, shard: usize, now: Tick) {
+        let visit = self.shards[shard].lock().sweep(now.nanos(), ROOM_SEARCH);
+        self.keys.fetch_sub(visit.removed, Ordering::Relaxed);
+    }
+}
+
+impl Draft<'_> {
+    /// Whether a grant changes the table: a question does not, nor tokens given back to a bucket
+    /// that is full because nobody knows it.
+    fn writes(&self) -> bool {
+        let cost = self.seat.ask.cost;
+        cost > 0 || cost < 0 && !self.fresh
+    }
+}
+
+/// What the limits said so far.
+#[derive(Default)]
+struct Verdict {
+    never: Option<(u8, u8)>,
+    /// The longest wait, its ask and its limit.
+    wait: Option<(NonZeroU64, u8, u8)>,
+}
+
+impl Verdict {
+    /// Charges every limit of one ask on its draft and notes who objects.
+    fn charge(&mut self, draft: &mut Draft<'_>, now: u64, number: u8) {
+        let Ask { plan, cost, .. } = draft.seat.ask;
+        for (limit, pace) in (0_u8..).zip(plan.paces()) {
+            let at = usize::from(limit);
+            let full = draft.after.fine(at);
+            if cost < 0 {
+                draft
+                    .after
+                    .set(at, pace.refund(full, now, cost.unsigned_abs()));
+                continue;
+            }
+            // A total within the burst is a cost within it, and both have 32 bits.
+            let possible = draft.total <= u64::from(pace.burst);
+            let Some(cost) = u32::try_from(cost).ok().filter(|_| possible) else {
+                self.never.get_or_insert((number, limit));
+                continue;
+            };
+            // Charged even if refused: a later ask of the same key must wait for both.
+            let (spent, wait) = pace.spend(full, now, cost);
+            draft.after.set(at, spent);
+            if wait > self.wait.map(|(longest, ..)| longest) {
+                self.wait = wait.map(|wait| (wait, number, limit));
+            }
+        }
+    }
+
+    fn outcome(&self, drafts: &Drafts<'_>, now: u64) -> Outcome {
+        if let Some((ask, limit)) = self.never {
+            return Outcome::Never { ask, limit };
+        }
+        if let Some((retry_in_ns, ask, limit)) = self.wait {
+            return Outcome::Refused {
+                retry_in_ns,
+                ask,
+                limit,
+            };
+        }
+        let left = drafts
+            .iter()
+            .map(|draft| draft.after.tokens(draft.seat.ask.plan, now));
+        Outcome::Granted {
+            remaining: left.min().unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Slot {
+    /// Whole tokens in the emptiest bucket.
+    fn tokens(&self, plan: &Plan, now: u64) -> u32 {
+        let paces = plan.paces().iter().enumerate();
+        paces
+            .map(|(at, pace)| pace.tokens(self.fine(at), now))
+            .min()
+            .unwrap_or(u32::MAX)
+    }
+
+    /// Repairs buckets that a clock which stepped back left far in the future.
+    fn heal(&mut self, plan: &Plan, now: u64) -> bool {
+        let mut healed = false;
+        for (at, pace) in plan.paces().iter().enumerate() {
+            if let Some(full) = pace.heal(self.fine(at), now) {
+                self.set(at, full);
+                healed = true;
+            }
+        }
+        healed
+    }
+}
+
+/// The held shard with this number.
+fn shard_in<'h>(held: &'h mut Held<'_>, at: usize) -> &'h mut Shard {
+    let held = held.iter_mut().find(|(number, _)| *number == at);
+    &mut held
+        .expect("lock_in_order locked the shard of every seat")
+        .1
+}

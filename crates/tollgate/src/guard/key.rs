@@ -1,0 +1,100 @@
+//! Who is limited: a 128-bit seeded fingerprint in place of the name.
+//!
+//! Promises: the table never holds a name, so a snapshot, a dump or a log of it names nobody. Two
+//! names share a fingerprint with a chance of about 2^-128; without the seed nobody can aim at
+//! another caller's bucket, and the hash of one class says nothing about another class.
+//!
+//! Never: draws the seed itself; it is an argument.
+
+use std::fmt;
+use std::hash::Hasher;
+
+use foldhash::SharedSeed;
+use foldhash::quality::FoldHasher;
+
+/// The secret of a table's fingerprints. Two tables with the same seed agree on every key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Seed(pub [u64; 2]);
+
+/// The fingerprint of one name in one class.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+/// Makes the keys of one class of callers (`ip`, `user`, …).
+#[derive(Clone)]
+pub struct Keys {
+    lanes: [Lane; 2],
+}
+
+/// One half of the fingerprint: a hash with secrets of its own.
+#[derive(Clone)]
+struct Lane {
+    start: u64,
+    secrets: SharedSeed,
+}
+
+impl Keys {
+    pub(crate) fn new(seed: Seed, class: &str) -> Keys {
+        Keys {
+            lanes: seed.0.map(|half| Lane::new(half, class)),
+        }
+    }
+
+    /// The key of a caller, by whatever bytes name it.
+    #[must_use]
+    #[inline]
+    pub fn key(&self, name: &[u8]) -> Key {
+        let [low, high] = &self.lanes;
+        Key {
+            low: low.hash(name),
+            high: high.hash(name),
+        }
+    }
+
+    /// The key of a caller that a number names: an account, an IPv4 address, an IPv6 network.
+    #[must_use]
+    #[inline]
+    pub fn number(&self, name: u64) -> Key {
+        self.key(&name.to_le_bytes())
+    }
+}
+
+impl Lane {
+    fn new(half: u64, class: &str) -> Lane {
+        let secrets = SharedSeed::from_u64(half);
+        let mut start = FoldHasher::with_seed(half.rotate_left(32), &secrets);
+        start.write(class.as_bytes());
+        Lane {
+            start: start.finish(),
+            secrets,
+        }
+    }
+
+    #[inline]
+    fn hash(&self, name: &[u8]) -> u64 {
+        let mut hash = FoldHasher::with_seed(self.start, &self.secrets);
+        hash.write(name);
+        hash.finish()
+    }
+}
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(secret)")
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(fingerprint)")
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys(secret)")
+    }
+}

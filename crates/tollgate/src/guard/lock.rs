@@ -1,0 +1,52 @@
+//! The lock of one shard: held for a few nanoseconds, so waiting for it spins before it yields.
+//!
+//! Promises: mutual exclusion by the `spin` crate's mutex; nothing here is unsafe. A waiter backs
+//! off for longer and longer, so that two cores do not take the line from each other at every
+//! decision, and then yields, so that a holder which lost its core can finish.
+//!
+//! Never: is held while waiting for anything but another shard's lock further up the order.
+
+use std::hint::spin_loop;
+
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+
+/// Doublings of the pause before a waiter yields its core: 8 · 2^7 pauses are some ten
+/// microseconds, far longer than any decision and shorter than a time slice.
+const DOUBLINGS: u32 = 8;
+
+/// A lock on its own cache line: neighbours do not slow each other down.
+#[repr(align(64))]
+pub(crate) struct Lock<T>(SpinMutex<T>);
+
+impl<T> Lock<T> {
+    pub(crate) fn new(inner: T) -> Lock<T> {
+        Lock(SpinMutex::new(inner))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinMutexGuard<'_, T> {
+        match self.0.try_lock() {
+            Some(held) => held,
+            None => self.wait(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) -> SpinMutexGuard<'_, T> {
+        let mut doublings = 0;
+        loop {
+            if doublings < DOUBLINGS {
+                (0..8_u32 << doublings).for_each(|_| spin_loop());
+                doublings += 1;
+            } else {
+                std::thread::yield_now();
+            }
+            if !self.0.is_locked()
+                && let Some(held) = self.0.try_lock()
+            {
+                return held;
+            }
+        }
+    }
+}

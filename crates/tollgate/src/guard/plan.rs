@@ -1,0 +1,137 @@
+//! What a guard allows: the limits that one key has, checked and compiled.
+//!
+//! Promises: a [`Plan`] cannot hold a limit that never refills, and its limits are decided
+//! together, all or none. Every plan belongs to the table that made it.
+//!
+//! Never: names a key; never changes after it was made (a change of limits is another plan).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::pace::Pace;
+
+/// Limits in one plan: a second, a minute and a day are what people combine, and three fit with
+/// their key into one cache line. A key with more takes several asks, decided as one.
+pub const LIMITS_MAX: usize = 3;
+
+/// At most `limit` per `period` in the long run, and at most `burst` at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    /// Tokens gained per period.
+    pub limit: NonZeroU32,
+    /// The period; whole nanoseconds above zero.
+    pub period: Duration,
+    /// Capacity of the bucket.
+    pub burst: NonZeroU32,
+}
+
+impl Limit {
+    /// `limit` per `period` with a bucket of the same size.
+    #[must_use]
+    pub const fn new(limit: NonZeroU32, period: Duration) -> Limit {
+        Limit {
+            limit,
+            period,
+            burst: limit,
+        }
+    }
+
+    /// The same limit with a bucket of `burst` tokens.
+    #[must_use]
+    pub const fn with_burst(self, burst: NonZeroU32) -> Limit {
+        Limit { burst, ..self }
+    }
+}
+
+/// Why limits could not become a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// No limits were given.
+    #[error("a guard needs at least one limit; write `limit` and `period`")]
+    Empty,
+    /// More than [`LIMITS_MAX`] limits were given.
+    #[error("a guard has at most {LIMITS_MAX} limits, this one has {0}; split it into two guards")]
+    TooMany(usize),
+    /// A period of zero, or a burst that takes more than 73 years to fill.
+    #[error(
+        "limit {0} cannot be kept: its period is zero or its burst takes over 73 years to fill; use a longer period or a smaller burst"
+    )]
+    Unkeepable(usize),
+    /// The table knows [`super::PLANS_MAX`] different plans already.
+    #[error(
+        "too many different guard plans ({0}); use fewer combinations of limit, period and burst"
+    )]
+    TableFull(usize),
+}
+
+/// The limits of a key, compiled. Made by [`super::GuardTable::plan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub(crate) paces: [Pace; LIMITS_MAX],
+    /// The largest cost that can ever be granted: the smallest burst.
+    pub(crate) cost_max: u32,
+    /// Position in the table's list of plans plus one; 0 marks an empty slot.
+    pub(crate) id: u32,
+    /// No limit has parts: the decision may leave them out.
+    pub(crate) whole: bool,
+    limits: [Limit; LIMITS_MAX],
+    count: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(limits: &[Limit], id: u32) -> Result<Plan, PlanError> {
+        let first = *limits.first().ok_or(PlanError::Empty)?;
+        if limits.len() > LIMITS_MAX {
+            return Err(PlanError::TooMany(limits.len()));
+        }
+        let mut plan = Plan {
+            paces: [Pace::NONE; LIMITS_MAX],
+            cost_max: u32::MAX,
+            id,
+            whole: true,
+            limits: [first; LIMITS_MAX],
+            count: limits.len(),
+        };
+        for (at, limit) in limits.iter().enumerate() {
+            let pace = Pace::new(limit).ok_or(PlanError::Unkeepable(at))?;
+            plan.paces[at] = pace;
+            plan.limits[at] = *limit;
+            plan.cost_max = plan.cost_max.min(pace.burst);
+            plan.whole &= pace.is_whole();
+        }
+        Ok(plan)
+    }
+
+    /// The limits, in the order in which they were given.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        self.limits.get(..self.count).unwrap_or(&self.limits)
+    }
+
+    /// The compiled limits, in the same order.
+    #[inline]
+    pub(crate) fn paces(&self) -> &[Pace] {
+        self.paces.get(..self.count).unwrap_or(&self.paces)
+    }
+
+    /// Which limit of `old` each limit of this plan continues: the one with the same period, else
+    /// the one in the same place unless its period went elsewhere. A limit that continues nothing
+    /// starts full.
+    pub(crate) fn heirs(&self, old: &Plan) -> [Option<usize>; LIMITS_MAX] {
+        let mut heirs = [None; LIMITS_MAX];
+        let mut taken = [false; LIMITS_MAX];
+        for (heir, limit) in heirs.iter_mut().zip(self.limits()) {
+            *heir = (0..old.count).find(|&at| !taken[at] && old.limits[at].period == limit.period);
+            if let Some(at) = *heir {
+                taken[at] = true;
+            }
+        }
+        for at in 0..self.count.min(old.count) {
+            if heirs[at].is_none() && !taken[at] {
+                heirs[at] = Some(at);
+                taken[at] = true;
+            }
+        }
+        heirs
+    }
+}

@@ -1,0 +1,216 @@
+//! One shard of the table: an open-addressed array of slots, one cache line each.
+//!
+//! Promises: a key that is found costs one line, seldom two. A slot is forgotten only when its
+//! buckets are full again, so forgetting changes no decision. Growing, shrinking and sweeping
+//! touch one shard, whose size the table bounds.
+//!
+//! Never: locks, reads a clock, or leaves a tombstone behind.
+
+use super::key::Key;
+use super::pace::Fine;
+use super::plan::LIMITS_MAX;
+
+/// Slots of an empty shard: 256 bytes, so that a table nobody uses stays small.
+const SLOTS_MIN: usize = 4;
+
+/// All the limits of one key. 64 bytes, aligned: a decision touches one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    pub(crate) key: Key,
+    /// When each bucket is full again: whole nanoseconds …
+    pub(crate) at: [u64; LIMITS_MAX],
+    /// … and parts, in the denominators of the plan.
+    pub(crate) part: [u32; LIMITS_MAX],
+    /// The plan that `at` and `part` are written in; 0 = nobody is here.
+    pub(crate) plan: u32,
+}
+
+impl Slot {
+    pub(crate) const EMPTY: Slot = Slot {
+        key: Key { low: 0, high: 0 },
+        at: [0; LIMITS_MAX],
+        part: [0; LIMITS_MAX],
+        plan: 0,
+    };
+
+    pub(crate) fn fine(&self, limit: usize) -> Fine {
+        Fine {
+            at: self.at[limit],
+            part: self.part[limit],
+        }
+    }
+
+    pub(crate) fn set(&mut self, limit: usize, full: Fine) {
+        self.at[limit] = full.at;
+        self.part[limit] = full.part;
+    }
+
+    /// Whether every bucket is full at `now`: forgetting the slot changes nothing.
+    fn is_idle(&self, now: u64) -> bool {
+        self.at.iter().all(|&at| at < now)
+    }
+}
+
+/// What a visit to some slots did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Visit {
+    pub(crate) visited: usize,
+    pub(crate) removed: usize,
+    /// The cursor passed the end of the shard.
+    pub(crate) wrapped: bool,
+}
+
+/// Slots with linear probing; always at least one is empty.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    slots: Vec<Slot>,
+    used: usize,
+    /// Where the next sweep goes on.
+    cursor: usize,
+}
+
+impl Shard {
+    pub(crate) fn new() -> Shard {
+        Shard {
+            slots: vec![Slot::EMPTY; SLOTS_MIN],
+            used: 0,
+            cursor: 0,
+        }
+    }
+
+    /// A shard with room for `keys` keys.
+    pub(crate) fn with_room(keys: usize) -> Shard {
+        let slots = SLOTS_MIN.max(keys + keys / 4 + 1);
+        Shard {
+            slots: vec![Slot::EMPTY; slots],
+            used: 0,
+            cursor: 0,
+        }
+    }
+
+    /// The slot of `key`, or the empty slot where its probing ends.
+    #[inline]
+    pub(crate) fn find(&mut self, key: Key) -> &mut Slot {
+        let at = self.probe(key);
+        &mut self.slots[at]
+    }
+
+    /// Keys in this shard.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Every occupied slot.
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.plan != 0)
+    }
+
+    /// Writes a slot, new or not.
+    pub(crate) fn put(&mut self, slot: Slot) {
+        let mut at = self.probe(slot.key);
+        if self.slots[at].plan == 0 {
+            self.used += 1;
+            if self.used * 5 > self.slots.len() * 4 {
+                self.resize(self.slots.len() + self.slots.len() / 8 + 4);
+                at = self.probe(slot.key);
+            }
+        }
+        self.slots[at] = slot;
+    }
+
+    /// Visits at most `budget` slots from the cursor on and forgets those that are idle.
+    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> Visit {
+        let mut visit = Visit::default();
+        while visit.visited < budget {
+            if self.cursor >= self.slots.len() {
+                visit.wrapped = true;
+                self.cursor = 0;
+                self.shrink();
+                break;
+            }
+            visit.visited += 1;
+            let slot = &self.slots[self.cursor];
+            if slot.plan != 0 && slot.is_idle(now) {
+                // Another slot may have moved here; it is visited next.
+                self.remove(self.cursor);
+                visit.removed += 1;
+            } else {
+                self.cursor += 1;
+            }
+        }
+        visit
+    }
+
+    #[inline]
+    fn home(&self, key: Key) -> usize {
+        // The high lane chooses the slot, the low lane the shard: they must not be the same bits.
+        let scaled = (u128::from(key.high) * self.slots.len() as u128) >> 64;
+        usize::try_from(scaled).unwrap_or(0)
+    }
+
+    #[inline]
+    fn probe(&self, key: Key) -> usize {
+        let mut at = self.home(key);
+        loop {
+            let slot = &self.slots[at];
+            if slot.key == key || slot.plan == 0 {
+                return at;
+            }
+            at = self.next(at);
+        }
+    }
+
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() {
+            0
+        } else {
+            at + 1
+        }
+    }
+
+    /// Empties a slot and moves later ones back, so that every probe still ends at its key.
+    fn remove(&mut self, at: usize) {
+        self.used -= 1;
+        let mut hole = at;
+        let mut from = at;
+        loop {
+            from = self.next(from);
+            if self.slots[from].plan == 0 {
+                break;
+            }
+            let home = self.home(self.slots[from].key);
+            // Cyclically, is the hole between the slot's home and where it stands?
+            let reaches = if hole <= from {
+                home <= hole || home > from
+            } else {
+                home <= hole && home > from
+            };
+            if reaches {
+                self.slots[hole] = self.slots[from];
+                hole = from;
+            }
+        }
+        self.slots[hole] = Slot::EMPTY;
+    }
+
+    /// Gives memory back when under a third of it is used.
+    fn shrink(&mut self) {
+        let fitting = SLOTS_MIN.max(self.used + self.used / 2 + 1);
+        if self.slots.len() > 2 * fitting {
+            self.resize(fitting);
+        }
+    }
+
+    #[cold]
+    fn resize(&mut self, slots: usize) {
+        let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; slots]);
+        // Homes keep their order, so the sweep goes on among the same keys.
+        self.cursor = self.cursor * slots / old.len();
+        for slot in old.into_iter().filter(|slot| slot.plan != 0) {
+            let at = self.probe(slot.key);
+            self.slots[at] = slot;
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The questions a table answers, and the fast way to answer the usual one.
+//!
+//! Promises: a known key that has tokens is decided here, under one lock and in one cache line.
+//! Everything else (new keys, refusals, several keys, other costs) goes the general way.
+//!
+//! Never: decides differently from the general way.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use super::clock::Tick;
+use super::key::Key;
+use super::plan::{LIMITS_MAX, Plan};
+use super::shard::Slot;
+use super::table::GuardTable;
+
+/// Asks decided as one: address, user, key, tenant, route, global and two to spare. The locks of
+/// one decision are held together, so the number is small.
+pub const ASKS_MAX: usize = 8;
+
+/// `cost` tokens of every limit of `plan`, for `key`.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'p> {
+    /// Who asks.
+    pub key: Key,
+    /// What the key may do.
+    pub plan: &'p Plan,
+    /// Tokens: 0 only looks, a negative number puts tokens back.
+    pub cost: i64,
+}
+
+impl Ask<'_> {
+    /// Tokens asked for; none when tokens are put back.
+    pub(super) fn wanted(&self) -> u64 {
+        u64::try_from(self.cost).unwrap_or(0)
+    }
+}
+
+/// What was decided. Two machine words, so that it travels in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every limit of every ask agreed and was charged.
+    Granted {
+        /// Whole tokens left in the emptiest bucket.
+        remaining: u32,
+    },
+    /// Some limit lacked tokens; nothing was charged. Of several, the one to wait for longest.
+    Refused {
+        /// When the same question would be granted if nobody else asks; never zero.
+        retry_in_ns: NonZeroU64,
+        /// Which ask.
+        ask: u8,
+        /// Which limit of its plan.
+        limit: u8,
+    },
+    /// The cost is above a burst: waiting cannot help; nothing was charged.
+    Never {
+        /// Which ask.
+        ask: u8,
+        /// Which limit of its plan.
+        limit: u8,
+    },
+}
+
+const _: () = assert!(
+    size_of::<Outcome>() == 16,
+    "an outcome must fit in two registers"
+);
+
+impl Outcome {
+    /// Whether the caller may go on.
+    #[must_use]
+    #[inline]
+    pub fn is_granted(self) -> bool {
+        matches!(self, Outcome::Granted { .. })
+    }
+}
+
+/// More than [`ASKS_MAX`] asks in one decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} asks in one decision; at most {ASKS_MAX} can be decided as one")]
+pub struct TooManyAsks(pub usize);
+
+/// The buckets of one key at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The moment up to which refill is counted.
+    pub last_refill: Tick,
+    seen: [Seen; LIMITS_MAX],
+    count: usize,
+}
+
+/// One bucket at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Tokens available in millionths, rounded down.
+    pub micro_tokens: u64,
+    /// Time until the bucket is full.
+    pub full_in: Duration,
+}
+
+impl GuardTable {
+    /// One token for one key.
+    #[inline]
+    pub fn take(&self, key: Key, plan: &Plan, now: Tick) -> Outcome {
+        match self.take_known(key, plan, 1, now) {
+            Some(remaining) => Outcome::Granted { remaining },
+            None => self.decide(&[Ask { key, plan, cost: 1 }], now, &mut []),
+        }
+    }
+
+    /// One ask, decided by itself.
+    #[inline]
+    pub fn take_cost(&self, ask: Ask<'_>, now: Tick) -> Outcome {
+        let cost = u32::try_from(ask.cost).ok();
+        match cost.and_then(|cost| self.take_known(ask.key, ask.plan, cost, now)) {
+            Some(remaining) => Outcome::Granted { remaining },
+            None => self.decide(&[ask], now, &mut []),
+        }
+    }
+
+    /// Several asks decided as one: every limit of every ask, or nothing. A key that is named
+    /// twice pays twice. No asks are granted.
+    ///
+    /// # Errors
+    /// More than [`ASKS_MAX`] asks.
+    pub fn take_all(&self, asks: &[Ask<'_>], now: Tick) -> Result<Outcome, TooManyAsks> {
+        self.take_and_look(asks, now, &mut [])
+    }
+
+    /// The same, and what each ask's buckets hold afterwards, as part of the same decision; as
+    /// many as `looks` has places.
+    ///
+    /// # Errors
+    /// More than [`ASKS_MAX`] asks.
+    pub fn take_and_look(
+        &self,
+        asks: &[Ask<'_>],
+        now: Tick,
+        looks: &mut [Look],
+    ) -> Result<Outcome, TooManyAsks> {
+        if asks.len() > ASKS_MAX {
+            return Err(TooManyAsks(asks.len()));
+        }
+        Ok(self.decide(asks, now, looks))
+    }
+
+    /// The usual case: a known key under the plan it is written in, with tokens enough.
+    ///
+    /// Always inlined: most callers do not look at `remaining`, and then it is not computed.
+    #[inline(always)]
+    fn take_known(&self, key: Key, plan: &Plan, cost: u32, now: Tick) -> Option<u32> {
+        if cost == 0 || cost > plan.cost_max || !plan.whole {
+            return None;
+        }
+        let mut shard = self.shards[self.shard_of(key)].lock();
+        let slot = shard.find(key);
+        if slot.plan != plan.id {
+            return None;
+        }
+        slot.spend(plan, now.nanos(), u64::from(cost))
+    }
+
+    /// What a key's buckets hold, without taking anything.
+    #[must_use]
+    pub fn look(&self, key: Key, plan: &Plan, now: Tick) -> Look {
+        let mut looks = [Look::default()];
+        self.decide(&[Ask { key, plan, cost: 0 }], now, &mut looks);
+        looks[0]
+    }
+}
+
+impl Look {
+    pub(super) fn new(slot: &Slot, plan: &Plan, now: Tick) -> Look {
+        let mut look = Look {
+            last_refill: now,
+            ..Look::default()
+        };
+        for (at, pace) in plan.paces().iter().enumerate() {
+            let full = slot.fine(at);
+            let ahead = full.at.saturating_sub(now.nanos());
+            look.seen[at] = Seen {
+                micro_tokens: pace.micro_tokens(full, now.nanos()),
+                full_in: Duration::from_nanos(
+                    ahead + u64::from(full.part > 0 && full.at >= now.nanos()),
+                ),
+            };
+            look.count = at + 1;
+        }
+        look
+    }
+
+    /// The buckets, in the order of the plan's limits.
+    #[must_use]
+    pub fn limits(&self) -> &[Seen] {
+        self.seen.get(..self.count).unwrap_or(&self.seen)
+    }
+
+    /// Whole tokens in the emptiest bucket.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.limits()
+            .iter()
+            .map(|seen| seen.micro_tokens / 1_000_000)
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+impl Slot {
+    /// Takes `cost` tokens of every limit of a plan without parts, or leaves all as they are.
+    ///
+    /// Written out for three limits: as a loop over an array it went through the stack and cost
+    /// twice the time. A limit that the plan does not have agrees to everything.
+    #[inline]
+    fn spend(&mut self, plan: &Plan, now: u64, cost: u64) -> Option<u32> {
+        let [first, second, third] = &plan.paces;
+        let [one, two, three] = self.at;
+        let one = now.max(one) + first.step * cost;
+        let two = now.max(two) + second.step * cost;
+        let three = now.max(three) + third.step * cost;
+        let room_one = (now + first.reach).checked_sub(one)?;
+        let room_two = (now + second.reach).checked_sub(two)?;
+        let room_three = (now + third.reach).checked_sub(three)?;
+        self.at = [one, two, three];
+        let left = first.whole_tokens(room_one);
+        Some(
+            left.min(second.whole_tokens(room_two))
+                .min(third.whole_tokens(room_three)),
+        )
+    }
+}

@@ -1,0 +1,110 @@
+//! A restart through a snapshot forgets no debt, and damaged bytes are refused.
+
+use std::time::Duration;
+
+use tollgate::guard::{Ask, GuardTable, Plan, Seed, SnapshotError, Tick};
+
+use crate::guard_behaviour::{IP, MINUTE, SECOND, limit};
+
+fn at(after: Duration) -> Tick {
+    Tick::default().after(after)
+}
+
+/// A table in which key `n` has spent `n % 6` tokens of C3's `ip` class at second 1.
+fn spent(keys: u64) -> (GuardTable, Plan, Vec<u8>) {
+    let table = GuardTable::new(10_000, Seed([1, 2]));
+    let plan = table.plan(&IP).expect("C3's class");
+    for who in 0..keys {
+        let cost = i64::try_from(who % 6).expect("small");
+        table.take_cost(
+            Ask {
+                key: table.keys("ip").number(who),
+                plan: &plan,
+                cost,
+            },
+            at(SECOND),
+        );
+    }
+    let mut bytes = Vec::new();
+    table.snapshot(at(SECOND), &mut bytes);
+    (table, plan, bytes)
+}
+
+fn tokens(table: &GuardTable, plan: &Plan, who: u64, now: Tick) -> u64 {
+    table.look(table.keys("ip").number(who), plan, now).limits()[0].micro_tokens
+}
+
+#[test]
+fn a_restored_table_owes_what_the_old_one_owed() {
+    let (_, _, bytes) = spent(1_000);
+    let now = at(Duration::from_secs(77));
+    let table = GuardTable::restore(&bytes, 10_000, now, Duration::ZERO).expect("whole");
+    let plan = table.plan(&IP).expect("C3's class");
+    assert_eq!(
+        table.len(),
+        1_000 - 167,
+        "keys without debt are not written"
+    );
+    for who in 0..1_000 {
+        assert_eq!(
+            tokens(&table, &plan, who, now),
+            5_000_000 - who % 6 * 1_000_000
+        );
+    }
+}
+
+#[test]
+fn time_away_refills_as_time_does() {
+    let (_, _, bytes) = spent(12);
+    let now = at(10 * MINUTE);
+    let away = Duration::from_secs(9);
+    let table = GuardTable::restore(&bytes, 10_000, now, away).expect("whole");
+    let plan = table.plan(&IP).expect("C3's class");
+    assert_eq!(tokens(&table, &plan, 5, now), 1_500_000);
+}
+
+#[test]
+fn a_clock_younger_than_the_time_away_is_no_trouble() {
+    let (_, _, bytes) = spent(12);
+    let table = GuardTable::restore(&bytes, 10_000, at(SECOND), MINUTE).expect("whole");
+    let plan = table.plan(&IP).expect("C3's class");
+    assert_eq!(tokens(&table, &plan, 5, at(SECOND)), 5_000_000);
+}
+
+#[test]
+fn a_restored_table_still_converts_between_plans() {
+    let (_, _, bytes) = spent(12);
+    let now = at(SECOND);
+    let table = GuardTable::restore(&bytes, 10_000, now, Duration::ZERO).expect("whole");
+    let other = table.plan(&[limit(100, MINUTE, 50)]).expect("valid");
+    assert_eq!(tokens(&table, &other, 4, now), 1_000_000);
+}
+
+#[test]
+fn more_keys_than_allowed_are_kept_and_new_ones_share() {
+    let (_, _, bytes) = spent(1_000);
+    let now = at(SECOND);
+    let table = GuardTable::restore(&bytes, 10, now, Duration::ZERO).expect("whole");
+    let plan = table.plan(&IP).expect("C3's class");
+    assert_eq!(tokens(&table, &plan, 5, now), 0);
+    table.take(table.keys("ip").number(9_999), &plan, now);
+    assert_eq!(table.overflowed(), 1);
+}
+
+#[test]
+fn every_cut_and_every_flipped_bit_is_refused() {
+    let (_, _, bytes) = spent(20);
+    let restore = |bytes: &[u8]| {
+        GuardTable::restore(bytes, 10, at(SECOND), Duration::ZERO).map(|table| table.len())
+    };
+    assert!(restore(&bytes).is_ok());
+    for end in 0..bytes.len() {
+        assert!(restore(&bytes[..end]).is_err(), "cut at {end}");
+    }
+    for bit in 0..bytes.len() * 8 {
+        let mut bytes = bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(restore(&bytes).is_err(), "bit {bit}");
+    }
+    assert_eq!(restore(b"something else"), Err(SnapshotError::Foreign));
+}

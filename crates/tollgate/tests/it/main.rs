@@ -1,0 +1,10 @@
+//! All integration tests of the crate in one program: linking is what costs.
+
+mod guard_behaviour;
+mod guard_memory;
+mod guard_model;
+mod guard_oracle;
+mod guard_snapshot;
+mod guard_table;
+mod guard_threads;
+mod permits;
