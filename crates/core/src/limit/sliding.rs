@@ -153,25 +153,26 @@ impl Log {
     /// the time until the next one comes back, so that an urgent call finds one; the slots are
     /// used all the same. Without urgent calls nothing is held back.
     fn low_pace(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
-        let about = self
-            .urgent
-            .is_some_and(|seen| now.since(seen) < rule.period());
-        if want.priority != Priority::Low || !about {
+        let Some(urgent_until) = self.urgent.map(|seen| seen + rule.period()) else {
+            return Ok(());
+        };
+        if want.priority != Priority::Low || now >= urgent_until || self.low == Micros(0) {
             return Ok(());
         }
         let Some(next) = self.holds.next_free(self.hold(rule)) else {
             return Ok(());
         };
+        // The instant at which the time since the last one is the time that is left, divided by
+        // the free slots and one: it does not move while time passes, so one timer is enough.
         let free = want.room - self.holds.held();
-        let due = self.low + Span(next.since(now).0 / (free + 1));
+        let due = self.low + Span(next.since(self.low).0 / (free + 2));
         if now >= due {
-            Ok(())
-        } else {
-            Err(Wait {
-                after: due.since(now),
-                on: On::Time,
-            })
+            return Ok(());
         }
+        Err(Wait {
+            after: due.min(urgent_until).since(now),
+            on: On::Time,
+        })
     }
 
     fn grain(&self, rule: &Rule) -> Span {
