@@ -89,10 +89,22 @@ impl Shard {
         }
     }
 
+    /// Slots, empty ones included.
+    #[inline]
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// The slot of `key`, or the empty slot where its probing ends.
     #[inline]
     pub(crate) fn find(&mut self, key: Key) -> &mut Slot {
-        let at = self.probe(key);
+        self.find_from(home_of(key, self.slots.len()), key)
+    }
+
+    /// The same when the home of `key` is known already.
+    #[inline]
+    pub(crate) fn find_from(&mut self, home: usize, key: Key) -> &mut Slot {
+        let at = self.probe_from(home, key);
         &mut self.slots[at]
     }
 
@@ -142,16 +154,17 @@ impl Shard {
         visit
     }
 
-    #[inline]
     fn home(&self, key: Key) -> usize {
-        // The high lane chooses the slot, the low lane the shard: they must not be the same bits.
-        let scaled = (u128::from(key.high) * self.slots.len() as u128) >> 64;
-        usize::try_from(scaled).unwrap_or(0)
+        home_of(key, self.slots.len())
+    }
+
+    fn probe(&self, key: Key) -> usize {
+        self.probe_from(self.home(key), key)
     }
 
     #[inline]
-    fn probe(&self, key: Key) -> usize {
-        let mut at = self.home(key);
+    fn probe_from(&self, home: usize, key: Key) -> usize {
+        let mut at = home;
         loop {
             let slot = &self.slots[at];
             if slot.key == key || slot.plan == 0 {
@@ -213,4 +226,12 @@ impl Shard {
             self.slots[at] = slot;
         }
     }
+}
+
+/// Where a key would like to be among `slots` slots. The high lane of the fingerprint chooses the
+/// slot and the low lane the shard: they must not be the same bits.
+#[inline]
+pub(crate) fn home_of(key: Key, slots: usize) -> usize {
+    let scaled = (u128::from(key.high) * slots as u128) >> 64;
+    usize::try_from(scaled).unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::clock::Tick;
 use super::key::Key;
 use super::plan::{LIMITS_MAX, Plan};
-use super::shard::Slot;
+use super::shard::{Slot, home_of};
 use super::table::GuardTable;
 
 /// Asks decided as one: address, user, key, tenant, route, global and two to spare. The locks of
@@ -153,8 +153,16 @@ impl GuardTable {
         if cost == 0 || cost > plan.cost_max || !plan.whole {
             return None;
         }
-        let mut shard = self.shards[self.shard_of(key)].lock();
-        let slot = shard.find(key);
+        // The home is computed before the lock is held: under it, every cycle is waited for.
+        let lock = &self.shards[self.shard_of(key)];
+        let slots = lock.hint();
+        let home = home_of(key, slots);
+        let mut shard = lock.lock();
+        if shard.slots() != slots {
+            lock.set_hint(shard.slots());
+            return None;
+        }
+        let slot = shard.find_from(home, key);
         if slot.plan != plan.id {
             return None;
         }
