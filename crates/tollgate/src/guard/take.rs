@@ -34,6 +34,12 @@ impl Ask<'_> {
     pub(super) fn wanted(&self) -> u64 {
         u64::try_from(self.cost).unwrap_or(0)
     }
+
+    /// Whether a grant changes the table: a question does not, nor tokens given back to a bucket
+    /// that is full because nobody knows it (`fresh`).
+    pub(super) fn writes(&self, fresh: bool) -> bool {
+        self.cost > 0 || self.cost < 0 && !fresh
+    }
 }
 
 /// What was decided. Two machine words, so that it travels in registers.
@@ -105,7 +111,7 @@ impl GuardTable {
     pub fn take(&self, key: Key, plan: &Plan, now: Tick) -> Outcome {
         match self.take_known(key, plan, 1, now) {
             Some(remaining) => Outcome::Granted { remaining },
-            None => self.decide(&[Ask { key, plan, cost: 1 }], now, &mut []),
+            None => self.take_slowly(Ask { key, plan, cost: 1 }, now),
         }
     }
 
@@ -115,7 +121,7 @@ impl GuardTable {
         let cost = u32::try_from(ask.cost).ok();
         match cost.and_then(|cost| self.take_known(ask.key, ask.plan, cost, now)) {
             Some(remaining) => Outcome::Granted { remaining },
-            None => self.decide(&[ask], now, &mut []),
+            None => self.take_slowly(ask, now),
         }
     }
 
@@ -143,6 +149,15 @@ impl GuardTable {
             return Err(TooManyAsks(asks.len()));
         }
         Ok(self.decide(asks, now, looks))
+    }
+
+    /// New keys, refusals, limits with parts; and, seldom, everything else.
+    #[inline(never)]
+    fn take_slowly(&self, ask: Ask<'_>, now: Tick) -> Outcome {
+        match self.decide_one(ask, now) {
+            Some(outcome) => outcome,
+            None => self.decide(&[ask], now, &mut []),
+        }
     }
 
     /// The usual case: a known key under the plan it is written in, with tokens enough.
