@@ -42,8 +42,8 @@ fn point(effort: Effort, count: u64) -> String {
     let contenders = [
         Contender {
             name: "governor",
-            work: &|thread, n| {
-                let mut dice = Dice::new(thread);
+            work: &|_, n| {
+                let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     black_box(govern.check_key(&dice.below(count)).is_ok());
                 });
@@ -51,8 +51,8 @@ fn point(effort: Effort, count: u64) -> String {
         },
         Contender {
             name: "Tollgate",
-            work: &|thread, n| {
-                let mut dice = Dice::new(thread);
+            work: &|_, n| {
+                let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     black_box(guard.number(dice.below(count)));
                 });

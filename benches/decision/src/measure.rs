@@ -164,14 +164,19 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A cheap sequence of key numbers below `bound`, different for each thread.
+/// A cheap sequence of key numbers, different for each thread and each batch: a batch that asks
+/// for the keys of the one before would find them in the cache.
 pub struct Dice(u64);
 
+static BATCHES: AtomicU64 = AtomicU64::new(1);
+
 impl Dice {
-    pub fn new(thread: u64) -> Dice {
-        Dice(thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1)
+    pub fn new() -> Dice {
+        let batch = BATCHES.fetch_add(1, Ordering::Relaxed);
+        Dice(batch.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
+    /// A number below `bound`.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self

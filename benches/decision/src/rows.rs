@@ -154,8 +154,8 @@ pub fn numbers(effort: Effort, report: &mut Report) {
     let contenders = [
         Contender {
             name: "governor",
-            work: &|thread, n| {
-                let mut dice = Dice::new(thread);
+            work: &|_, n| {
+                let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     black_box(govern.check_key(&dice.below(MILLION)).is_ok());
                 });
@@ -163,8 +163,8 @@ pub fn numbers(effort: Effort, report: &mut Report) {
         },
         Contender {
             name: "Tollgate",
-            work: &|thread, n| {
-                let mut dice = Dice::new(thread);
+            work: &|_, n| {
+                let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     black_box(guard.number(dice.below(MILLION)));
                 });
@@ -172,8 +172,8 @@ pub fn numbers(effort: Effort, report: &mut Report) {
         },
         Contender {
             name: "floor",
-            work: &|thread, n| {
-                let mut dice = Dice::new(thread);
+            work: &|_, n| {
+                let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     let cell = &cells[usize::try_from(dice.below(MILLION)).expect("fits")];
                     floor(cell, guard.clock.now().nanos());
@@ -191,7 +191,7 @@ pub fn numbers(effort: Effort, report: &mut Report) {
 
 /// Allocations of a million decisions on known keys.
 fn allocations(guard: &Ours, report: &mut Report) {
-    let mut dice = Dice::new(7);
+    let mut dice = Dice::new();
     let before = heap::calls();
     for _ in 0..MILLION {
         black_box(guard.number(dice.below(MILLION)));
@@ -231,8 +231,8 @@ pub fn strings(effort: Effort, report: &mut Report) {
     let contenders = [
         Contender {
             name: "governor",
-            work: &|thread, n| {
-                let (mut dice, mut name) = (Dice::new(thread), Name::new());
+            work: &|_, n| {
+                let (mut dice, mut name) = (Dice::new(), Name::new());
                 (0..n).for_each(|_| {
                     black_box(govern.check_key(name.of(dice.below(MILLION))).is_ok());
                 });
@@ -240,8 +240,8 @@ pub fn strings(effort: Effort, report: &mut Report) {
         },
         Contender {
             name: "Tollgate",
-            work: &|thread, n| {
-                let (mut dice, mut name) = (Dice::new(thread), Name::new());
+            work: &|_, n| {
+                let (mut dice, mut name) = (Dice::new(), Name::new());
                 (0..n).for_each(|_| {
                     black_box(guard.text(name.of(dice.below(MILLION))));
                 });
@@ -249,8 +249,8 @@ pub fn strings(effort: Effort, report: &mut Report) {
         },
         Contender {
             name: "throttlecrab",
-            work: &|thread, n| {
-                let (mut dice, mut name) = (Dice::new(thread), Name::new());
+            work: &|_, n| {
+                let (mut dice, mut name) = (Dice::new(), Name::new());
                 (0..n).for_each(|_| {
                     black_box(crab.text(name.of(dice.below(MILLION))));
                 });
@@ -304,6 +304,10 @@ pub fn together(effort: Effort, report: &mut Report) {
         Duration::from_secs(86_400),
     )]);
     let empty = empty.expect("valid");
+    let seven = std::num::NonZeroU32::new(7).expect("above zero");
+    let parts = tollgate::guard::Limit::new(seven, Duration::from_secs(1)).with_burst(PLENTY);
+    let parts = guard.table.plan(&[parts]).expect("valid");
+    let sevenths = guard.keys.number(5);
     let refused = guard.keys.number(4);
     guard.table.take(refused, &empty, guard.clock.now());
     let contenders = [
@@ -326,6 +330,19 @@ pub fn together(effort: Effort, report: &mut Report) {
             },
         },
         Contender {
+            name: "Tollgate, a limit with parts (7 a second)",
+            work: &|_, n| {
+                (0..n).for_each(|_| {
+                    black_box(
+                        guard
+                            .table
+                            .take(sevenths, &parts, guard.clock.now())
+                            .is_granted(),
+                    );
+                });
+            },
+        },
+        Contender {
             name: "Tollgate, a refusal",
             work: &|_, n| {
                 (0..n).for_each(|_| {
@@ -339,7 +356,7 @@ pub fn together(effort: Effort, report: &mut Report) {
             },
         },
     ];
-    let mut text = String::from("| decision | 1 thread | 2 threads |\n|---|---|---|\n");
+    let mut text = String::from("| decision on hot keys | 1 thread | 2 threads |\n|---|---|---|\n");
     let one = compare(1, effort.rounds, effort.hot / 4, &contenders);
     let two = compare(2, effort.rounds, effort.hot / 4, &contenders);
     for (one, two) in one.iter().zip(&two) {

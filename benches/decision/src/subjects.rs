@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use governor::clock::DefaultClock;
 use governor::state::keyed::DefaultKeyedStateStore;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
-use tollgate::guard::{GuardTable, Keys, Limit, Plan, Seed, TickClock};
+use tollgate::guard::{GuardTable, Key, Keys, Limit, Plan, Seed, TickClock};
 
 /// Tokens per second of every limiter: more than any loop here can ask for.
 pub const PLENTY: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("above zero");
@@ -48,20 +48,20 @@ impl Ours {
     /// One decision on all three limits of a key named by a number.
     #[inline]
     pub fn number(&self, name: u64) -> bool {
-        self.table
-            .take(self.keys.number(name), &self.three, self.clock.now())
-            .is_granted()
+        self.take(self.keys.number(name))
     }
 
     /// One decision on all three limits of a key named by text.
     #[inline]
     pub fn text(&self, name: &str) -> bool {
+        self.take(self.keys.key(name.as_bytes()))
+    }
+
+    #[inline]
+    fn take(&self, key: Key) -> bool {
+        self.table.fetch_ahead(key);
         self.table
-            .take(
-                self.keys.key(name.as_bytes()),
-                &self.three,
-                self.clock.now(),
-            )
+            .take(key, &self.three, self.clock.now())
             .is_granted()
     }
 }

@@ -22,30 +22,45 @@ const DOUBLINGS: u32 = 4;
 
 /// A lock on its own cache line: neighbours do not slow each other down.
 ///
-/// `hint` is a number that may be read without the lock and may be wrong: whoever uses it checks
-/// it under the lock.
+/// A [`Hint`] may be read without the lock and may be wrong: whoever uses it checks it under the
+/// lock.
 #[repr(align(64))]
 pub(crate) struct Lock<T> {
     inner: SpinMutex<T>,
-    hint: AtomicUsize,
+    slots: AtomicUsize,
+    base: AtomicUsize,
+}
+
+/// Where a shard's slots were when somebody last looked: how many, and at which address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hint {
+    pub(crate) slots: usize,
+    pub(crate) base: usize,
 }
 
 impl<T> Lock<T> {
     pub(crate) fn new(inner: T) -> Lock<T> {
+        let (slots, base) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Lock {
             inner: SpinMutex::new(inner),
-            hint: AtomicUsize::new(0),
+            slots,
+            base,
         }
     }
 
     #[inline]
-    pub(crate) fn hint(&self) -> usize {
-        self.hint.load(Ordering::Relaxed)
+    pub(crate) fn hint(&self) -> Hint {
+        let (slots, base) = (
+            self.slots.load(Ordering::Relaxed),
+            self.base.load(Ordering::Relaxed),
+        );
+        Hint { slots, base }
     }
 
     #[cold]
-    pub(crate) fn set_hint(&self, hint: usize) {
-        self.hint.store(hint, Ordering::Relaxed);
+    pub(crate) fn set_hint(&self, hint: Hint) {
+        self.slots.store(hint.slots, Ordering::Relaxed);
+        self.base.store(hint.base, Ordering::Relaxed);
     }
 
     #[inline]

@@ -7,6 +7,7 @@
 //! Never: locks, reads a clock, or leaves a tombstone behind.
 
 use super::key::Key;
+use super::lock::Hint;
 use super::pace::Fine;
 use super::plan::LIMITS_MAX;
 
@@ -89,10 +90,13 @@ impl Shard {
         }
     }
 
-    /// Slots, empty ones included.
+    /// Where the slots are now.
     #[inline]
-    pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
+    pub(crate) fn hint(&self) -> Hint {
+        Hint {
+            slots: self.slots.len(),
+            base: self.slots.as_ptr().addr(),
+        }
     }
 
     /// The slot of `key`, or the empty slot where its probing ends.
@@ -123,8 +127,8 @@ impl Shard {
         let mut at = self.probe(slot.key);
         if self.slots[at].plan == 0 {
             self.used += 1;
-            if self.used * 5 > self.slots.len() * 4 {
-                self.resize(self.slots.len() + self.slots.len() / 8 + 4);
+            if self.used * 10 > self.slots.len() * 7 {
+                self.resize(self.slots.len() + self.slots.len() / 16 + 4);
                 at = self.probe(slot.key);
             }
         }
@@ -234,4 +238,26 @@ impl Shard {
 pub(crate) fn home_of(key: Key, slots: usize) -> usize {
     let scaled = (u128::from(key.high) * slots as u128) >> 64;
     usize::try_from(scaled).unwrap_or(0)
+}
+
+/// Asks the processor to bring the slot at `home` closer, wherever the hint says it is, so that
+/// memory is waited for before the lock is taken and not under it.
+#[inline]
+pub(crate) fn fetch_ahead(hint: Hint, home: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let slot = hint.base.wrapping_add(home.wrapping_mul(size_of::<Slot>()));
+        // SAFETY: a prefetch is a hint. It loads nothing into the program, cannot fault, and is
+        // defined for every address, mapped or not; so a stale or torn hint costs time only.
+        #[expect(
+            unsafe_code,
+            reason = "there is no safe form of a prefetch in stable Rust"
+        )]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(slot));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (hint, home);
 }

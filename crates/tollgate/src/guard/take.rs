@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::clock::Tick;
 use super::key::Key;
 use super::plan::{LIMITS_MAX, Plan};
-use super::shard::{Slot, home_of};
+use super::shard::{Slot, fetch_ahead, home_of};
 use super::table::GuardTable;
 
 /// Asks decided as one: address, user, key, tenant, route, global and two to spare. The locks of
@@ -106,6 +106,14 @@ pub struct Seen {
 }
 
 impl GuardTable {
+    /// Says that a decision on `key` is coming, so that the processor can bring its slot closer
+    /// meanwhile. Worth calling as soon as the key is known, before the clock is read.
+    #[inline]
+    pub fn fetch_ahead(&self, key: Key) {
+        let hint = self.shards[self.shard_of(key)].hint();
+        fetch_ahead(hint, home_of(key, hint.slots));
+    }
+
     /// One token for one key.
     #[inline]
     pub fn take(&self, key: Key, plan: &Plan, now: Tick) -> Outcome {
@@ -168,13 +176,15 @@ impl GuardTable {
         if cost == 0 || cost > plan.cost_max || !plan.whole {
             return None;
         }
-        // The home is computed before the lock is held: under it, every cycle is waited for.
+        // The home is computed and its slot fetched before the lock is held: under it, every
+        // cycle is waited for by others too.
         let lock = &self.shards[self.shard_of(key)];
-        let slots = lock.hint();
-        let home = home_of(key, slots);
+        let hint = lock.hint();
+        let home = home_of(key, hint.slots);
+        fetch_ahead(hint, home);
         let mut shard = lock.lock();
-        if shard.slots() != slots {
-            lock.set_hint(shard.slots());
+        if shard.hint() != hint {
+            lock.set_hint(shard.hint());
             return None;
         }
         let slot = shard.find_from(home, key);
