@@ -61,7 +61,7 @@ pub(crate) struct Demand {
 }
 
 /// The longest uplink that any scenario draws, write and ledger delays included in `late`.
-pub const UP_MAX: Span = Span::from_secs(3);
+pub(crate) const UP_MAX: Span = Span::from_secs(3);
 const WORK_MAX: Span = Span::from_secs(3);
 
 /// Every answer that comes at all has come by then.
