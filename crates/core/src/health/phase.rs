@@ -30,6 +30,8 @@ pub(super) enum Phase {
         held: Held,
         /// The end that the operator named.
         ends: Option<Micros>,
+        /// The ledger knows when it ends: when an operator or `auto_recover` says so.
+        is_bounded: bool,
     },
 }
 
@@ -109,6 +111,17 @@ impl Phase {
             Phase::Sleep { .. } | Phase::Offline { .. } | Phase::CacheOnly { .. } => true,
             Phase::HalfOpen(probing) => probing.slot == Slot::Shared,
             Phase::Normal { .. } | Phase::Throttle(_) => false,
+        }
+    }
+
+    /// Only somebody's word, or the end that it named, ends it.
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => true,
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => false,
         }
     }
 

@@ -33,6 +33,9 @@ impl Health {
         match view {
             ScopeView::Open => self.saw_open(now, actions),
             ScopeView::Closed { left: None } => self.saw_held(now, actions),
+            ScopeView::Closed { left: Some(left) } if self.is_our_hold(left, now) => {
+                self.seen_closed = true;
+            }
             ScopeView::Closed { left: Some(left) } if follows => {
                 self.saw_closed(left, now, actions);
             }
@@ -110,16 +113,44 @@ impl Health {
         }
     }
 
-    /// Somebody holds it by hand. The ledger does not say whether offline or from cache only;
-    /// offline is what blocks either way.
+    /// A CacheOnly that has an end shows as a rest. Whoever ends it early opens the scope, and what
+    /// rests then follow are far shorter.
+    fn is_our_hold(&self, left: Span, now: Micros) -> bool {
+        match &self.phase {
+            Phase::CacheOnly {
+                is_bounded: true, ..
+            } => {
+                let ours = self.next_tick().map_or(Span::ZERO, |end| end.since(now));
+                left.0 >= ours.0 / 2
+            }
+            Phase::CacheOnly {
+                is_bounded: false, ..
+            }
+            | Phase::Offline { .. }
+            | Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => false,
+        }
+    }
+
+    /// Somebody holds it by hand. The ledger does not say whether offline or from cache only without
+    /// an end; offline is what blocks either way. It replaces a hold of ours that would end by
+    /// itself, or our timer would end what only `resume` may end.
     fn saw_held(&mut self, now: Micros, actions: &mut Actions) {
         self.seen_closed = true;
         match &self.phase {
             Phase::Normal { .. }
             | Phase::Throttle(_)
             | Phase::Sleep { .. }
-            | Phase::HalfOpen(_) => self.follow_offline(now, actions),
-            Phase::Offline { .. } | Phase::CacheOnly { .. } => {}
+            | Phase::HalfOpen(_)
+            | Phase::CacheOnly {
+                is_bounded: true, ..
+            } => self.follow_offline(now, actions),
+            Phase::Offline { .. }
+            | Phase::CacheOnly {
+                is_bounded: false, ..
+            } => {}
         }
     }
 

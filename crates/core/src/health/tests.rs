@@ -1,7 +1,9 @@
 //! The rules of A2–A4, A8 and A11: what is counted, and what leads where.
 
 use super::bench::{Bench, profile_a};
-use super::{Action, Base, Class, Counts, Fault, HealthSettings, Mode, Pace, Rate, State};
+use super::{
+    Action, Answer, Base, Class, Counts, Event, Fault, HealthSettings, Mode, Pace, Rate, State,
+};
 use crate::limit::Rule;
 use crate::ratio::Ppm;
 use crate::time::Span;
@@ -278,4 +280,47 @@ fn a_ratio_that_trembles_moves_nothing() {
         bench.answers(Class::Network, 1).answers(Class::Success, 4);
     }
     assert_eq!(bench.log, [""; 0]);
+}
+
+/// A4: the same for calls granted before a cool-down closed their scope: five 429s that were on their
+/// way together are one refusal.
+#[test]
+fn answers_from_before_a_cool_down_advance_no_run() {
+    let mut bench = Bench::new(HealthSettings::default());
+    let refused = Answer {
+        class: Class::Refused,
+        granted: bench.now,
+        retry_after: None,
+    };
+    bench.on(Event::Answered(refused));
+    for _ in 0..4 {
+        bench.on(Event::AnsweredLate(refused));
+    }
+    let status = bench.health.status(bench.now);
+    assert_eq!((status.consec429, status.failure_count), (1, 1));
+    assert_eq!(status.counts.count_429, 5, "they count in the ratio");
+    assert_eq!(bench.log, [""; 0]);
+    for _ in 0..7 {
+        bench.on(Event::AnsweredLate(refused));
+    }
+    assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
+}
+
+/// A8: counts in a row do not wait for a confirmation, nor does a failed probe.
+#[test]
+fn counts_in_a_row_act_at_once() {
+    let settings = HealthSettings {
+        confirm: 50,
+        ..HealthSettings::default()
+    };
+    let mut bench = Bench::throttled(settings);
+    assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
+    bench.answers(Class::Refused, 2);
+    assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
+    let mut bench = Bench::half_open(settings);
+    bench.answers(Class::ServerError, 1);
+    assert_eq!(
+        bench.log.last().unwrap(),
+        "HalfOpen -> Sleep (probe_failed)"
+    );
 }

@@ -8,6 +8,7 @@ mod scenario;
 mod proof;
 mod fullness;
 mod order;
+mod outage;
 
 #[cfg(feature = "http")]
 mod client;
