@@ -14,13 +14,11 @@ use fastrand::Rng;
 use tollgate_core::ask::Outcome as Settled;
 use tollgate_core::ask::{Ask, CellId, PermitId, ScopeId, Scopes, Settle, Term, Terms, Verdict};
 use tollgate_core::backoff::Dice;
-use tollgate_core::cooldown::{self, CooldownSettings, Told};
+use tollgate_core::cooldown::{self, Told};
 use tollgate_core::gate::{Resolution, Resolved};
-use tollgate_core::health::{
-    Action, Actions, Answer, Base, Class, Event, HealthSettings, Reason, State,
-};
+use tollgate_core::health::{Action, Actions, Answer, Base, Class, Event, State};
 use tollgate_core::limit::Rule;
-use tollgate_core::retry::{Decision, Failed, RetrySettings, Safety, Stop};
+use tollgate_core::retry::{Decision, Failed, Safety};
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
@@ -30,57 +28,14 @@ use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
 mod node;
 use node::{Flight, Node, Wanted};
+mod plan;
+pub use plan::{GivenUp, Moved, Plan};
 
 /// The scope of the health machine.
 const HEALTH: ScopeId = ScopeId(1);
 
 /// The scope of the cool-down. A scope of its own: its rests end with everybody going.
 const COOLDOWN: ScopeId = ScopeId(2);
-
-/// How the governed side works.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Every limit, as it is obeyed.
-    pub limits: Vec<Rule>,
-    /// The health machine.
-    pub health: HealthSettings,
-    /// When and how often a failed call is tried again.
-    pub retry: RetrySettings,
-    /// How long everybody rests after a 429.
-    pub cooldown: CooldownSettings,
-    /// How long a call may wait and run in all.
-    pub patience: Span,
-    /// When a node gives up on an answer.
-    pub give_up: Span,
-    /// The longest time until a node hears of a scope that another one has changed; drawn per change.
-    pub news_delay: Span,
-    /// Decides jitter and delays.
-    pub seed: u64,
-}
-
-/// Something that the health machine of one node told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// When, on the node's own clock.
-    pub at: Micros,
-    /// Which node.
-    pub node: NodeId,
-    /// The state before.
-    pub from: State,
-    /// The state after.
-    pub to: State,
-    /// Why.
-    pub reason: Reason,
-}
-
-/// Why a call was given up.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GivenUp {
-    /// It never got a permit.
-    Waiting(Resolution),
-    /// It failed and is not tried again.
-    Failed(Stop),
-}
 
 /// Nodes that share one ledger and learn from answers.
 #[derive(Debug)]
@@ -94,23 +49,6 @@ pub struct Healthy {
     given_up: Vec<(CallId, GivenUp)>,
     probes: u64,
     probes_at_once: usize,
-}
-
-impl Plan {
-    /// These limits, every default, and calls that wait for ten minutes.
-    #[must_use]
-    pub fn new(limits: Vec<Rule>) -> Plan {
-        Plan {
-            limits,
-            health: HealthSettings::default(),
-            retry: RetrySettings::default(),
-            cooldown: CooldownSettings::default(),
-            patience: Span::from_secs(600),
-            give_up: Span::from_secs(30),
-            news_delay: Span::ZERO,
-            seed: 0,
-        }
-    }
 }
 
 impl Healthy {
@@ -444,7 +382,12 @@ impl Client for Healthy {
             granted,
             retry_after,
         };
-        self.happened(node, Event::Answered(answer), now, effects);
+        let event = if self.node(node, now).cooldown.is_old_news(granted) {
+            Event::AnsweredLate(answer)
+        } else {
+            Event::Answered(answer)
+        };
+        self.happened(node, event, now, effects);
         match class {
             Class::Success => {
                 self.node(node, now).cooldown.went_well(granted);

@@ -82,8 +82,10 @@ impl Health {
     }
 
     fn saw_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {
-        // The space between two probes is a rest too, but no sleep.
+        // The space between two probes is a rest too, but no sleep. Probes of a slow provider are
+        // further apart than a short Sleep lasts: whoever was not probing takes it for one.
         let is_gap = left <= self.probe_gap();
+        let is_brief = is_gap && left <= self.settings.sleep_min;
         let reason = match self.read() {
             News::Old => return,
             News::Rest => Reason::Policy,
@@ -104,7 +106,7 @@ impl Health {
             | Phase::Throttle(_)
             | Phase::Offline { .. }
             | Phase::CacheOnly { .. } => {
-                if is_gap {
+                if is_brief {
                     self.saw_probing(now, actions);
                 } else {
                     self.follow_to_sleep(left, reason, now, actions);

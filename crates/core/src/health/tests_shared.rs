@@ -4,7 +4,9 @@
 use smallvec::smallvec;
 
 use super::bench::{Bench, base};
-use super::{Action, Actions, Answer, Class, Command, Event, Health, HealthSettings, Mode, State};
+use super::{
+    Action, Actions, Answer, Base, Class, Command, Event, Health, HealthSettings, Mode, Rate, State,
+};
 use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
 use crate::scope::ScopeView;
 use crate::table::Table;
@@ -326,4 +328,19 @@ fn a_probe_that_is_back_before_our_timer_frees_its_place() {
     });
     assert_eq!(bench.log[2..], ["HalfOpen -> Sleep (probe_failed)"]);
     assert_eq!(bench.rest(), Some(Some(Span::from_secs(60))));
+}
+
+/// A5: the Sleep of a slow provider is a Sleep to every process, although its probes are further
+/// apart than it lasts.
+#[test]
+fn the_sleep_of_a_slow_provider_is_no_space_between_probes() {
+    let daily = Base {
+        rate: Some(Rate::of(1_000, Span::from_secs(86_400))),
+        concurrency: None,
+    };
+    let now = Micros(1_000_000);
+    let mut machine = Health::new(HealthSettings::default(), daily, now).unwrap();
+    let left = Some(Span::from_secs(30));
+    let actions = machine.on(Event::Shared(ScopeView::Closed { left }), now);
+    assert_eq!(machine.state(), State::Sleep, "{actions:?}");
 }
