@@ -84,6 +84,12 @@ impl Healthy {
         &self.given_up
     }
 
+    /// The state of every node that has done something.
+    #[must_use]
+    pub fn states(&self) -> Vec<State> {
+        self.nodes.iter().map(|node| node.health.state()).collect()
+    }
+
     /// How many attempts went as probes, and how many of them at most at the same time.
     #[must_use]
     pub fn probes(&self) -> (u64, usize) {

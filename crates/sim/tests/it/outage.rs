@@ -2,6 +2,7 @@
 //! log: nobody is lost, hardly anybody is sent into the outage, no limit is exceeded afterwards, and
 //! the quota is used in full again as soon as the provider is well.
 
+use proptest::prelude::*;
 use tollgate_core::health::State;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
@@ -10,6 +11,8 @@ use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec};
 use tollgate_sim::world::{Call, NodeId, Setup, Within, World};
+
+use crate::scenario::config;
 
 /// The measured setting: uplink lognormal 5 ms, answer 20 ms.
 const NEAR: Latency = Latency {
@@ -30,6 +33,8 @@ struct Outage {
     nodes: usize,
     lasts: Span,
     news_delay: Span,
+    /// How wrong each node's clock runs; none = not at all.
+    drift_ppm: Vec<i32>,
     seed: u64,
     calls: u64,
     /// How often a call comes.
@@ -45,6 +50,7 @@ impl Outage {
             nodes,
             lasts: Span::from_secs(10),
             news_delay: Span::ZERO,
+            drift_ppm: Vec::new(),
             seed: 7,
             calls: 1_200,
             every: Span::from_millis(25),
@@ -56,6 +62,9 @@ impl Outage {
     fn run(&self) -> World<Healthy> {
         let rules = RuleSpec::parse_all(self.spec).unwrap();
         let mut setup = Setup::new(self.seed, rules, NEAR).with_nodes(self.nodes);
+        for (clock, ppm) in setup.clocks.iter_mut().zip(&self.drift_ppm) {
+            clock.drift_ppm = *ppm;
+        }
         setup.faults.outages.push(Within {
             from: OUTAGE_AT,
             to: OUTAGE_AT + self.lasts,
@@ -235,4 +244,40 @@ fn a18_1_a_429_holds_everybody_back_for_as_long_as_it_says() {
     let next = later[0].at;
     assert!(next >= free_again, "{next:?} is before {free_again:?}");
     assert!(next.since(free_again) <= Span::from_millis(50), "{next:?}");
+}
+
+/// Any outage, any number of nodes, drifting clocks, and news that come late.
+fn any_outage() -> impl Strategy<Value = Outage> {
+    let news_delay = prop::sample::select(&[0, 50, 300, 1_500][..]);
+    let drift_ppm = prop::collection::vec(-500..=500_i32, 1..=4);
+    let shape = (500..100_000_u64, 20..150_u64, news_delay, drift_ppm);
+    (shape, any::<u64>()).prop_map(|((lasts, every, news_delay, drift_ppm), seed)| Outage {
+        nodes: drift_ppm.len(),
+        lasts: Span::from_millis(lasts),
+        news_delay: Span::from_millis(news_delay),
+        drift_ppm,
+        seed,
+        calls: 400,
+        every: Span::from_millis(every),
+        ..Outage::of_bucket(1)
+    })
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    /// W4, A5, A6, A8: nobody is lost, no limit is exceeded, every node ends in Normal, and the machine
+    /// does not flap: three transitions per node, and two more for each rest that was too short.
+    #[test]
+    fn w4_any_outage_ends_well(outage in any_outage()) {
+        let world = outage.run();
+        let judge = world.judge();
+        prop_assert_eq!(judge.lost(), []);
+        prop_assert_eq!(world.client().given_up(), []);
+        prop_assert_eq!(judge.violations(), 0);
+        prop_assert!(world.client().states().iter().all(|state| *state == State::Normal));
+        let too_short = [30, 90].into_iter().filter(|&secs| outage.lasts > Span::from_secs(secs - 1));
+        let most = (3 + 2 * too_short.count()) * outage.nodes;
+        prop_assert!(world.client().moves().len() <= most, "{:?}", world.client().moves());
+    }
 }
