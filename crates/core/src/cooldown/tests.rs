@@ -154,8 +154,10 @@ fn an_entity_rests_and_the_others_go_on() {
 /// S5, M8: spreading never shortens what the provider asked for.
 #[test]
 fn jitter_never_shortens_the_provider_s_word() {
-    let mut settings = CooldownSettings::default();
-    settings.on = JitterOn::All;
+    let mut settings = CooldownSettings {
+        on: JitterOn::All,
+        ..CooldownSettings::default()
+    };
     settings.backoff.jitter = Jitter::Full;
     for dice in [NONE, MOST] {
         assert_eq!(

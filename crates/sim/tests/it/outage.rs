@@ -55,12 +55,12 @@ impl Outage {
             calls: 1_200,
             every: Span::from_millis(25),
             spec: "bucket 50/1s burst 50",
-            rule: Rule::bucket(50, Span::from_secs(1), 50).unwrap(),
+            rule: Rule::bucket(50, Span::from_secs(1), 50).expect("a bucket"),
         }
     }
 
     fn run(&self) -> World<Healthy> {
-        let rules = RuleSpec::parse_all(self.spec).unwrap();
+        let rules = RuleSpec::parse_all(self.spec).expect("a rule");
         let mut setup = Setup::new(self.seed, rules, NEAR).with_nodes(self.nodes);
         for (clock, ppm) in setup.clocks.iter_mut().zip(&self.drift_ppm) {
             clock.drift_ppm = *ppm;
@@ -74,12 +74,11 @@ impl Outage {
         plan.news_delay = self.news_delay;
         setup.give_up = Some(plan.give_up);
         let mut world = World::new(setup, Healthy::new(plan));
-        for index in 0..self.calls {
-            let node = usize::try_from(index).unwrap() % self.nodes;
+        for (index, node) in (0..self.calls).zip((0..self.nodes).cycle()) {
             let at = Micros(index * self.every.0);
             world.submit(at, NodeId(node), call(index));
         }
-        world.run_until(Micros(600_000_000)).unwrap();
+        world.run_until(Micros(600_000_000)).expect("time passes");
         world
     }
 }
@@ -96,7 +95,10 @@ fn call(index: u64) -> Call {
 fn normal_at(world: &World<Healthy>) -> Micros {
     let moves = world.client().moves();
     let normal = moves.iter().filter(|moved| moved.to == State::Normal);
-    normal.map(|moved| moved.at).max().unwrap()
+    normal
+        .map(|moved| moved.at)
+        .max()
+        .expect("it was Normal again")
 }
 
 /// Requests that reached the provider in the second that begins so long after `from`.
