@@ -42,14 +42,15 @@ impl Health {
                 self.wake(began, until, now, actions);
             }
             Phase::CacheOnly {
-                ends, is_bounded, ..
+                ends, closed_until, ..
             } => {
                 if ends.is_some_and(|ends| ends <= now) {
                     return self.resume(now, actions);
                 }
                 self.on_trial = true;
-                // A hold whose end the ledger knows is over there too.
-                if !is_bounded {
+                let is_over = closed_until.is_some_and(|until| until <= now);
+                // Open first: a hold never ends earlier because a shorter rest begins.
+                if !is_over {
                     actions.push(Action::Open);
                 }
                 self.rest_for(self.settings.sleep_min, Reason::AutoRecover, now, actions);
@@ -147,7 +148,7 @@ impl Health {
         let phase = Phase::CacheOnly {
             held: self.hold(now),
             ends,
-            is_bounded: rest.is_some(),
+            closed_until: rest.map(|rest| now + rest),
         };
         self.change_to(phase, reason, now, actions);
     }

@@ -30,8 +30,8 @@ pub(super) enum Phase {
         held: Held,
         /// The end that the operator named.
         ends: Option<Micros>,
-        /// The ledger knows when it ends: when an operator or `auto_recover` says so.
-        is_bounded: bool,
+        /// When it ends as the ledger knows it; `None` = not before somebody opens it.
+        closed_until: Option<Micros>,
     },
 }
 

@@ -120,13 +120,11 @@ impl Health {
     fn is_our_hold(&self, left: Span, now: Micros) -> bool {
         match &self.phase {
             Phase::CacheOnly {
-                is_bounded: true, ..
-            } => {
-                let ours = self.next_tick().map_or(Span::ZERO, |end| end.since(now));
-                left.0 >= ours.0 / 2
-            }
+                closed_until: Some(until),
+                ..
+            } => left.0 >= until.since(now).0 / 2,
             Phase::CacheOnly {
-                is_bounded: false, ..
+                closed_until: None, ..
             }
             | Phase::Offline { .. }
             | Phase::Normal { .. }
@@ -147,11 +145,12 @@ impl Health {
             | Phase::Sleep { .. }
             | Phase::HalfOpen(_)
             | Phase::CacheOnly {
-                is_bounded: true, ..
+                closed_until: Some(_),
+                ..
             } => self.follow_offline(now, actions),
             Phase::Offline { .. }
             | Phase::CacheOnly {
-                is_bounded: false, ..
+                closed_until: None, ..
             } => {}
         }
     }

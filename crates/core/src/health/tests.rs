@@ -324,3 +324,39 @@ fn counts_in_a_row_act_at_once() {
         "HalfOpen -> Sleep (probe_failed)"
     );
 }
+
+/// A3: the ratio is reached at exactly 20 %, not below.
+#[test]
+fn a_fifth_of_failures_is_enough_and_less_is_not() {
+    let failing = |successes, failures| {
+        let settings = HealthSettings {
+            confirm: 1,
+            ..profile_a()
+        };
+        let mut bench = Bench::new(settings);
+        bench.answers(Class::Success, successes);
+        bench.answers(Class::ServerError, failures);
+        bench.state()
+    };
+    assert_eq!(failing(8, 2), State::Throttle);
+    assert_eq!(failing(9, 2), State::Normal, "18 %");
+}
+
+/// A4: a ratio of 60 % must last: a moment below it begins the five minutes anew.
+#[test]
+fn a_better_moment_begins_the_five_minutes_anew() {
+    let mut bench = Bench::new(profile_a());
+    let minutes = |bench: &mut Bench, minutes: u64| {
+        for _ in 0..minutes * 60 {
+            bench
+                .answers(Class::ServerError, 2)
+                .answers(Class::Success, 1);
+            bench.pass(Span::from_millis(970));
+        }
+        bench.state()
+    };
+    assert_eq!(minutes(&mut bench, 4), State::Throttle);
+    bench.answers(Class::Success, 30);
+    assert_eq!(minutes(&mut bench, 4), State::Throttle);
+    assert_eq!(minutes(&mut bench, 2), State::Sleep);
+}

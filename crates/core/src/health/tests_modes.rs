@@ -3,7 +3,7 @@
 use super::bench::{Bench, base, breaker, profile_a};
 use super::{
     Action, Breaker, Class, Command, Door, Health, HealthSettings, Mode, Pace, RampAfter,
-    RampSettings, Rate, State, WhenBlocked, Why,
+    RampSettings, Rate, Reason, State, WhenBlocked, Why,
 };
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
@@ -212,5 +212,25 @@ fn both_vocabularies_agree() {
     for (state, name, word, breaker) in words {
         assert_eq!((state.name(), state.word()), (name, word));
         assert_eq!(state.breaker().word(), breaker);
+    }
+}
+
+/// A16: the words for why a state changed.
+#[test]
+fn reasons_have_their_words() {
+    let reasons = [
+        (Reason::ErrRatio, "err_ratio"),
+        (Reason::Consec429, "consec_429"),
+        (Reason::Failures, "failures"),
+        (Reason::SuccessWindowOk, "success_window_ok"),
+        (Reason::ProbeOk, "probe_ok"),
+        (Reason::ProbeFailed, "probe_failed"),
+        (Reason::SleepOver, "sleep_over"),
+        (Reason::Operator, "operator"),
+        (Reason::AutoRecover, "auto_recover"),
+        (Reason::Policy, "policy"),
+    ];
+    for (reason, word) in reasons {
+        assert_eq!(reason.to_string(), word);
     }
 }

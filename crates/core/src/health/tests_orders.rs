@@ -1,6 +1,6 @@
 //! Operators, policy and CacheOnly (A5, A7).
 
-use super::bench::{Bench, profile_a};
+use super::bench::{Bench, base, profile_a};
 use super::{Class, Command, Door, HealthSettings, State, WhenBlocked, Why};
 use crate::time::Span;
 
@@ -156,22 +156,25 @@ fn an_end_that_an_operator_named_comes_before_auto_recover() {
     assert_eq!(bench.log, ["CacheOnly -> Normal (operator)"]);
 }
 
-/// A7: a setting that comes later ends a hold that had no end.
+/// A7, A14: `auto_recover` switched on or shortened during the hold works from then on.
 #[test]
-fn auto_recover_can_be_switched_on_during_the_hold() {
-    let mut bench = cache_only(None);
-    bench.secs(MINUTE);
-    let settings = HealthSettings {
-        auto_recover: Some(Span::from_secs(15 * MINUTE)),
-        ..HealthSettings::default()
-    };
-    let actions = bench
-        .health
-        .configure(settings, super::bench::base(), bench.now);
-    bench.note(actions.unwrap());
-    bench.secs(14 * MINUTE);
-    assert!(bench.opens(), "the ledger knew of no end");
-    assert_eq!(bench.log[1..], ["CacheOnly -> Sleep (auto_recover)"]);
+fn auto_recover_can_be_changed_during_the_hold() {
+    for before in [None, Some(60 * MINUTE)] {
+        let mut bench = cache_only(before);
+        bench.secs(MINUTE);
+        let settings = HealthSettings {
+            auto_recover: Some(Span::from_secs(15 * MINUTE)),
+            ..HealthSettings::default()
+        };
+        let actions = bench.health.configure(settings, base(), bench.now);
+        bench.note(actions.unwrap());
+        bench.secs(14 * MINUTE);
+        assert!(
+            bench.opens(),
+            "the ledger knew of no end, or of a later one"
+        );
+        assert_eq!(bench.log[1..], ["CacheOnly -> Sleep (auto_recover)"]);
+    }
 }
 
 /// A5, A7: CacheOnly refuses at once, whatever `when_blocked` says, and says when it ends.
