@@ -6,6 +6,8 @@
 
 mod scenario;
 mod proof;
+mod unrest;
+mod strangers;
 mod fullness;
 mod order;
 mod outage;
