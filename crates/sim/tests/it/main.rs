@@ -10,6 +10,7 @@ mod unrest;
 mod strangers;
 mod fullness;
 mod order;
+mod outage;
 
 #[cfg(feature = "http")]
 mod client;
