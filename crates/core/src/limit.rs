@@ -35,6 +35,8 @@ pub use image::Damaged;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod low_tests;
+#[cfg(test)]
 mod window_tests;
 #[cfg(test)]
 mod told_tests;
