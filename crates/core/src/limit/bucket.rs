@@ -120,6 +120,12 @@ impl Bucket {
         Span(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
+    /// Writes down what is owed at `at`, so that nothing before it matters any more.
+    pub(crate) fn carry(&mut self, at: Micros) {
+        self.debt = self.debt_at(at);
+        self.at = self.at.max(at);
+    }
+
     fn debt_at(&self, now: Micros) -> u128 {
         let shrunk = u128::from(now.since(self.at).0) * u128::from(self.rate);
         self.debt.saturating_sub(shrunk)

@@ -120,6 +120,11 @@ impl Owner {
         });
     }
 
+    /// Everything this owner has settled is counted when this returns.
+    pub(crate) async fn settled(&self) {
+        self.offer(Vec::new()).await;
+    }
+
     pub(crate) fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {
         self.ledger
             .look(&[(CellId::named(&[cell]), rule.clone())])

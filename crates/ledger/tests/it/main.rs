@@ -6,3 +6,5 @@ mod bench;
 mod conformance;
 mod sharing;
 mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;

@@ -1,0 +1,261 @@
+//! The rows that one transaction reads and writes: a blob per cell and per scope, and who waits.
+//!
+//! Promises: only rows that changed are written. A row that is damaged, or that belongs to a short
+//! limit and another boot, counts as used up for one period.
+//!
+//! Never: outlives its transaction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Result, params};
+use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Terms};
+use tollgate_core::limit::{Cell, Rule};
+use tollgate_core::scope::Scope;
+use tollgate_core::time::{Micros, Span};
+use tollgate_core::turn::Cells;
+
+/// Limits shorter than this are not carried over a boot: they start used up instead. Longer ones
+/// are durable before a permit is handed out, so what is stored of them is all there was.
+pub(super) const LONG: Span = Span::from_secs(60);
+
+/// Which process and which boot a ledger works in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home {
+    pub(super) owner: OwnerId,
+    /// Counts the boots that this folder has seen.
+    pub(super) epoch: i64,
+    /// When this boot's first process came.
+    pub(super) since: Micros,
+}
+
+/// Another process, or this one, that was refused by a cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) owner: OwnerId,
+    pub(super) on: On,
+    /// What it was granted since it waits: free units go to the least served.
+    pub(super) got: i64,
+    pub(super) since: i64,
+    /// Somebody has signalled it already.
+    pub(super) is_woken: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct CellRow {
+    pub(super) cell: Cell,
+    pub(super) rule: Option<Arc<Rule>>,
+    pub(super) waiters: Vec<Waiter>,
+    /// The blob as it is stored, unless it must be written in any case.
+    stored: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct ScopeRow {
+    scope: Scope,
+    stored: Option<Vec<u8>>,
+}
+
+/// The rows of one transaction.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) cells: BTreeMap<CellId, CellRow>,
+    scopes: BTreeMap<ScopeId, ScopeRow>,
+    /// Rows that could not be believed.
+    pub(super) damaged: u64,
+}
+
+impl Cells for Page {
+    fn cell(&mut self, id: CellId) -> &mut Cell {
+        &mut self.cells.entry(id).or_default().cell
+    }
+
+    fn scope(&mut self, id: ScopeId) -> &mut Scope {
+        &mut self.scopes.entry(id).or_default().scope
+    }
+}
+
+impl Page {
+    /// Reads every row that these settles and asks touch.
+    pub(super) fn read<'a>(
+        conn: &Connection,
+        home: Home,
+        now: Micros,
+        settles: impl Iterator<Item = &'a Settle>,
+        asks: impl Iterator<Item = &'a Ask>,
+    ) -> Result<Page> {
+        let mut page = Page::default();
+        let anybody_waits: bool = conn
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM waiters)")?
+            .query_row([], |row| row.get(0))?;
+        for settle in settles {
+            match settle {
+                Settle::Permit { terms, scopes, .. } => {
+                    page.read_cells(conn, home, now, terms, anybody_waits)?;
+                    page.read_scopes(conn, now, scopes)?;
+                }
+                Settle::Close { scope, .. } | Settle::Open { scope } => {
+                    page.read_scopes(conn, now, &[*scope])?;
+                }
+            }
+        }
+        for ask in asks {
+            page.read_cells(conn, home, now, &ask.terms, anybody_waits)?;
+            page.read_scopes(conn, now, &ask.scopes)?;
+        }
+        Ok(page)
+    }
+
+    fn read_cells(
+        &mut self,
+        conn: &Connection,
+        home: Home,
+        now: Micros,
+        terms: &Terms,
+        anybody_waits: bool,
+    ) -> Result<()> {
+        for term in terms {
+            if self.cells.contains_key(&term.cell) {
+                continue;
+            }
+            let mut row = self.read_cell(conn, home, now, term.cell, &term.rule)?;
+            if anybody_waits {
+                row.waiters = read_waiters(conn, term.cell, now)?;
+                for waiter in &row.waiters {
+                    row.cell.wanted(waiter.on);
+                }
+            }
+            self.cells.insert(term.cell, row);
+        }
+        Ok(())
+    }
+
+    /// One cell as it is to be believed.
+    pub(super) fn read_cell(
+        &mut self,
+        conn: &Connection,
+        home: Home,
+        now: Micros,
+        id: CellId,
+        rule: &Arc<Rule>,
+    ) -> Result<CellRow> {
+        let row: Option<(i64, Vec<u8>)> = conn
+            .prepare_cached("SELECT epoch, state FROM cells WHERE id = ?1")?
+            .query_row([&id.0.to_le_bytes()[..]], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .optional()?;
+        let (cell, stored) = match row {
+            None => (Cell::default(), None),
+            // Nothing of before the boot is on its way any more; what has arrived leaves a short
+            // window within its period.
+            Some((epoch, _)) if epoch != home.epoch && rule.period() == Span::ZERO => {
+                (Cell::default(), None)
+            }
+            Some((epoch, _)) if epoch != home.epoch && rule.period() < LONG => {
+                (Cell::used_up(rule, home.since), None)
+            }
+            Some((epoch, state)) => match Cell::from_bytes(&state, Micros(0)) {
+                Ok(cell) => (cell, (epoch == home.epoch).then_some(state)),
+                Err(_) => {
+                    self.damaged += 1;
+                    (Cell::used_up(rule, now), None)
+                }
+            },
+        };
+        Ok(CellRow {
+            cell,
+            rule: Some(rule.clone()),
+            waiters: Vec::new(),
+            stored,
+        })
+    }
+
+    fn read_scopes(&mut self, conn: &Connection, now: Micros, scopes: &[ScopeId]) -> Result<()> {
+        for &id in scopes {
+            if !self.scopes.contains_key(&id) {
+                let row = self.read_scope(conn, now, id)?;
+                self.scopes.insert(id, row);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_scope(&mut self, conn: &Connection, now: Micros, id: ScopeId) -> Result<ScopeRow> {
+        let stored: Option<Vec<u8>> = conn
+            .prepare_cached("SELECT state FROM scopes WHERE id = ?1")?
+            .query_row([&id.0.to_le_bytes()[..]], |row| row.get(0))
+            .optional()?;
+        let Some(stored) = stored else {
+            return Ok(ScopeRow::default());
+        };
+        Ok(match Scope::from_bytes(&stored) {
+            Ok(scope) => ScopeRow {
+                scope,
+                stored: Some(stored),
+            },
+            Err(_) => {
+                self.damaged += 1;
+                ScopeRow {
+                    scope: Scope::lost(now),
+                    stored: None,
+                }
+            }
+        })
+    }
+
+    /// One scope as it is to be believed.
+    pub(super) fn look_scope(conn: &Connection, now: Micros, id: ScopeId) -> Result<Scope> {
+        Ok(Page::default().read_scope(conn, now, id)?.scope)
+    }
+
+    /// Writes the rows that changed.
+    pub(super) fn write(&self, conn: &Connection, home: Home) -> Result<()> {
+        let mut cells = conn.prepare_cached(
+            "INSERT INTO cells (id, epoch, state) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (id) DO UPDATE SET epoch = ?2, state = ?3",
+        )?;
+        for (id, row) in &self.cells {
+            let state = row.cell.to_bytes(Micros(0));
+            if row.stored.as_ref() != Some(&state) {
+                cells.execute(params![&id.0.to_le_bytes()[..], home.epoch, state])?;
+            }
+        }
+        let mut scopes = conn.prepare_cached(
+            "INSERT INTO scopes (id, state) VALUES (?1, ?2) \
+             ON CONFLICT (id) DO UPDATE SET state = ?2",
+        )?;
+        for (id, row) in &self.scopes {
+            let state = row.scope.to_bytes();
+            // A scope that is missing is open.
+            let is_new = row.stored.is_none() && row.scope == Scope::default();
+            if !is_new && row.stored.as_deref() != Some(&state[..]) {
+                scopes.execute(params![&id.0.to_le_bytes()[..], &state[..]])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those whom this cell has refused and who may still come.
+fn read_waiters(conn: &Connection, cell: CellId, now: Micros) -> Result<Vec<Waiter>> {
+    let mut rows = conn.prepare_cached(
+        "SELECT owner, on_event, got, since, woken FROM waiters WHERE cell = ?1 AND until > ?2",
+    )?;
+    let waiters = rows.query_map(params![&cell.0.to_le_bytes()[..], number(now)], |row| {
+        let on = if row.get(1)? { On::Event } else { On::Time };
+        Ok(Waiter {
+            owner: OwnerId(row.get(0)?),
+            on,
+            got: row.get(2)?,
+            since: row.get(3)?,
+            is_woken: row.get(4)?,
+        })
+    })?;
+    waiters.collect()
+}
+
+/// A point in time as SQLite's integer. The clock reaches the end of it in 292,000 years.
+pub(super) fn number(at: Micros) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX)
+}
