@@ -157,7 +157,7 @@ impl Clerk {
                         self.give_back(part);
                     }
                 }
-                failpoint::reached("after hand-out");
+                failpoint::reached("after handing out");
                 for wake in &wakes {
                     let post = &self.shared.post;
                     let alive = |owner: &&_| post.freed(**owner, &[wake.cell]);

@@ -63,6 +63,16 @@ impl Owner {
         }
     }
 
+    /// The owner that a ledger knows this process as.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn of(ledger: Ledger) -> Owner {
+        Owner {
+            id: ledger.owner(),
+            ledger,
+            seq: 0,
+        }
+    }
+
     pub(crate) fn ask(&mut self, terms: Terms) -> Ask {
         self.seq += 1;
         Ask {

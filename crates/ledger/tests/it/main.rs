@@ -8,3 +8,7 @@ mod sharing;
 mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqlite")]
+mod child;
+#[cfg(feature = "sqlite")]
+mod processes;
