@@ -16,6 +16,7 @@
 mod book;
 mod clerk;
 mod inbox;
+mod keeper;
 mod lock;
 mod open;
 mod page;
@@ -26,7 +27,7 @@ mod wake;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -63,6 +64,8 @@ struct Shared {
     waiting: Mutex<Waiting>,
     trouble: Mutex<Option<String>>,
     damaged: AtomicU64,
+    /// How long the log was at the last checkpoint that could not move all of it.
+    log_pages: AtomicI64,
     post: Post,
     is_over: AtomicBool,
 }
@@ -80,6 +83,7 @@ impl SqliteLedger {
     pub(crate) fn open(folder: &Path, clock: Clock) -> Result<SqliteLedger, OpenError> {
         let Opened {
             conn,
+            keeper,
             lock,
             home,
             log,
@@ -94,13 +98,15 @@ impl SqliteLedger {
             waiting: Mutex::default(),
             trouble: Mutex::default(),
             damaged: AtomicU64::new(0),
+            log_pages: AtomicI64::new(0),
             post,
             is_over: AtomicBool::new(false),
         });
         let book = Book::new(conn, home, clock);
-        let clerk = Clerk::new(shared.clone(), book, lock, log, folder);
+        let (checkpoint, asked) = sync_channel(1);
+        let clerk = Clerk::new(shared.clone(), book, lock, log, folder, checkpoint);
         let fail = |source| OpenError::from_io(folder, source);
-        let listener = shared.clone();
+        let (listener, kept) = (shared.clone(), shared.clone());
         let threads = vec![
             spawn("tollgate-ledger", move || clerk.run()).map_err(fail)?,
             spawn("tollgate-wake", move || {
@@ -110,6 +116,10 @@ impl SqliteLedger {
                     &listener.events,
                     &listener.is_over,
                 );
+            })
+            .map_err(fail)?,
+            spawn("tollgate-keeper", move || {
+                keeper::keep(&keeper, &asked, &kept.log_pages);
             })
             .map_err(fail)?,
         ];

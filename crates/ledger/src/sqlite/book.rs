@@ -18,6 +18,7 @@ use tollgate_core::turn::turn;
 use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::inbox::Told;
+use crate::sqlite::keeper::checkpoint;
 use crate::sqlite::page::{Home, LONG, Page, number};
 use crate::sqlite::share::{Tally, Wake, come_back, tally, wakes, withheld};
 
@@ -268,12 +269,9 @@ impl Book {
         }
     }
 
-    /// Moves the log into the database as far as nobody else uses it. Returns how many pages the
-    /// log had.
+    /// Moves the log into the database. The caller holds the kernel lock, so nobody adds to it.
     pub(super) fn checkpoint(&self) -> Result<i64> {
-        self.conn
-            .prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?
-            .query_row([], |row| row.get(1))
+        checkpoint(&self.conn)
     }
 }
 

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tollgate_core::ask::{Ask, By, CellId, On, Verdict};
@@ -38,8 +39,8 @@ const LOST_WAIT: Duration = Duration::from_millis(20);
 const STALE: Span = Span::from_millis(250);
 
 /// Transactions between two checkpoints: the log grows by some 10 KiB with each, so it stays
-/// around 2 MiB.
-const CHECKPOINT_EVERY: u64 = 200;
+/// around 4 MiB while others are not faster than that.
+const CHECKPOINT_EVERY: u64 = 400;
 
 /// Pages from which a checkpoint is made under the lock. Others may write faster than one can
 /// clear up behind them; 32 MiB is the most that the log grows to.
@@ -58,7 +59,7 @@ pub(super) struct Clerk {
     is_lost: bool,
     is_over: bool,
     turns: u64,
-    log_pages: i64,
+    keeper: SyncSender<()>,
 }
 
 impl Clerk {
@@ -68,6 +69,7 @@ impl Clerk {
         lock: KernelLock,
         log: File,
         folder: &Path,
+        keeper: SyncSender<()>,
     ) -> Clerk {
         let path = folder.join(DATABASE);
         let inode = inode(&path).unwrap_or_default();
@@ -81,7 +83,7 @@ impl Clerk {
             is_lost: false,
             is_over: false,
             turns: 0,
-            log_pages: 0,
+            keeper,
         }
     }
 
@@ -188,8 +190,11 @@ impl Clerk {
             return Err(Trouble::Busy);
         }
         let done = self.book.turn(settles, asks);
-        if self.log_pages > CHECKPOINT_LATE {
-            self.log_pages = self.book.checkpoint().unwrap_or(self.log_pages);
+        if self.shared.log_pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
+            // One that fails is tried again with the next turn.
+            if let Ok(pages) = self.book.checkpoint() {
+                self.shared.log_pages.store(pages, Ordering::Relaxed);
+            }
         }
         self.lock.release().map_err(Trouble::Lock)?;
         let done = done?;
@@ -263,8 +268,8 @@ impl Clerk {
     fn checkpoint(&mut self) {
         self.turns += 1;
         if self.turns.is_multiple_of(CHECKPOINT_EVERY) {
-            // One that fails is tried again; the log is complete without it.
-            self.log_pages = self.book.checkpoint().unwrap_or(self.log_pages);
+            // Full means that it has been asked already.
+            self.keeper.try_send(()).unwrap_or(());
         }
     }
 

@@ -96,6 +96,9 @@ struct State {
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
     is_closed: bool,
+    /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
+    /// without anything to do: while calls come and go, settles cost no wake-up.
+    is_dozing: bool,
 }
 
 impl Inbox {
@@ -112,9 +115,8 @@ impl Inbox {
         let mut state = self.state.lock();
         if state.settles.len() < SETTLES_MAX {
             state.is_urgent |= is_urgent(&told.settle);
-            let is_first = state.settles.is_empty();
             state.settles.push_back(told);
-            if is_first || state.is_urgent {
+            if state.is_dozing || state.is_urgent || state.settles.len() == SETTLES_PER_TURN {
                 self.bell.notify_one();
             }
         }
@@ -143,6 +145,7 @@ impl Inbox {
     /// Waits for something to do. An empty batch means that a while has passed.
     pub(super) fn next(&self, pace: Pace) -> Batch {
         let mut state = self.state.lock();
+        let mut is_dozing = pace == Pace::Slow;
         loop {
             let has_settles = !state.settles.is_empty();
             let at_once = match pace {
@@ -158,13 +161,17 @@ impl Inbox {
                 return state.take();
             }
             let pause = match pace {
-                _ if !has_settles => LOOK_AROUND,
+                _ if !has_settles && is_dozing => LOOK_AROUND,
                 Pace::Hurry | Pace::Normal => FLUSH,
                 Pace::Slow => LOST_PAUSE,
             };
-            if self.bell.wait_for(&mut state, pause).timed_out() {
+            state.is_dozing = is_dozing || pace == Pace::Hurry;
+            let timed_out = self.bell.wait_for(&mut state, pause).timed_out();
+            state.is_dozing = false;
+            if timed_out && (is_dozing || !state.settles.is_empty()) {
                 return state.take();
             }
+            is_dozing = timed_out;
         }
     }
 }

@@ -60,6 +60,8 @@ const TABLES: &str = "
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) conn: Connection,
+    /// Another connection, for checkpoints.
+    pub(super) keeper: Connection,
     pub(super) lock: KernelLock,
     pub(super) home: Home,
     /// The write-ahead log, to make it durable. SQLite takes no locks on it, so closing it is
@@ -104,8 +106,10 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
         .and_then(|folder| folder.sync_all())
         .map_err(fail)?;
     lock.release().map_err(fail)?;
+    let keeper = connect(&database)?;
     Ok(Opened {
         conn,
+        keeper,
         lock,
         home,
         log,
