@@ -19,7 +19,7 @@ use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::inbox::Told;
 use crate::sqlite::keeper::checkpoint;
-use crate::sqlite::page::{Home, LONG, Page, number};
+use crate::sqlite::page::{self, Home, LONG, Page, number, pair};
 use crate::sqlite::share::{Tally, Wake, come_back, tally, wakes, withheld};
 
 /// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
@@ -212,8 +212,8 @@ impl Book {
     fn note_pair(&mut self, now: Now) -> Result<()> {
         if self.paired == Micros(0) || now.at.since(self.paired) >= PAIR_EVERY {
             self.conn
-                .prepare_cached("UPDATE meta SET at = ?1, wall = ?2")?
-                .execute([number(now.at), number(Micros(now.wall.0))])?;
+                .prepare_cached("UPDATE meta SET at = ?1, wall = ?2, pair = ?3")?
+                .execute(pair(now))?;
             self.paired = now.at;
         }
         Ok(())
@@ -240,11 +240,14 @@ impl Book {
         let mut delete = self
             .conn
             .prepare_cached("DELETE FROM cells WHERE id = ?1")?;
+        let mut gone = 0;
         for (id, state) in &rows {
             if Cell::from_bytes(state, Micros(0)).is_ok_and(|cell| cell.is_idle(now)) {
                 delete.execute([id])?;
+                gone ^= page::id(id);
             }
         }
+        page::toggle(&self.conn, gone)?;
         self.conn
             .prepare_cached("DELETE FROM waiters WHERE until < ?1")?
             .execute([number(now - GONE)])?;

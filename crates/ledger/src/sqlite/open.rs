@@ -19,7 +19,7 @@ use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Wall};
 
 use crate::sqlite::lock::KernelLock;
-use crate::sqlite::page::{Home, number};
+use crate::sqlite::page::{Home, is_complete, pair};
 use crate::sqlite::trouble::OpenError;
 use crate::sqlite::wake::Post;
 
@@ -39,22 +39,19 @@ const OPEN_WAIT: Duration = Duration::from_secs(5);
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
 
-const TABLES: &str = "
-    CREATE TABLE meta (
-        id INTEGER PRIMARY KEY CHECK (id = 1),
-        boot TEXT NOT NULL, epoch INTEGER NOT NULL, since INTEGER NOT NULL,
-        at INTEGER NOT NULL, wall INTEGER NOT NULL, owners INTEGER NOT NULL
-    ) STRICT;
-    CREATE TABLE cells (
-        id BLOB PRIMARY KEY, epoch INTEGER NOT NULL, state BLOB NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE scopes (id BLOB PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE waiters (
-        cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL,
-        want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL,
-        until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)
-    ) STRICT, WITHOUT ROWID;
-";
+/// By name, as SQLite keeps their text: what is found must be this to the letter.
+const TABLES: [&str; 4] = [
+    "CREATE TABLE cells (id BLOB PRIMARY KEY, epoch INTEGER NOT NULL, state BLOB NOT NULL) \
+     STRICT, WITHOUT ROWID",
+    "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, \
+     epoch INTEGER NOT NULL, since INTEGER NOT NULL, at INTEGER NOT NULL, wall INTEGER NOT NULL, \
+     pair INTEGER NOT NULL, ids BLOB NOT NULL, owners INTEGER NOT NULL) STRICT",
+    "CREATE TABLE scopes (id BLOB PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
+     want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
+     until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \
+     STRICT, WITHOUT ROWID",
+];
 
 /// A folder that is open.
 #[derive(Debug)]
@@ -84,10 +81,11 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
     let mut found = Vec::new();
     mark.read_to_end(&mut found).map_err(fail)?;
     let database = folder.join(DATABASE);
-    if found == MARK && std::fs::metadata(&database).map_or(true, |file| file.len() == 0) {
-        return Err(OpenError::Wiped(folder.to_owned()));
+    let is_new = found != MARK;
+    if !is_new && !database.exists() {
+        return Err(OpenError::Wiped(database));
     }
-    let conn = connect(&database)?;
+    let conn = connect(&database, is_new)?;
     let store = |error| OpenError::from_store(&database, error);
     let (home, is_other_clock) = enter(&conn, now).map_err(store)?;
     let post = Post::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
@@ -97,7 +95,7 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
     }
     conn.execute_batch("COMMIT").map_err(store)?;
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
-    if found != MARK {
+    if is_new {
         mark.set_len(0).map_err(fail)?;
         mark.write_all(MARK).map_err(fail)?;
     }
@@ -106,7 +104,7 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
         .and_then(|folder| folder.sync_all())
         .map_err(fail)?;
     lock.release().map_err(fail)?;
-    let keeper = connect(&database)?;
+    let keeper = connect(&database, false)?;
     Ok(Opened {
         conn,
         keeper,
@@ -157,8 +155,9 @@ fn network(magic: i128) -> Option<&'static str> {
     }
 }
 
-/// Opens the database and checks that it is whole and ours.
-fn connect(path: &PathBuf) -> Result<Connection, OpenError> {
+/// Opens the database and checks that it is whole and ours. Only a new one may be empty: to SQLite
+/// a file that was cut off at its beginning is an empty database.
+fn connect(path: &PathBuf, is_new: bool) -> Result<Connection, OpenError> {
     let store = |error| OpenError::from_store(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -168,11 +167,12 @@ fn connect(path: &PathBuf) -> Result<Connection, OpenError> {
     let read = |name: &str| -> rusqlite::Result<i64> {
         conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
     };
-    let tables: i64 = conn
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(store)?;
+    let tables = tables(&conn).map_err(store)?;
+    if tables.is_empty() && !is_new {
+        return Err(OpenError::Wiped(path.clone()));
+    }
     let application = read("application_id").map_err(store)?;
-    if tables > 0 && application != APPLICATION {
+    if !tables.is_empty() && application != APPLICATION {
         return Err(OpenError::Foreign(path.clone()));
     }
     let schema = read("user_version").map_err(store)?;
@@ -181,6 +181,12 @@ fn connect(path: &PathBuf) -> Result<Connection, OpenError> {
             path: path.clone(),
             found: schema,
             known: SCHEMA,
+        });
+    }
+    if !tables.is_empty() && tables != TABLES {
+        return Err(OpenError::Corrupt {
+            path: path.clone(),
+            what: "its tables are not the ones that were made".to_owned(),
         });
     }
     let check: String = conn
@@ -208,36 +214,47 @@ fn connect(path: &PathBuf) -> Result<Connection, OpenError> {
     Ok(conn)
 }
 
+/// How the tables were made, by name.
+fn tables(conn: &Connection) -> rusqlite::Result<Vec<String>> {
+    conn.prepare("SELECT sql FROM sqlite_schema ORDER BY name")?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
 /// Begins a transaction in which this process gets its number, and the rows this boot's clock.
 /// The second of the pair: other processes of this very boot may work on another clock.
 fn enter(conn: &Connection, now: Now) -> rusqlite::Result<(Home, bool)> {
     conn.execute_batch("BEGIN IMMEDIATE")?;
     let (boot, clock) = this_boot();
     let boot_now = format!("{boot} {clock}");
-    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if tables == 0 {
-        conn.execute_batch(TABLES)?;
+    let [at, wall, sum] = pair(now);
+    if tables(conn)?.is_empty() {
+        conn.execute_batch(&TABLES.join(";"))?;
         conn.execute_batch(&format!(
             "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
         ))?;
         conn.execute(
-            "INSERT INTO meta VALUES (1, ?1, 1, ?2, ?2, ?3, 0)",
-            params![boot_now, number(now.at), number(Micros(now.wall.0))],
+            "INSERT INTO meta VALUES (1, ?1, 1, ?2, ?2, ?3, ?4, zeroblob(16), 0)",
+            params![boot_now, at, wall, sum],
         )?;
     }
-    let (found, at, wall): (String, i64, i64) =
-        conn.query_row("SELECT boot, at, wall FROM meta", [], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    let (found, noted): (String, [i64; 3]) =
+        conn.query_row("SELECT boot, at, wall, pair FROM meta", [], |row| {
+            Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?]))
         })?;
+    let then = Now {
+        at: Micros(noted[0].cast_unsigned()),
+        wall: Wall(noted[1].cast_unsigned()),
+    };
+    if pair(then) != noted || !is_complete(conn)? {
+        return Err(damaged());
+    }
     if found != boot_now {
-        let pair = Now {
-            at: Micros(at.cast_unsigned()),
-            wall: Wall(wall.cast_unsigned()),
-        };
-        rebase(conn, pair, now)?;
+        rebase(conn, then, now)?;
         conn.execute(
-            "UPDATE meta SET boot = ?1, epoch = epoch + 1, since = ?2, at = ?2, wall = ?3",
-            params![boot_now, number(now.at), number(Micros(now.wall.0))],
+            "UPDATE meta SET boot = ?1, epoch = epoch + 1, since = ?2, at = ?2, wall = ?3, \
+             pair = ?4",
+            params![boot_now, at, wall, sum],
         )?;
     }
     let (owner, epoch, since): (u32, i64, i64) = conn.query_row(
@@ -248,9 +265,15 @@ fn enter(conn: &Connection, now: Now) -> rusqlite::Result<(Home, bool)> {
     let home = Home {
         owner: OwnerId(owner),
         epoch,
-        since: Micros(since.cast_unsigned()),
+        since: Micros(since.cast_unsigned()).min(now.at),
     };
     Ok((home, found != boot_now && found.starts_with(&boot)))
+}
+
+/// What is stored contradicts itself.
+fn damaged() -> rusqlite::Error {
+    let corrupt = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+    rusqlite::Error::SqliteFailure(corrupt, Some("rows are missing or changed".to_owned()))
 }
 
 /// Which boot this is, and which view of its clock this process has.

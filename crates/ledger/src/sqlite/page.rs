@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Terms};
 use tollgate_core::limit::{Cell, Rule};
 use tollgate_core::scope::Scope;
-use tollgate_core::time::{Micros, Span};
+use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::Cells;
 
 /// Limits shorter than this are not carried over a boot: they start used up instead. Longer ones
@@ -48,6 +48,8 @@ pub(super) struct CellRow {
     pub(super) waiters: Vec<Waiter>,
     /// The blob as it is stored, unless it must be written in any case.
     stored: Option<Vec<u8>>,
+    /// There is a row for it.
+    is_there: bool,
 }
 
 #[derive(Debug, Default)]
@@ -145,6 +147,7 @@ impl Page {
                 Ok((row.get(0)?, row.get(1)?))
             })
             .optional()?;
+        let is_there = row.is_some();
         let (cell, stored) = match row {
             None => (Cell::default(), None),
             // Nothing of before the boot is on its way any more; what has arrived leaves a short
@@ -168,6 +171,7 @@ impl Page {
             rule: Some(rule.clone()),
             waiters: Vec::new(),
             stored,
+            is_there,
         })
     }
 
@@ -215,12 +219,15 @@ impl Page {
             "INSERT INTO cells (id, epoch, state) VALUES (?1, ?2, ?3) \
              ON CONFLICT (id) DO UPDATE SET epoch = ?2, state = ?3",
         )?;
+        let mut new = 0;
         for (id, row) in &self.cells {
             let state = row.cell.to_bytes(Micros(0));
             if row.stored.as_ref() != Some(&state) {
                 cells.execute(params![&id.0.to_le_bytes()[..], home.epoch, state])?;
+                new ^= if row.is_there { 0 } else { id.0 };
             }
         }
+        toggle(conn, new)?;
         let mut scopes = conn.prepare_cached(
             "INSERT INTO scopes (id, state) VALUES (?1, ?2) \
              ON CONFLICT (id) DO UPDATE SET state = ?2",
@@ -258,4 +265,51 @@ fn read_waiters(conn: &Connection, cell: CellId, now: Micros) -> Result<Vec<Wait
 /// A point in time as SQLite's integer. The clock reaches the end of it in 292,000 years.
 pub(super) fn number(at: Micros) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
+}
+
+/// Notes that rows of cells have come or gone: `meta.ids` is the exclusive or of all their ids. A
+/// row whose id was damaged would otherwise be missed by nobody, and its limit be unused.
+pub(super) fn toggle(conn: &Connection, ids: u128) -> Result<()> {
+    if ids == 0 {
+        return Ok(());
+    }
+    let noted: Vec<u8> = conn
+        .prepare_cached("SELECT ids FROM meta")?
+        .query_row([], |row| row.get(0))?;
+    let ids = ids ^ id(&noted);
+    conn.prepare_cached("UPDATE meta SET ids = ?1")?
+        .execute([&ids.to_le_bytes()[..]])?;
+    Ok(())
+}
+
+/// Are the rows there that were written?
+pub(super) fn is_complete(conn: &Connection) -> Result<bool> {
+    let noted: Vec<u8> = conn.query_row("SELECT ids FROM meta", [], |row| row.get(0))?;
+    let mut select = conn.prepare("SELECT id FROM cells")?;
+    let rows = select.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+    let mut found = 0;
+    for row in rows {
+        found ^= id(&row?);
+    }
+    Ok(noted.len() == 16 && id(&noted) == found)
+}
+
+/// The number that an id's bytes are. Another length can only be damage; it reads as some number
+/// that nobody wrote.
+pub(super) fn id(bytes: &[u8]) -> u128 {
+    bytes.try_into().map_or(u128::MAX, u128::from_le_bytes)
+}
+
+/// A reading of both clocks as it is stored, with a checksum: after a boot all limits of a minute
+/// or longer depend on it.
+pub(super) fn pair(now: Now) -> [i64; 3] {
+    let (at, wall) = (number(now.at), number(Micros(now.wall.0)));
+    // FNV-1a: no defence, but a bit that flips is found.
+    let sum = [at, wall]
+        .iter()
+        .flat_map(|clock| clock.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    [at, wall, sum.cast_signed()]
 }

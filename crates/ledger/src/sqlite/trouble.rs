@@ -54,7 +54,7 @@ pub enum OpenError {
     },
     /// The database has gone, but the folder remembers it.
     #[error(
-        "the database in `{0}` is gone or empty although there was one; restore it, or remove the whole folder to count from nothing"
+        "`{0}` is gone or empty although there was one; restore it, or remove its folder to count from nothing"
     )]
     Wiped(PathBuf),
     /// The file is some other program's.
@@ -107,10 +107,14 @@ impl OpenError {
     pub(super) fn from_store(path: &Path, source: rusqlite::Error) -> OpenError {
         let path = path.to_owned();
         match source.sqlite_error_code() {
-            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => OpenError::Corrupt {
-                path,
-                what: source.to_string(),
-            },
+            // Every statement of ours is right, so one that makes no sense to SQLite has met a file
+            // that makes none.
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::Unknown) => {
+                OpenError::Corrupt {
+                    path,
+                    what: source.to_string(),
+                }
+            }
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => OpenError::ReadOnly(path),
             Some(ErrorCode::DiskFull) => OpenError::Full(path),
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Busy(path),

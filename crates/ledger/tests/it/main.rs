@@ -12,3 +12,7 @@ mod sqlite;
 mod child;
 #[cfg(feature = "sqlite")]
 mod processes;
+#[cfg(feature = "sqlite")]
+mod folder;
+#[cfg(feature = "sqlite")]
+mod boot;
