@@ -66,6 +66,8 @@ struct Shared {
     damaged: AtomicU64,
     /// How long the log was at the last checkpoint that could not move all of it.
     log_pages: AtomicI64,
+    /// The disk has failed a checkpoint.
+    is_broken: AtomicBool,
     post: Post,
     is_over: AtomicBool,
 }
@@ -99,6 +101,7 @@ impl SqliteLedger {
             trouble: Mutex::default(),
             damaged: AtomicU64::new(0),
             log_pages: AtomicI64::new(0),
+            is_broken: AtomicBool::new(false),
             post,
             is_over: AtomicBool::new(false),
         });
@@ -119,7 +122,7 @@ impl SqliteLedger {
             })
             .map_err(fail)?,
             spawn("tollgate-keeper", move || {
-                keeper::keep(&keeper, &asked, &kept.log_pages);
+                keeper::keep(&keeper, &asked, &kept);
             })
             .map_err(fail)?,
         ];

@@ -7,6 +7,7 @@
 //! Never: ends while somebody may still ask, and never waits without end.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -183,6 +184,10 @@ impl Clerk {
     fn commit(&mut self, settles: &[Told], asks: &[Ask]) -> Result<Done, Trouble> {
         if self.is_over {
             return Err(Trouble::Replaced);
+        }
+        if self.shared.is_broken.load(Ordering::Acquire) {
+            let failed = io::Error::other("a checkpoint failed");
+            return Err(Trouble::Sync(failed));
         }
         self.still_there()?;
         let longest = if self.is_lost { LOST_WAIT } else { LOCK_WAIT };

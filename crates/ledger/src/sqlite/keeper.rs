@@ -3,19 +3,26 @@
 //! Promises: a checkpoint waits for the disk, so it is made beside the ledger thread, on a
 //! connection of its own, and no permit waits for it.
 //!
-//! Never: needed for safety. The log is complete without it; it would only grow.
+//! Never: needed for safety. The log is complete without it; it would only grow. But a disk that
+//! fails here is not believed again: a sync that is tried twice may succeed over what was lost.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
-/// Checkpoints as often as it is asked to; `pages` is how long the log was then.
-pub(super) fn keep(conn: &Connection, asked: &Receiver<()>, pages: &AtomicI64) {
+use crate::sqlite::Shared;
+
+/// Checkpoints as often as it is asked to.
+pub(super) fn keep(conn: &Connection, asked: &Receiver<()>, shared: &Shared) {
     while asked.recv().is_ok() {
-        // One that fails is tried again with the next.
-        if let Ok(length) = checkpoint(conn) {
-            pages.store(length, Ordering::Relaxed);
+        match checkpoint(conn) {
+            Ok(pages) => shared.log_pages.store(pages, Ordering::Relaxed),
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => {
+                shared.is_broken.store(true, Ordering::Release);
+            }
+            // Busy, or full: tried again with the next.
+            Err(_) => {}
         }
     }
 }

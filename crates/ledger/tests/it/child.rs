@@ -37,7 +37,21 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn start(role: &str, folder: &Path, words: &str) -> Worker {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let command = Command::new(std::env::current_exe().unwrap());
+        Worker::spawn(command, role, folder, words)
+    }
+
+    /// Starts one for which no file may grow beyond so many half KiB: its disk is full.
+    pub(crate) fn start_on_a_full_disk(role: &str, folder: &Path, words: &str) -> Worker {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "trap '' XFSZ; ulimit -f 600; exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap());
+        Worker::spawn(command, role, folder, words)
+    }
+
+    fn spawn(mut command: Command, role: &str, folder: &Path, words: &str) -> Worker {
+        let mut child = command
             .args(["child::plays_its_role", "--exact", "--nocapture"])
             .env(ROLE, format!("{role} {} {words}", folder.display()))
             .stdout(Stdio::piped())
@@ -133,8 +147,12 @@ async fn quota(folder: &str, limit: u64) {
         let asks: Vec<_> = (0..BATCH)
             .map(|_| owner.ask(smallvec![term("day", &rule)]))
             .collect();
-        let verdicts = owner.offer(asks.clone()).await;
-        for (ask, verdict) in asks.into_iter().zip(verdicts) {
+        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
+            say(&owner.ledger.trouble().unwrap_or_default(), 0);
+            say("lost", 0);
+            return;
+        };
+        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
             if let Verdict::Go { marks } = verdict {
                 say("sent", ask.id.seq);
                 owner.settle(&Permit { ask, marks }, arrived());

@@ -88,6 +88,29 @@ fn h9_killed_after_the_hand_out_the_quota_holds() {
     kill_at("after-handing-out", 12);
 }
 
+/// R-A4: a full disk costs permits that are not had, never permits that are had twice.
+#[test]
+fn on_a_full_disk_the_store_is_lost_and_the_count_is_kept() {
+    let folder = Folder::new();
+    let words = format!("{QUOTA} nowhere 1");
+    let mut worker = Worker::start_on_a_full_disk("quota", folder.path(), &words);
+    let mut said: Vec<String> = Vec::new();
+    while let Some((word, _)) = worker.next() {
+        said.push(word);
+    }
+    assert_eq!(said.pop().as_deref(), Some("lost"));
+    let why = said.pop().unwrap();
+    assert!(why.contains("the database does not work"), "{why}");
+    let sent = said.iter().filter(|word| *word == "sent").count() as u64;
+    assert!(sent > 0, "the disk was full from the start");
+    let rest = use_up(&folder);
+    assert!(sent + rest <= QUOTA);
+    assert!(
+        sent + rest >= QUOTA - BATCH_MAX,
+        "a failed commit counts nothing"
+    );
+}
+
 fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
     std::thread::spawn(move || {
         let said = std::iter::from_fn(|| worker.next());
