@@ -170,6 +170,11 @@ fn a13_four_processes_keep_one_limit_together() {
 }
 
 #[test]
+fn m13_one_call_a_second_is_kept_by_three_processes() {
+    hammer_together(3, 1);
+}
+
+#[test]
 fn a13_processes_that_are_stopped_and_killed_meanwhile_break_nothing() {
     let (folder, limit) = (Folder::new(), 40);
     let start = || Worker::start("hammer", folder.path(), &format!("{limit} 3500"));
