@@ -28,6 +28,16 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
+    /// A bucket with nothing in it at `at`.
+    pub(crate) fn drained(rule: &Rule, at: Micros) -> Bucket {
+        Bucket {
+            open: OpenSet::default(),
+            debt: u128::from(rule.most()) * u128::from(token(rule)),
+            at,
+            rate: rule.limit(),
+        }
+    }
+
     /// Debits calls of which nothing was heard, and follows a changed rate from now on.
     pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, now: Micros) -> u64 {
         let mut lapsed = 0;

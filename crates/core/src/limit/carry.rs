@@ -6,6 +6,7 @@
 //! Never: guesses. What has been lost is closed, not estimated.
 
 use crate::ask::On;
+use crate::limit::bucket::Bucket;
 use crate::limit::cell::{Cell, State, Wanted};
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Span};
@@ -15,18 +16,23 @@ use crate::time::{Micros, Span};
 const IN_FLIGHT_LOST: Span = Span::from_secs(60);
 
 impl Cell {
-    /// A cell of which nothing is known since `at`: used up for one period from then.
+    /// A cell of which nothing is known since `at`: used up for one period from then. A bucket is
+    /// empty and fills at its rate: after one period it may be far from full.
     #[must_use]
     pub fn used_up(rule: &Rule, at: Micros) -> Cell {
+        let mut cell = Cell::default();
         let closed = match rule.algorithm() {
+            Algorithm::Bucket { .. } => {
+                cell.state = State::Bucket(Bucket::drained(rule, at));
+                cell.idle_from = at + rule.longest_hold();
+                return cell;
+            }
             Algorithm::InFlight => IN_FLIGHT_LOST,
             Algorithm::Sliding { .. }
-            | Algorithm::Bucket { .. }
             | Algorithm::Fixed { .. }
             | Algorithm::Calendar(_)
             | Algorithm::Paced { .. } => rule.stretched(rule.period()),
         };
-        let mut cell = Cell::default();
         cell.told.tell_taken(rule.most(), at + closed);
         cell
     }
@@ -118,7 +124,6 @@ mod tests {
     fn a_lost_cell_is_used_up_for_one_period_and_no_longer() {
         for rule in [
             Rule::sliding(5, Span::from_secs(10)).unwrap(),
-            Rule::bucket(5, Span::from_secs(10), 5).unwrap(),
             Rule::fixed(5, Span::from_secs(10)).unwrap(),
         ] {
             let cell = Cell::used_up(&rule, Micros(7));
@@ -126,6 +131,20 @@ mod tests {
             assert_eq!(cell.look(&rule, at(end - Span(1))).remaining, 0, "{rule}");
             assert_eq!(cell.look(&rule, at(end)).remaining, 5, "{rule}");
         }
+    }
+
+    #[test]
+    fn a_lost_bucket_is_empty_and_fills_at_its_rate() {
+        let rule = Rule::bucket(5, Span::from_secs(10), 20)
+            .unwrap()
+            .drift_ppm(0);
+        let cell = Cell::used_up(&rule, Micros(7));
+        let left = |secs| {
+            cell.look(&rule, at(Micros(7) + Span::from_secs(secs)))
+                .remaining
+        };
+        assert_eq!([left(0), left(10), left(40)], [0, 5, 20]);
+        assert!(!cell.is_idle(Micros(7) + Span::from_secs(40)));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, params};
@@ -19,7 +19,7 @@ use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Wall};
 
 use crate::sqlite::lock::KernelLock;
-use crate::sqlite::page::{Home, is_complete, pair};
+use crate::sqlite::page::{FIRST_EPOCH, Home, is_complete, pair};
 use crate::sqlite::trouble::OpenError;
 use crate::sqlite::wake::Post;
 
@@ -85,11 +85,14 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
     if !is_new && !database.exists() {
         return Err(OpenError::Wiped(database));
     }
-    let conn = connect(&database, is_new)?;
+    let conn = connect(&database)?;
+    check(&conn, &database, is_new)?;
+    configure(&conn, &database)?;
     let store = |error| OpenError::from_store(&database, error);
     let (home, is_other_clock) = enter(&conn, now).map_err(store)?;
     let post = Post::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
-    if is_other_clock && post.0.is_shared() {
+    let is_shared = post.0.is_shared();
+    if is_other_clock && is_shared {
         post.0.close();
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
@@ -104,7 +107,8 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
         .and_then(|folder| folder.sync_all())
         .map_err(fail)?;
     lock.release().map_err(fail)?;
-    let keeper = connect(&database, false)?;
+    let keeper = connect(&database)?;
+    configure(&keeper, &database)?;
     Ok(Opened {
         conn,
         keeper,
@@ -155,37 +159,42 @@ fn network(magic: i128) -> Option<&'static str> {
     }
 }
 
-/// Opens the database and checks that it is whole and ours. Only a new one may be empty: to SQLite
-/// a file that was cut off at its beginning is an empty database.
-fn connect(path: &PathBuf, is_new: bool) -> Result<Connection, OpenError> {
+fn connect(path: &Path) -> Result<Connection, OpenError> {
     let store = |error| OpenError::from_store(path, error);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(store)?;
     conn.busy_timeout(Duration::from_secs(1)).map_err(store)?;
+    Ok(conn)
+}
+
+/// Is the database whole and ours? Only a new one may be empty: to SQLite a file that was cut off
+/// at its beginning is an empty database.
+fn check(conn: &Connection, path: &Path, is_new: bool) -> Result<(), OpenError> {
+    let store = |error| OpenError::from_store(path, error);
     let read = |name: &str| -> rusqlite::Result<i64> {
         conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
     };
-    let tables = tables(&conn).map_err(store)?;
+    let tables = tables(conn).map_err(store)?;
     if tables.is_empty() && !is_new {
-        return Err(OpenError::Wiped(path.clone()));
+        return Err(OpenError::Wiped(path.to_owned()));
     }
     let application = read("application_id").map_err(store)?;
     if !tables.is_empty() && application != APPLICATION {
-        return Err(OpenError::Foreign(path.clone()));
+        return Err(OpenError::Foreign(path.to_owned()));
     }
     let schema = read("user_version").map_err(store)?;
     if schema > SCHEMA {
         return Err(OpenError::Newer {
-            path: path.clone(),
+            path: path.to_owned(),
             found: schema,
             known: SCHEMA,
         });
     }
     if !tables.is_empty() && tables != TABLES {
         return Err(OpenError::Corrupt {
-            path: path.clone(),
+            path: path.to_owned(),
             what: "its tables are not the ones that were made".to_owned(),
         });
     }
@@ -194,24 +203,28 @@ fn connect(path: &PathBuf, is_new: bool) -> Result<Connection, OpenError> {
         .map_err(store)?;
     if check != "ok" {
         return Err(OpenError::Corrupt {
-            path: path.clone(),
+            path: path.to_owned(),
             what: check,
         });
     }
+    Ok(())
+}
+
+/// A commit is in the kernel's hands when it returns, so it survives the process; what must survive
+/// the power as well is synced by ourselves, after the lock is given up.
+fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
+    let store = |error| OpenError::from_store(path, error);
     let mode: String = conn
         .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
         .map_err(store)?;
     if mode != "wal" {
-        return Err(OpenError::NoLog(path.clone()));
+        return Err(OpenError::NoLog(path.to_owned()));
     }
-    // A commit is in the kernel's hands when it returns, so it survives the process; what must
-    // survive the power as well is synced by ourselves, after the lock is given up.
     conn.execute_batch(
         "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; \
          PRAGMA journal_size_limit = 4194304; PRAGMA trusted_schema = OFF;",
     )
-    .map_err(store)?;
-    Ok(conn)
+    .map_err(store)
 }
 
 /// How the tables were made, by name.
@@ -234,8 +247,8 @@ fn enter(conn: &Connection, now: Now) -> rusqlite::Result<(Home, bool)> {
             "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
         ))?;
         conn.execute(
-            "INSERT INTO meta VALUES (1, ?1, 1, ?2, ?2, ?3, ?4, zeroblob(16), 0)",
-            params![boot_now, at, wall, sum],
+            "INSERT INTO meta VALUES (1, ?1, ?5, ?2, ?2, ?3, ?4, zeroblob(16), 0)",
+            params![boot_now, at, wall, sum, FIRST_EPOCH],
         )?;
     }
     let (found, noted): (String, [i64; 3]) =

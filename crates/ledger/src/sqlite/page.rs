@@ -19,6 +19,9 @@ use tollgate_core::turn::Cells;
 /// are durable before a permit is handed out, so what is stored of them is all there was.
 pub(super) const LONG: Span = Span::from_secs(60);
 
+/// The number of the boot in which a folder is made.
+pub(super) const FIRST_EPOCH: i64 = 1;
+
 /// Which process and which boot a ledger works in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
@@ -27,6 +30,14 @@ pub(super) struct Home {
     pub(super) epoch: i64,
     /// When this boot's first process came.
     pub(super) since: Micros,
+}
+
+impl Home {
+    /// Shortly after a boot a row that is missing may have been lost with the power: rows of short
+    /// limits are not synced. Before the first boot there was nothing to lose.
+    fn is_unsure(self, now: Micros) -> bool {
+        self.epoch > FIRST_EPOCH && now.since(self.since) < LONG
+    }
 }
 
 /// Another process, or this one, that was refused by a cell.
@@ -148,16 +159,17 @@ impl Page {
             })
             .optional()?;
         let is_there = row.is_some();
+        let is_short = rule.period() < LONG;
+        // Calls in flight have ended with the boot before; what has arrived leaves a short window
+        // within its period.
+        let after_boot = || match rule.period() {
+            Span::ZERO => Cell::default(),
+            _ => Cell::used_up(rule, home.since),
+        };
         let (cell, stored) = match row {
+            None if is_short && home.is_unsure(now) => (after_boot(), None),
             None => (Cell::default(), None),
-            // Nothing of before the boot is on its way any more; what has arrived leaves a short
-            // window within its period.
-            Some((epoch, _)) if epoch != home.epoch && rule.period() == Span::ZERO => {
-                (Cell::default(), None)
-            }
-            Some((epoch, _)) if epoch != home.epoch && rule.period() < LONG => {
-                (Cell::used_up(rule, home.since), None)
-            }
+            Some((epoch, _)) if is_short && epoch != home.epoch => (after_boot(), None),
             Some((epoch, state)) => match Cell::from_bytes(&state, Micros(0)) {
                 Ok(cell) => (cell, (epoch == home.epoch).then_some(state)),
                 Err(_) => {

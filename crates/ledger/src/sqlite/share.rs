@@ -1,8 +1,8 @@
 //! Fairness between processes: who takes how much of what is free, and who is woken.
 //!
 //! Promises: a transaction takes at most ⌈free / waiting owners⌉ of a cell for which others wait,
-//! and at least one ask; what it leaves, it may come back for at once. Of those who wait for a
-//! signal the least served is woken first, and no more than there is room for.
+//! and at least one ask; what it leaves, it may come back for at once. Of those who wait the least
+//! served is woken first, and no more than there is room for.
 //!
 //! Never: holds anything back when nobody else waits.
 
@@ -152,20 +152,24 @@ pub(super) fn wakes(page: &Page, freed: &[CellId], owner: OwnerId, now: Now) -> 
         if wakes.iter().any(|wake| wake.cell == *id) {
             continue;
         }
-        let mut waiters: Vec<Waiter> = others(&row.waiters, owner)
-            .filter(|waiter| !waiter.is_woken)
-            .collect();
-        waiters.sort_by_key(|waiter| (waiter.got, waiter.since, waiter.owner));
         let room = row
             .rule
             .as_ref()
-            .map_or(1, |rule| row.cell.look(rule, now).remaining.max(1));
+            .map_or(1, |rule| row.cell.look(rule, now).remaining);
+        // Without room, those who wait for a signal learn by asking when there will be: all of
+        // them, for each will then have a timer.
+        let mut waiters: Vec<Waiter> = others(&row.waiters, owner)
+            .filter(|waiter| !waiter.is_woken && (room > 0 || waiter.on == On::Event))
+            .collect();
+        waiters.sort_by_key(|waiter| (waiter.got, waiter.since, waiter.owner));
+        let at_most = match usize::try_from(room) {
+            Ok(room @ 1..) => room.min(waiters.len()),
+            Ok(0) | Err(_) => waiters.len(),
+        };
         if !waiters.is_empty() {
             wakes.push(Wake {
                 cell: *id,
-                at_most: usize::try_from(room)
-                    .unwrap_or(usize::MAX)
-                    .min(waiters.len()),
+                at_most,
                 owners: waiters.iter().map(|waiter| waiter.owner).collect(),
             });
         }

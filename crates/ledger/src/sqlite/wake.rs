@@ -92,10 +92,11 @@ impl Post {
         }
     }
 
-    /// Is another owner alive?
+    /// Is another owner alive? Asks all of them, so that the sockets of those killed go.
     pub(super) fn is_shared(&self) -> bool {
         let probe = message(1, std::iter::empty());
-        self.owners().any(|owner| self.send(owner, &probe))
+        let alive = self.owners().filter(|owner| self.send(*owner, &probe));
+        alive.count() > 0
     }
 
     /// Ends the listener of this owner and takes its socket away.

@@ -64,6 +64,32 @@ async fn after_a_boot_a_short_limit_is_closed_for_one_window() {
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);
 }
 
+/// Rows of short limits are not synced, so the power may have taken them.
+#[tokio::test]
+async fn after_a_boot_a_short_limit_whose_row_is_missing_is_closed_for_one_window_too() {
+    let bench = Sqlite::new();
+    drop(bench.ledger());
+    let bench = reboot(bench, secs(1));
+    let mut owner = Owner::new(&bench, 1);
+    let rule = sliding(5, secs(10));
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
+    bench.pass(secs(10));
+    assert_eq!(owner.take_all("x", &rule).await.len(), 5);
+    assert_eq!(owner.take_all("never used", &rule).await.len(), 5);
+}
+
+#[tokio::test]
+async fn after_a_boot_no_call_is_in_flight() {
+    let bench = Sqlite::new();
+    let rule = Arc::new(Rule::in_flight(2).unwrap());
+    let mut owner = Owner::new(&bench, 1);
+    assert_eq!(owner.take_all("x", &rule).await.len(), 2);
+    drop(owner);
+    let bench = reboot(bench, secs(1));
+    let mut owner = Owner::new(&bench, 1);
+    assert_eq!(owner.take_all("x", &rule).await.len(), 2);
+}
+
 #[tokio::test]
 async fn a_wall_clock_that_went_back_over_a_boot_frees_nothing() {
     let bench = Sqlite::new();

@@ -118,7 +118,7 @@ async fn processes_that_wait_for_the_same_share_what_comes_free() {
     one.settled().await;
     assert!(two.take(smallvec![term("x", &rule)]).await.is_err());
     bench.pass(secs(10));
-    let mut take = async |owner: &mut Owner| {
+    let take = async |owner: &mut Owner| {
         let asks = (0..10).map(|_| owner.ask(smallvec![term("x", &rule)]));
         let asks = asks.collect();
         let granted = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
