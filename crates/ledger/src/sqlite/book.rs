@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use rusqlite::{Connection, Result, params};
-use tollgate_core::ask::{Ask, CellId, On, Outcome, ScopeId, Settle, Verdict};
+use tollgate_core::ask::{Ask, CellId, On, Outcome, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Cell, Rule, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
@@ -72,6 +72,8 @@ pub(super) struct Book {
     turns: u64,
     paired: Micros,
     swept_to: Vec<u8>,
+    /// Owners found dead, whose rows go with the next transaction.
+    dead: Vec<OwnerId>,
 }
 
 impl Book {
@@ -83,7 +85,13 @@ impl Book {
             turns: 0,
             paired: Micros(0),
             swept_to: Vec::new(),
+            dead: Vec::new(),
         }
+    }
+
+    /// This owner was to be woken and is no more: nobody leaves anything to it.
+    pub(super) fn has_died(&mut self, owner: OwnerId) {
+        self.dead.push(owner);
     }
 
     /// One transaction: settles, then asks. The caller holds the kernel lock.
@@ -111,6 +119,11 @@ impl Book {
 
     fn decide(&mut self, told: &[Told], asks: &[Ask]) -> Result<Done> {
         let now = self.clock.now();
+        for owner in self.dead.drain(..) {
+            self.conn
+                .prepare_cached("DELETE FROM waiters WHERE owner = ?1")?
+                .execute([owner.0])?;
+        }
         let settles: Vec<Settle> = told.iter().map(|told| aged(told, now.at)).collect();
         let mut page = Page::read(&self.conn, self.home, now.at, settles.iter(), asks.iter())?;
         let before = turn(&mut page, now, &settles, &[]);

@@ -24,6 +24,7 @@ use crate::sqlite::book::{Book, Done};
 use crate::sqlite::inbox::{Batch, Offer, Pace, Told};
 use crate::sqlite::lock::KernelLock;
 use crate::sqlite::open::DATABASE;
+use crate::sqlite::share::Wake;
 use crate::sqlite::trouble::Trouble;
 use crate::sqlite::wake::Waiting;
 use crate::{Clock, Event, Lost};
@@ -161,12 +162,7 @@ impl Clerk {
                     }
                 }
                 failpoint::reached("after handing out");
-                for wake in &wakes {
-                    let post = &self.shared.post;
-                    let alive = |owner: &&_| post.freed(**owner, &[wake.cell]);
-                    let woken = wake.owners.iter().filter(alive).take(wake.at_most);
-                    woken.for_each(drop);
-                }
+                self.wake(&wakes);
                 self.tell(freed, scopes);
                 self.checkpoint();
             }
@@ -175,6 +171,22 @@ impl Clerk {
                 self.shared.inbox.put_back(settles);
                 for (answer, _) in answers {
                     drop(answer.send(Err(Lost)));
+                }
+            }
+        }
+    }
+
+    /// Wakes the first of those who wait, as many as there is room for; the dead are passed over.
+    fn wake(&mut self, wakes: &[Wake]) {
+        for wake in wakes {
+            let mut left = wake.at_most;
+            for &owner in &wake.owners {
+                if left == 0 {
+                    break;
+                } else if self.shared.post.freed(owner, &[wake.cell]) {
+                    left -= 1;
+                } else {
+                    self.book.has_died(owner);
                 }
             }
         }

@@ -91,11 +91,12 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
     let store = |error| OpenError::from_store(&database, error);
     let (home, is_other_clock) = enter(&conn, now).map_err(store)?;
     let post = Post::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
-    let is_shared = post.0.is_shared();
-    if is_other_clock && is_shared {
+    let alive = post.0.alive();
+    if is_other_clock && !alive.is_empty() {
         post.0.close();
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
+    forget_dead(&conn, &alive).map_err(store)?;
     conn.execute_batch("COMMIT").map_err(store)?;
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     if is_new {
@@ -281,6 +282,20 @@ fn enter(conn: &Connection, now: Now) -> rusqlite::Result<(Home, bool)> {
         since: Micros(since.cast_unsigned()).min(now.at),
     };
     Ok((home, found != boot_now && found.starts_with(&boot)))
+}
+
+/// Those who were killed wait for nothing any more.
+fn forget_dead(conn: &Connection, alive: &[OwnerId]) -> rusqlite::Result<()> {
+    let waiting: Vec<u32> = conn
+        .prepare("SELECT DISTINCT owner FROM waiters")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for owner in waiting {
+        if !alive.contains(&OwnerId(owner)) {
+            conn.execute("DELETE FROM waiters WHERE owner = ?1", [owner])?;
+        }
+    }
+    Ok(())
 }
 
 /// What is stored contradicts itself.

@@ -92,11 +92,11 @@ impl Post {
         }
     }
 
-    /// Is another owner alive? Asks all of them, so that the sockets of those killed go.
-    pub(super) fn is_shared(&self) -> bool {
+    /// The other owners that live. Asks all of them, so that the sockets of those killed go.
+    pub(super) fn alive(&self) -> Vec<OwnerId> {
         let probe = message(1, std::iter::empty());
-        let alive = self.owners().filter(|owner| self.send(*owner, &probe));
-        alive.count() > 0
+        let owners = self.owners();
+        owners.filter(|owner| self.send(*owner, &probe)).collect()
     }
 
     /// Ends the listener of this owner and takes its socket away.
@@ -217,11 +217,11 @@ mod tests {
         let (one, _socket) = Post::open(folder(), OwnerId(1)).unwrap();
         let (two, dead) = Post::open(folder(), OwnerId(2)).unwrap();
         assert!(one.freed(OwnerId(2), &[CellId(1)]));
-        assert!(one.is_shared());
+        assert_eq!(one.alive(), [OwnerId(2)]);
         drop((two, dead));
         assert!(!one.freed(OwnerId(2), &[CellId(1)]));
         assert!(!path.join("wake.2").exists());
-        assert!(!one.is_shared());
+        assert_eq!(one.alive(), []);
         std::fs::remove_dir_all(&path).unwrap();
     }
 }
