@@ -30,6 +30,7 @@ mod told;
 mod cell;
 pub use cell::{Cell, View};
 mod adopt;
+mod carry;
 mod image;
 pub use image::Damaged;
 #[cfg(test)]
