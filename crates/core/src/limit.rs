@@ -35,7 +35,7 @@ pub use image::Damaged;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod low_tests;
+mod image_tests;
 #[cfg(test)]
 mod window_tests;
 #[cfg(test)]

@@ -5,13 +5,13 @@ use smallvec::smallvec;
 use crate::ask::{On, Outcome, Priority, Unit, Verdict, Why};
 use crate::drive::{Drive, Permit, arrived, ms, s};
 use crate::limit::{HoldUntil, Rule};
-use crate::time::{Micros, Span};
+use crate::time::Span;
 
-fn sliding(limit: u64, period: Span) -> Rule {
+pub(super) fn sliding(limit: u64, period: Span) -> Rule {
     Rule::sliding(limit, period).unwrap().drift_ppm(0)
 }
 
-fn bucket(limit: u64, period: Span, burst: u64) -> Rule {
+pub(super) fn bucket(limit: u64, period: Span, burst: u64) -> Rule {
     Rule::bucket(limit, period, burst).unwrap().drift_ppm(0)
 }
 
@@ -414,75 +414,63 @@ fn a_shadow_limit_counts_but_never_refuses() {
     assert_eq!(drive.look(&rule).used, 2);
 }
 
+/// A time in which nothing comes back is provided for: what is free now is spread over it.
 #[test]
-fn an_image_is_the_cell_on_any_clock() {
-    let rules = [
-        sliding(5, s(10)),
-        bucket(5, s(10), 5),
-        Rule::fixed(5, s(10)).unwrap(),
-    ];
-    for rule in rules {
-        let mut drive = Drive::new();
-        let permits = drive.take_all(&rule);
-        drive.pass(s(1));
-        drive.arrive_all(&permits[..3]);
-        let expected = drive.wait(&rule);
-        let snapshot = drive.table.snapshot(drive.now.at);
-        let mut other = Drive::new();
-        other.now.at = Micros(90_000_000);
-        assert!(
-            other
-                .table
-                .restore(&snapshot, other.now.at, Span::ZERO)
-                .is_empty()
-        );
-        assert_eq!(other.wait(&rule), expected, "{rule}");
-        let mut later = Drive::new();
-        later.table.restore(&snapshot, later.now.at, s(4));
-        drive.pass(s(4));
-        assert_eq!(later.look(&rule), drive.look(&rule), "{rule}");
+fn low_priority_keeps_slots_for_a_time_in_which_none_comes_back() {
+    let mut drive = Drive::new();
+    let rule = sliding(4, s(10));
+    let ask =
+        |drive: &mut Drive, priority| drive.try_terms(smallvec![Drive::term("x", &rule)], priority);
+    // Slots come back after 10, 11 and 19 s.
+    for then in [s(1), s(8), s(1)] {
+        let permit = ask(&mut drive, Priority::Normal).unwrap();
+        drive.arrive(&permit);
+        drive.pass(then);
     }
+    // At 10 s two are free, one goes; the other one and that of 11 s must last from 10 to 19 s.
+    assert!(ask(&mut drive, Priority::High).is_ok());
+    let verdict = ask(&mut drive, Priority::Low).unwrap_err();
+    assert!(
+        matches!(verdict, Verdict::Wait { after, on: On::Time, .. } if after == s(3)),
+        "{verdict:?}"
+    );
 }
 
 #[test]
-fn a_damaged_image_is_found_whichever_byte_it_is() {
+fn low_priority_spreads_out_while_urgent_calls_are_about() {
     let mut drive = Drive::new();
-    let rule = sliding(5, s(10));
-    let permits = drive.take_all(&rule);
-    drive.arrive_all(&permits);
-    let (id, bytes) = drive.table.snapshot(drive.now.at).remove(0);
-    for place in 0..bytes.len() {
-        let mut broken = bytes.clone();
-        broken[place] ^= 0x10;
-        let damaged = drive
-            .table
-            .restore(&[(id, broken)], drive.now.at, Span::ZERO);
-        assert_eq!(damaged.len(), 1, "byte {place}");
-        let short = bytes[..place].to_vec();
-        assert_eq!(
-            drive
-                .table
-                .restore(&[(id, short)], drive.now.at, Span::ZERO)
-                .len(),
-            1
-        );
-    }
-}
-
-#[test]
-fn idle_cells_are_swept_and_busy_ones_are_not() {
-    let mut drive = Drive::new();
-    for rule in [
-        sliding(5, s(10)),
-        bucket(5, s(10), 5),
-        Rule::fixed(5, s(10)).unwrap(),
-    ] {
-        let permits = drive.take_all(&rule);
-        drive.arrive_all(&permits);
-        drive.table.sweep(drive.now.at, 10);
-        assert_eq!(drive.table.len(), 1);
-        drive.pass(s(60));
-        drive.table.sweep(drive.now.at, 10);
-        assert!(drive.table.is_empty(), "{rule}");
+    let rule = sliding(40, s(10));
+    let term = Drive::term("x", &rule);
+    drive
+        .try_terms(smallvec![term.clone()], Priority::High)
+        .unwrap();
+    let verdict = drive
+        .try_terms(smallvec![term.clone()], Priority::Low)
+        .unwrap_err();
+    let Verdict::Wait {
+        after,
+        on: On::Time,
+        ..
+    } = verdict
+    else {
+        panic!("{verdict:?}")
+    };
+    assert_eq!(after, ms(250), "39 slots in 10 s");
+    assert!(
+        drive
+            .try_terms(smallvec![term.clone()], Priority::Normal)
+            .is_ok(),
+        "only low is paced"
+    );
+    assert!(
+        drive
+            .try_terms(smallvec![term.clone()], Priority::High)
+            .is_ok()
+    );
+    drive.pass(s(10));
+    for _ in 0..5 {
+        drive
+            .try_terms(smallvec![term.clone()], Priority::Low)
+            .unwrap();
     }
 }
