@@ -37,6 +37,8 @@ mod tests;
 #[cfg(test)]
 mod image_tests;
 #[cfg(test)]
+mod low_tests;
+#[cfg(test)]
 mod window_tests;
 #[cfg(test)]
 mod told_tests;
