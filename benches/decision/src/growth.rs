@@ -43,7 +43,7 @@ fn point(effort: Effort, count: u64) -> String {
     let contenders = [
         Contender {
             name: "governor",
-            work: &|_, n| {
+            work: &|n| {
                 let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     black_box(govern.check_key(&dice.below(count)).is_ok());
@@ -52,7 +52,7 @@ fn point(effort: Effort, count: u64) -> String {
         },
         Contender {
             name: "Tollgate",
-            work: &|_, n| {
+            work: &|n| {
                 let mut dice = Dice::new();
                 (0..n).for_each(|_| {
                     black_box(guard.number(dice.below(count)));

@@ -12,9 +12,10 @@
 
 mod growth;
 mod heap;
+mod hot;
+mod many;
 mod measure;
 mod report;
-mod rows;
 mod stall;
 mod subjects;
 
@@ -41,12 +42,12 @@ type Part = fn(Effort, &mut report::Report);
 
 /// The parts by name, in the order of the report.
 const PARTS: [(&str, Part); 7] = [
-    ("hot", rows::hot),
-    ("numbers", rows::numbers),
-    ("strings", rows::strings),
-    ("snapshot", rows::snapshot),
+    ("hot", hot::run),
+    ("numbers", many::numbers),
+    ("strings", many::strings),
+    ("snapshot", many::snapshot),
     ("sweep", stall::run),
-    ("together", rows::together),
+    ("others", hot::others),
     ("growth", growth::run),
 ];
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Something that makes `count` decisions as thread number `thread`.
-pub type Work<'a> = &'a (dyn Fn(u64, u64) + Sync);
+/// Something that makes so many decisions.
+pub type Work<'a> = &'a (dyn Fn(u64) + Sync);
 
 /// One contender: its name and what it does.
 pub struct Contender<'a> {
@@ -116,7 +116,7 @@ fn once(threads: u64, count: u64, work: Work<'_>) -> Result<f64, f64> {
                     std::hint::spin_loop();
                 }
                 let (cpu, began) = (cpu_ns(), Instant::now());
-                work(thread, count);
+                work(count);
                 let ended = Instant::now();
                 Spent {
                     cpu_ns: cpu_ns() - cpu,
@@ -160,6 +160,14 @@ fn undisturbed(spent: &[Spent]) -> bool {
         .min()
         .unwrap_or(0);
     common * 10 >= whole * 9 && used * 10 >= whole * 9
+}
+
+/// One compare-and-set with a time: what any shared limiter must at least do.
+#[inline]
+pub fn floor(cell: &AtomicU64, now: u64) -> bool {
+    let step = |old: u64| Some(old.max(now) + 1);
+    cell.fetch_update(Ordering::AcqRel, Ordering::Relaxed, step)
+        .is_ok()
 }
 
 /// CPU time that the calling thread has used.
