@@ -2,6 +2,23 @@
 //! run over HTTP and in virtual time.
 //!
 //! Promises: nothing in here shares counting code with `tollgate-core`; an oracle that copies the
-//! defendant's arithmetic proves nothing.
+//! defendant's arithmetic proves nothing. A run in virtual time is a function of its seed.
 //!
 //! Never: used by anything but tests, benches and the demo and simulate commands.
+
+pub mod rule;
+pub mod judge;
+pub mod latency;
+pub mod clock;
+pub mod world;
+pub mod peer;
+pub mod exactness;
+pub mod governed;
+pub mod healthy;
+pub mod fault;
+#[cfg(feature = "http")]
+mod real_time;
+#[cfg(feature = "http")]
+pub mod fault_proxy;
+#[cfg(feature = "http")]
+pub mod http;

@@ -8,3 +8,4 @@ mod guard_oracle;
 mod guard_snapshot;
 mod guard_table;
 mod guard_threads;
+mod permits;

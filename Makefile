@@ -1,0 +1,57 @@
+# Everything a contributor runs. A fresh machine needs the Rust toolchain and make, nothing else.
+# `make test` is what decides whether a change lands (.ci/run calls it and nothing more).
+# At most 15 targets; what needs more than five lines of shell becomes Rust in crates/sim or crates/cli.
+
+CARGO ?= cargo
+# Seconds per fuzz target: a smoke run. Hours are for a machine of your own: make fuzz FUZZ_SECONDS=7200
+FUZZ_SECONDS ?= 60
+
+.PHONY: help tools check test doc bench exactness fuzz supply demo
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+# Installs only what is missing, so that it also works without a network once everything is there.
+# valgrind counts instructions; where it cannot be had, the test that wants it says so itself.
+tools:
+	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
+	@command -v valgrind >/dev/null || sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; \
+	  $$S apt-get update -qq && $$S apt-get install -y -qq --no-install-recommends valgrind' \
+	  || echo "make: valgrind is missing and apt-get could not install it; instruction counts are not checked" >&2
+
+check: tools ## formatting and lints, as strict as CI
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+test: tools ## everything that must hold before a change lands: format, tests, lints
+	$(CARGO) fmt --all --check
+	$(CARGO) test --workspace --locked
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc: ## rustdoc; a broken link is an error
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+
+# Wall-clock figures: compared side by side in one run, never part of `make test`.
+bench: exactness ## the exactness table, then speed beside other limiters (writes docs/benchmarks.md)
+	$(CARGO) run --release --manifest-path benches/decision/Cargo.toml --target-dir target/benches -- --out docs/benchmarks.md
+
+exactness: ## every limiting rule against every kind of provider, in virtual time
+	$(CARGO) run --release --locked -p tollgate-sim -- exactness
+
+fuzz: ## 60 s per fuzz target; longer: make fuzz FUZZ_SECONDS=7200
+	@$(CARGO) +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	targets=$$($(CARGO) +nightly fuzz list) && for target in $$targets; do \
+	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+supply: ## licences, banned crates, sources; then advisories (their database needs the network)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check licenses bans sources
+	$(CARGO) deny check advisories
+
+demo: ## not there yet: it comes with the gateway, and says so
+	@echo "make demo: the demo comes with the gateway, which is not built yet." >&2
+	@echo "What can be seen today: make exactness" >&2
+	@exit 1

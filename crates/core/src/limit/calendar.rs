@@ -1,0 +1,283 @@
+//! Windows of the calendar: minute, hour, day, week or month of a time zone.
+//!
+//! Promises: edges are those of the zone, so a day of 23 or 25 hours resets once and a month ends
+//! when it ends. A wall clock that jumps never opens a window: an edge counts only as far as the
+//! ledger's own clock agrees (`Almanac`).
+//!
+//! Never: reads a clock or the time zone database; the zone is a value. Never reopens a window.
+
+use jiff::civil::Weekday;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan, Zoned};
+
+use crate::ask::{On, PermitId};
+use crate::limit::almanac::{AGREE_WITHIN, Almanac};
+use crate::limit::holds::{Open, sum_of};
+use crate::limit::phase::Phase;
+use crate::limit::room::{Grant, Settled, Wait, Want};
+use crate::limit::rule::Rule;
+use crate::time::{Micros, Now, Span, Wall};
+
+/// How far the provider's clock may be from ours around an edge.
+pub const EDGE_MARGIN: Span = Span::from_secs(2);
+
+/// The length of a calendar window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// From :00 to :00.
+    Minute,
+    /// From :00:00 to :00:00.
+    Hour,
+    /// From midnight to midnight.
+    Day,
+    /// From Monday to Monday.
+    Week,
+    /// From the first to the first.
+    Month,
+}
+
+/// Which windows a calendar limit has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calendar {
+    per: Per,
+    zone: TimeZone,
+    edge_margin: Span,
+}
+
+impl Calendar {
+    /// Windows of this length in this zone, with the default margin around edges.
+    #[must_use]
+    pub fn new(per: Per, zone: TimeZone) -> Calendar {
+        Calendar {
+            per,
+            zone,
+            edge_margin: EDGE_MARGIN,
+        }
+    }
+
+    /// How far the provider's clock may be from ours. At most a tenth of the window, because a
+    /// call near an edge counts on both sides of it.
+    #[must_use]
+    pub fn edge_margin(mut self, margin: Span) -> Calendar {
+        self.edge_margin = Span(margin.0.min(self.longest().0 / 10));
+        self
+    }
+
+    /// `min`, `1h`, `1d`, `week`, `month`: for messages.
+    #[must_use]
+    pub fn per(&self) -> &'static str {
+        match self.per {
+            Per::Minute => "1m",
+            Per::Hour => "1h",
+            Per::Day => "1d",
+            Per::Week => "week",
+            Per::Month => "month",
+        }
+    }
+
+    /// The longest window of this kind.
+    #[must_use]
+    pub fn longest(&self) -> Span {
+        match self.per {
+            Per::Minute => Span::from_secs(60),
+            Per::Hour => Span::from_secs(3_600),
+            Per::Day => Span::from_secs(25 * 3_600),
+            Per::Week => Span::from_secs((7 * 24 + 1) * 3_600),
+            Per::Month => Span::from_secs((31 * 24 + 1) * 3_600),
+        }
+    }
+
+    pub(crate) fn margin(&self) -> Span {
+        self.edge_margin
+    }
+
+    /// The window that contains `wall`: its start and its end, the start of the next.
+    ///
+    /// Outside the years that the calendar library knows there are no edges: the window is the
+    /// whole rest, which can only refuse.
+    #[must_use]
+    pub fn window(&self, wall: Wall) -> (Wall, Wall) {
+        self.edges(wall).unwrap_or((Wall(0), Wall(u64::MAX)))
+    }
+
+    fn edges(&self, wall: Wall) -> Option<(Wall, Wall)> {
+        if matches!(self.per, Per::Minute | Per::Hour) {
+            return self.short_edges(wall);
+        }
+        let local = timestamp(wall)?.to_zoned(self.zone.clone());
+        let first = local.start_of_day().ok()?;
+        let (start, length) = match self.per {
+            Per::Minute | Per::Hour | Per::Day => (first, 1.day()),
+            Per::Week => {
+                let back = local.weekday().since(Weekday::Monday);
+                (
+                    first
+                        .checked_sub(i64::from(back).days())
+                        .ok()?
+                        .start_of_day()
+                        .ok()?,
+                    1.week(),
+                )
+            }
+            Per::Month => (local.first_of_month().ok()?.start_of_day().ok()?, 1.month()),
+        };
+        // Civil arithmetic first, then the zone: the next start of day exists even where midnight
+        // does not.
+        let next = start
+            .date()
+            .checked_add(length)
+            .ok()?
+            .to_zoned(self.zone.clone())
+            .ok()?;
+        Some((from_zoned(&start)?, from_zoned(&next.start_of_day().ok()?)?))
+    }
+
+    /// Minutes and hours by arithmetic in the zone's offset: an hour that a clock change repeats
+    /// is two windows, and one that it skips is none.
+    fn short_edges(&self, wall: Wall) -> Option<(Wall, Wall)> {
+        let length = self.longest().0;
+        let offset = self.zone.to_offset(timestamp(wall)?).seconds();
+        let shift = u64::from(offset.unsigned_abs()) * 1_000_000 % length;
+        let into = if offset >= 0 {
+            (wall.0 + shift) % length
+        } else {
+            (wall.0 + length - shift) % length
+        };
+        let start = Wall(wall.0.saturating_sub(into));
+        Some((start, start + Span(length)))
+    }
+}
+
+/// The count of one calendar limit.
+///
+/// The provider's edge lies within the margin of ours. Calls answered after `edge − margin` count
+/// on both sides of it, and the next window opens at `edge + margin`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) phase: Phase,
+    pub(crate) almanac: Option<Almanac>,
+    /// The end of the window that is counted. It only ever moves ahead.
+    pub(crate) edge: Wall,
+}
+
+impl Count {
+    pub(crate) fn refresh(&mut self, calendar: &Calendar, now: Now) -> u64 {
+        self.almanac
+            .get_or_insert_with(|| Almanac::new(now))
+            .follow(now);
+        let lapsed = self.phase.open.lapsed(now.at);
+        let lapsed_cost = sum_of(&lapsed);
+        self.phase.used = self.phase.used.saturating_sub(lapsed_cost);
+        let since = self.follow(calendar, now.at);
+        // After the edge: a call of which nothing was heard may have arrived in the window that
+        // is counted now, however many have passed since anybody looked.
+        for open in lapsed {
+            if self.wall(open.free_at) >= since {
+                let late = self.is_late(calendar, open.free_at);
+                self.phase.take_answered(open.cost, late, Micros(u64::MAX));
+            }
+        }
+        lapsed_cost
+    }
+
+    /// Goes to the next window if its edge has passed. Returns since when calls count in the window
+    /// that is counted now.
+    fn follow(&mut self, calendar: &Calendar, now: Micros) -> Wall {
+        let wall = self.wall(now);
+        let farthest = wall + calendar.longest() + calendar.margin() + AGREE_WITHIN + AGREE_WITHIN;
+        if self.edge > farthest {
+            // The clock was far ahead once and has been set right: the count stays, and the window
+            // ends when the true one does.
+            self.edge = calendar.window(wall).1;
+        }
+        if wall < self.edge + calendar.margin() {
+            return Wall(0);
+        }
+        let (start, end) = calendar.window(wall - calendar.margin());
+        if start > self.edge {
+            // A whole window passed without a call: what was late is two windows back.
+            self.phase.late = 0;
+        }
+        self.phase.roll(now);
+        self.edge = end.max(self.edge);
+        start - calendar.margin()
+    }
+
+    pub(crate) fn room(&self, calendar: &Calendar, want: Want, now: Micros) -> Result<(), Wait> {
+        if self.phase.used.saturating_add(want.cost) <= want.room {
+            return Ok(());
+        }
+        Err(Wait {
+            after: self.reset_after(calendar, now),
+            on: On::Time,
+        })
+    }
+
+    pub(crate) fn take(&mut self, rule: &Rule, calendar: &Calendar, grant: Grant) {
+        if rule.holds_until_send() {
+            let late = self.is_late(calendar, grant.at);
+            self.phase.take_answered(grant.cost, late, Micros(u64::MAX));
+        } else {
+            let free_at = grant.arrives_by + rule.lag();
+            self.phase.take(
+                grant.id,
+                Open {
+                    cost: grant.cost,
+                    granted: grant.at,
+                    free_at,
+                },
+            );
+        }
+    }
+
+    /// The call had been counted by then, if it was counted at all.
+    pub(crate) fn settle(&mut self, rule: &Rule, calendar: &Calendar, settled: Settled) -> bool {
+        let late = self.is_late(calendar, settled.at + rule.lag());
+        self.phase
+            .settle(settled.id, settled.cost, late, Micros(u64::MAX))
+            .is_some()
+    }
+
+    pub(crate) fn undo(&mut self, id: PermitId) -> bool {
+        self.phase.undo(id).is_some()
+    }
+
+    /// How long until the next window opens for us.
+    pub(crate) fn reset_after(&self, calendar: &Calendar, now: Micros) -> Span {
+        self.almanac.map_or(Span::ZERO, |almanac| {
+            almanac.until(self.edge + calendar.margin(), now)
+        })
+    }
+
+    /// How long ago the window that is counted began.
+    pub(crate) fn window_age(&self, calendar: &Calendar, now: Micros) -> Option<Span> {
+        let (start, _) = calendar.window(self.edge - Span(1));
+        self.almanac
+            .map(|almanac| almanac.wall_at(now).since(start))
+    }
+
+    /// The provider's `Date` decides about a wall clock that was set.
+    pub(crate) fn confirm(&mut self, now: Now, date: Wall) {
+        if let Some(almanac) = &mut self.almanac {
+            almanac.confirm(now, date);
+        }
+    }
+
+    fn is_late(&self, calendar: &Calendar, at: Micros) -> bool {
+        self.wall(at) + calendar.margin() >= self.edge
+    }
+
+    fn wall(&self, at: Micros) -> Wall {
+        self.almanac.map_or(Wall(0), |almanac| almanac.wall_at(at))
+    }
+}
+
+fn timestamp(wall: Wall) -> Option<Timestamp> {
+    Timestamp::from_microsecond(i64::try_from(wall.0).ok()?).ok()
+}
+
+fn from_zoned(zoned: &Zoned) -> Option<Wall> {
+    u64::try_from(zoned.timestamp().as_microsecond())
+        .ok()
+        .map(Wall)
+}

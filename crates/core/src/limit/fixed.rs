@@ -1,0 +1,186 @@
+//! A window that opens with the first call and ends one period later.
+//!
+//! Promises: exact against a provider that counts the same way. The provider's window opens when
+//! its first call arrives, which is after that call's grant and before any of its calls is
+//! answered: so it ends not before `earliest + W` and not after the first answer + W. Calls that
+//! are answered after the former count in the following window as well (`phase`). A window that
+//! follows one with such calls may have been opened by them, so its `earliest` is the end of the
+//! one before.
+//!
+//! Only an answer to a call that was counted proves that the window is open. A call of which
+//! nothing was heard may be lost, and one that was refused or failed may not have been counted;
+//! those end a window only when nothing else is left to wait for, and then as late as they can
+//! have opened it.
+//!
+//! Never: a new window because a clock went back; never more than O(1) state per key beside the
+//! calls on their way.
+
+use crate::ask::{On, PermitId};
+use crate::limit::holds::{Open, sum_of};
+use crate::limit::phase::Phase;
+use crate::limit::room::{Grant, Settled, Wait, Want};
+use crate::limit::rule::Rule;
+use crate::time::{Micros, Span};
+
+/// One window at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    pub(crate) phase: Phase,
+    /// When the first call of this window was granted; `None` between two windows.
+    pub(crate) opened: Option<Micros>,
+    /// The earliest instant at which the provider's window may have opened.
+    pub(crate) earliest: Micros,
+    /// The latest instant at which it ends; known with the first answer that proves it.
+    pub(crate) ends: Option<Micros>,
+    /// The latest instant at which it ends if it was opened by a call that proves nothing.
+    pub(crate) unproved: Option<Micros>,
+}
+
+impl Fixed {
+    pub(crate) fn refresh(&mut self, rule: &Rule, now: Micros) -> u64 {
+        let lapsed = self.phase.open.lapsed(now);
+        for open in &lapsed {
+            // It can have been counted until its last instant, if at all.
+            let end = open.free_at + window(rule);
+            let late = self.is_late(rule, open.free_at);
+            self.phase.answered(open.cost, late, end);
+            self.note(open, end, false);
+        }
+        if self.end().is_some_and(|end| now >= end) {
+            self.phase.roll(now);
+            self.earliest = self.touches(rule);
+            self.close();
+        }
+        if self.opened.is_none() && self.phase.open.is_empty() && now >= self.phase.late_until {
+            self.phase.used = 0;
+            self.phase.late = 0;
+        }
+        sum_of(&lapsed)
+    }
+
+    pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
+        if self.phase.used.saturating_add(want.cost) <= want.room {
+            return Ok(());
+        }
+        if self.phase.used == 0 {
+            // The provider told a limit below this cost: one window decides.
+            return Err(Wait {
+                after: window(rule),
+                on: On::Event,
+            });
+        }
+        let end = match self.opened {
+            Some(_) => self.end(),
+            None if self.phase.open.is_empty() => Some(self.phase.late_until),
+            None => None,
+        };
+        Err(match end {
+            Some(end) => Wait {
+                after: end.since(now),
+                on: On::Time,
+            },
+            None => {
+                let lapse = self.phase.open.first_lapse();
+                Wait {
+                    after: lapse.map_or(window(rule), |at| at.since(now)),
+                    on: On::Event,
+                }
+            }
+        })
+    }
+
+    pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
+        if self.opened.is_none() {
+            if self.phase.used == 0 && self.phase.open.is_empty() {
+                self.earliest = grant.at;
+            }
+            self.opened = Some(grant.at);
+        }
+        let open = Open {
+            cost: grant.cost,
+            granted: grant.at,
+            free_at: grant.arrives_by + rule.lag(),
+        };
+        if rule.holds_until_send() {
+            let end = grant.at + window(rule);
+            let late = self.is_late(rule, grant.at);
+            self.phase.take_answered(grant.cost, late, end);
+            self.note(&open, end, true);
+            self.close_if_never_opened();
+        } else {
+            self.phase.take(grant.id, open);
+        }
+    }
+
+    /// The call had been counted by then, if it was counted at all.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled) -> bool {
+        let at = settled.at + rule.lag();
+        let end = at + window(rule);
+        let late = self.is_late(rule, at);
+        let Some(open) = self.phase.settle(settled.id, settled.cost, late, end) else {
+            return false;
+        };
+        let counted = Open {
+            cost: settled.cost,
+            ..open
+        };
+        self.note(&counted, end, settled.proved);
+        self.close_if_never_opened();
+        true
+    }
+
+    pub(crate) fn undo(&mut self, id: PermitId) -> bool {
+        let undone = self.phase.undo(id).is_some();
+        self.close_if_never_opened();
+        undone
+    }
+
+    /// The latest instant at which the provider's window ends, as far as that is known.
+    pub(crate) fn end(&self) -> Option<Micros> {
+        let opened = self.opened?;
+        // While a call of this window is on its way, it may still be the one that opens it.
+        let unproved = || self.unproved.filter(|_| !self.phase.open.any_since(opened));
+        self.ends.or_else(unproved)
+    }
+
+    /// A call that was granted inside this window surely belongs to it, so the provider's window
+    /// had begun when it was counted. One that was granted before proves nothing, and neither does
+    /// one that cost nothing: it opens no window.
+    fn note(&mut self, open: &Open, end: Micros, proved: bool) {
+        if open.cost == 0 || self.opened.is_none_or(|opened| open.granted < opened) {
+            return;
+        }
+        if proved {
+            self.ends = Some(self.ends.map_or(end, |ends| ends.min(end)));
+        } else {
+            self.unproved = self.unproved.max(Some(end));
+        }
+    }
+
+    fn close(&mut self) {
+        (self.opened, self.ends, self.unproved) = (None, None, None);
+    }
+
+    /// Nothing that could have opened the provider's window has left this host.
+    fn close_if_never_opened(&mut self) {
+        let Some(opened) = self.opened else { return };
+        let quiet = self.ends.is_none() && self.unproved.is_none();
+        if quiet && !self.phase.open.any_since(opened) {
+            self.close();
+        }
+    }
+
+    /// Between two windows every answer is late: it may open the next one.
+    fn is_late(&self, rule: &Rule, at: Micros) -> bool {
+        self.opened.is_none() || at >= self.touches(rule)
+    }
+
+    /// The earliest instant at which the provider's window may end.
+    fn touches(&self, rule: &Rule) -> Micros {
+        self.earliest + rule.shrunk(rule.period())
+    }
+}
+
+fn window(rule: &Rule) -> Span {
+    rule.stretched(rule.period())
+}

@@ -1,0 +1,61 @@
+//! Rule F, calls at a time: a slot is released at the end of the answer.
+//!
+//! Promises: the time a call spends at the provider lies inside the time it is held here, plus a
+//! tail of 2 ms because real servers free the slot slightly after the last byte.
+//!
+//! Never: N − 1. The tail costs less.
+
+use crate::ask::{On, PermitId};
+use crate::limit::holds::{Holds, Open};
+use crate::limit::room::{ASK_AGAIN, Grant, Wait, Want};
+use crate::limit::rule::IN_FLIGHT_TAIL;
+use crate::time::{Micros, Span};
+
+/// The calls that run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InFlight {
+    pub(crate) holds: Holds,
+}
+
+impl InFlight {
+    pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
+        self.holds.refresh(now)
+    }
+
+    pub(crate) fn room(&self, want: Want, now: Micros) -> Result<(), Wait> {
+        let held = self.holds.held();
+        let wanted = held.saturating_add(want.cost);
+        if wanted <= want.room {
+            return Ok(());
+        }
+        if held == 0 {
+            return Err(Wait {
+                after: ASK_AGAIN,
+                on: On::Event,
+            });
+        }
+        Err(self.holds.wait_for((wanted - want.room).min(held), now))
+    }
+
+    pub(crate) fn take(&mut self, grant: Grant) {
+        let free_at = grant.arrives_by + IN_FLIGHT_TAIL;
+        self.holds.open.add(
+            grant.id,
+            Open {
+                cost: grant.cost,
+                granted: grant.at,
+                free_at,
+            },
+        );
+    }
+
+    /// The call ended at `at`.
+    pub(crate) fn settle(&mut self, id: PermitId, at: Micros) -> bool {
+        let Some(open) = self.holds.open.remove(id) else {
+            return false;
+        };
+        self.holds
+            .push_done(open.cost, at + IN_FLIGHT_TAIL, Span(1));
+        true
+    }
+}

@@ -1,0 +1,193 @@
+//! Rule A, the response-clocked log: a slot is taken at the grant and comes back one period after
+//! the answer.
+//!
+//! Promises: in no window of the provider's more than N, for any latency, jitter and reordering.
+//! Proof: take a window of length W with more than N arrivals and its last-granted member j. Every
+//! other member i was granted before j, and its answer came at r ≥ a, so its slot is held until
+//! r + W ≥ a + W, which is after j's arrival and so after j's grant: N slots were held when j was
+//! granted. Contradiction.
+//!
+//! A provider that is stricter than a sliding log (two counters, bins) refuses although the log
+//! had room. Then the log climbs a ladder for good: hold W, hold 9/8 W, and spaced as well.
+//!
+//! Never: frees by the send time (unless the rule says `hold_until: send`), and never forgets a
+//! rung when the limit's number changes.
+
+use crate::ask::{On, Priority};
+use crate::limit::holds::{Holds, Open};
+use crate::limit::paced;
+use crate::limit::room::{Grant, Settled, Wait, Want};
+use crate::limit::rule::{Rule, SLOTS_EXACT};
+use crate::time::{Micros, Span};
+
+/// How strict a provider has shown itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rung {
+    /// Slots come back after W.
+    #[default]
+    Window,
+    /// Slots come back after 9/8 W: covers windows of eight or more bins.
+    Eighth,
+    /// And calls are spaced: covers two-counter windows.
+    Spaced,
+}
+
+impl Rung {
+    fn next(self) -> Rung {
+        match self {
+            Rung::Window => Rung::Eighth,
+            Rung::Eighth | Rung::Spaced => Rung::Spaced,
+        }
+    }
+}
+
+/// The log of one sliding or paced limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) holds: Holds,
+    pub(crate) rung: Rung,
+    /// When the ladder was climbed last: answers to calls granted before tell nothing new.
+    pub(crate) climbed: Micros,
+    /// Spaced calls: not before this.
+    pub(crate) due: Micros,
+    /// When a high-priority call was seen last.
+    pub(crate) urgent: Option<Micros>,
+    /// When a call was granted last.
+    pub(crate) last: Micros,
+}
+
+impl Log {
+    pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
+        self.holds.refresh(now)
+    }
+
+    /// A high-priority call is about: `low` is paced for one window from now.
+    pub(crate) fn note_urgent(&mut self, now: Micros) {
+        self.urgent = Some(now);
+    }
+
+    pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
+        let held = self.holds.held();
+        let wanted = held.saturating_add(want.cost);
+        if wanted > want.room {
+            let need = wanted - want.room;
+            return Err(if need > held {
+                // Strangers hold it, or a limit that was just lowered: one window decides.
+                Wait {
+                    after: self.hold(rule),
+                    on: On::Time,
+                }
+            } else {
+                self.holds.wait_for(need, now)
+            });
+        }
+        if self.is_spaced(rule) {
+            paced::room(self, want.limit, now)?;
+        }
+        self.low_pace(rule, want, now)
+    }
+
+    pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
+        if self.is_spaced(rule) && grant.cost > 0 {
+            let gap = self.gap(rule, grant.limit);
+            self.due = paced::next_due(self.due, gap, grant.cost, grant.at);
+        }
+        self.last = grant.at;
+        if rule.holds_until_send() {
+            let free_at = grant.at + self.hold(rule);
+            self.holds.push_done(grant.cost, free_at, self.grain(rule));
+        } else {
+            let free_at = grant.arrives_by + rule.lag() + self.hold(rule);
+            let open = Open {
+                cost: grant.cost,
+                granted: grant.at,
+                free_at,
+            };
+            self.holds.open.add(grant.id, open);
+        }
+    }
+
+    /// The call had been counted by then.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, limit: u64) -> bool {
+        let Settled { id, cost, at, .. } = settled;
+        let free_at = at + rule.lag() + self.hold(rule);
+        let known = self.holds.settle(id, cost, free_at, self.grain(rule));
+        if known && cost > 0 && self.is_spaced(rule) && limit <= paced::ONE_AT_A_TIME {
+            let gap = self.gap(rule, limit).scale_up(cost, 1);
+            self.due = self.due.max(at + gap);
+        }
+        known
+    }
+
+    /// The provider refused a call that was granted at `granted`, although the log had room.
+    /// What is held already is held for as long as from now on, or it would cost another rung.
+    pub(crate) fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
+        if self.rung == Rung::Spaced || granted < self.climbed {
+            return false;
+        }
+        let before = self.hold(rule);
+        self.rung = self.rung.next();
+        self.climbed = now;
+        self.holds.lengthen(self.hold(rule) - before);
+        true
+    }
+
+    /// How long a slot is held after the answer.
+    pub(crate) fn hold(&self, rule: &Rule) -> Span {
+        let period = rule.stretched(rule.period());
+        match self.rung {
+            Rung::Window => period,
+            Rung::Eighth | Rung::Spaced => period.scale_up(9, 8),
+        }
+    }
+
+    pub(crate) fn is_spaced(&self, rule: &Rule) -> bool {
+        self.rung == Rung::Spaced
+            || matches!(rule.algorithm(), crate::limit::Algorithm::Paced { .. })
+    }
+
+    pub(crate) fn gap(&self, rule: &Rule, limit: u64) -> Span {
+        paced::gap(rule.stretched(rule.period()), limit, self.rung)
+    }
+
+    /// Rule A frees slots in lumps. While urgent calls are about, `low` goes at the quickest even
+    /// pace at which no slot is ever missed until the last one of now is back, so that an urgent
+    /// call finds one; the slots are used all the same. Without urgent calls nothing is held back.
+    fn low_pace(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
+        let Some(urgent_until) = self.urgent.map(|seen| seen + rule.period()) else {
+            return Ok(());
+        };
+        if want.priority != Priority::Low || now >= urgent_until || self.last == Micros(0) {
+            return Ok(());
+        }
+        let due = self.low_due(rule, want.room - self.holds.held());
+        if now >= due {
+            return Ok(());
+        }
+        Err(Wait {
+            after: due.min(urgent_until).since(now),
+            on: On::Time,
+        })
+    }
+
+    /// Before a slot comes back, all that are free by then can go, at equal distances since the last
+    /// call; the slot with the longest such distance decides. The instant does not move while time
+    /// passes or slots come back, so one timer is enough.
+    fn low_due(&self, rule: &Rule, free: u64) -> Micros {
+        let mut free = free;
+        let mut gap = 0;
+        for (back_at, cost) in self.holds.come_back(self.hold(rule)) {
+            gap = gap.max(back_at.since(self.last).0 / free.saturating_add(1));
+            free = free.saturating_add(cost);
+        }
+        self.last + Span(gap)
+    }
+
+    fn grain(&self, rule: &Rule) -> Span {
+        if rule.limit() <= SLOTS_EXACT {
+            Span(1)
+        } else {
+            Span(rule.period().0.div_ceil(SLOTS_EXACT))
+        }
+    }
+}

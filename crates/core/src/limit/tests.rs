@@ -1,0 +1,415 @@
+//! Every algorithm, one behaviour per test, in virtual time.
+
+use smallvec::smallvec;
+
+use crate::ask::{On, Outcome, Priority, Unit, Verdict, Why};
+use crate::drive::{Drive, Permit, arrived, ms, s};
+use crate::limit::{HoldUntil, Rule};
+use crate::time::Span;
+
+pub(super) fn sliding(limit: u64, period: Span) -> Rule {
+    Rule::sliding(limit, period).unwrap().drift_ppm(0)
+}
+
+pub(super) fn bucket(limit: u64, period: Span, burst: u64) -> Rule {
+    Rule::bucket(limit, period, burst).unwrap().drift_ppm(0)
+}
+
+/// M1: a sliding window counts real calls of the last period, and expired ones drop out.
+#[test]
+fn m1_a_slot_comes_back_one_period_after_its_answer() {
+    let mut drive = Drive::new();
+    let rule = sliding(2, s(10));
+    let first = drive.try_one(&rule).unwrap();
+    drive.pass(s(1));
+    let second = drive.try_one(&rule).unwrap();
+    drive.arrive(&first);
+    drive.pass(s(1));
+    drive.arrive(&second);
+    assert_eq!(
+        drive.wait(&rule),
+        (s(9), On::Time),
+        "the first one's answer was one second ago"
+    );
+    drive.pass(s(9) - Span(1));
+    assert_eq!(drive.wait(&rule), (Span(1), On::Time));
+    drive.pass(Span(1));
+    assert!(drive.try_one(&rule).is_ok());
+    assert_eq!(drive.look(&rule).used, 2);
+}
+
+#[test]
+fn a_slot_on_its_way_frees_only_by_its_answer_or_its_last_instant() {
+    let mut drive = Drive::new();
+    let rule = sliding(1, s(10));
+    let permit = drive.try_one(&rule).unwrap();
+    assert_eq!(
+        drive.wait(&rule),
+        (s(30 + 5 + 10), On::Event),
+        "give-up, late arrival, window"
+    );
+    let turn = drive.arrive(&permit);
+    assert_eq!(
+        turn.freed,
+        [permit.terms[0].cell],
+        "the one who waits must be told"
+    );
+    assert_eq!(drive.wait(&rule), (s(10), On::Time));
+}
+
+#[test]
+fn an_answer_that_is_reported_late_counts_from_when_it_came() {
+    let mut drive = Drive::new();
+    let rule = sliding(1, s(10));
+    let permit = drive.try_one(&rule).unwrap();
+    drive.pass(s(3));
+    drive.settle(
+        &permit,
+        Outcome::Arrived {
+            age: s(2),
+            refused: false,
+            readings: vec![],
+        },
+    );
+    assert_eq!(drive.wait(&rule), (s(8), On::Time));
+}
+
+#[test]
+fn an_unsent_permit_comes_back_at_once_and_tells() {
+    let mut drive = Drive::new();
+    for rule in [
+        sliding(1, s(10)),
+        bucket(1, s(10), 1),
+        Rule::in_flight(1).unwrap(),
+    ] {
+        let mut drive_one = Drive::new();
+        let permit = drive_one.try_one(&rule).unwrap();
+        assert!(drive_one.try_one(&rule).is_err());
+        assert_eq!(drive_one.settle(&permit, Outcome::Unsent).freed.len(), 1);
+        assert!(drive_one.try_one(&rule).is_ok(), "{rule}");
+    }
+    let rule = Rule::fixed(1, s(10)).unwrap();
+    let permit = drive.try_one(&rule).unwrap();
+    drive.settle(&permit, Outcome::Unsent);
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+#[test]
+fn a_call_that_was_given_up_may_still_arrive() {
+    let mut drive = Drive::new();
+    let rule = sliding(1, s(10));
+    let permit = drive.try_one(&rule).unwrap();
+    drive.pass(s(2));
+    drive.settle(
+        &permit,
+        Outcome::Unknown {
+            age: Span::ZERO,
+            late: s(5),
+        },
+    );
+    assert_eq!(
+        drive.wait(&rule),
+        (s(15), On::Event),
+        "late arrival and window"
+    );
+    drive.pass(s(15));
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+#[test]
+fn settling_twice_or_a_stranger_changes_nothing() {
+    let mut drive = Drive::new();
+    let rule = sliding(2, s(10));
+    let permit = drive.try_one(&rule).unwrap();
+    drive.arrive(&permit);
+    let before = drive.look(&rule);
+    drive.arrive(&permit);
+    drive.settle(&permit, Outcome::Unsent);
+    assert_eq!(drive.look(&rule), before);
+}
+
+/// M2: others stop at limit − reserve; high priority may use it all.
+#[test]
+fn m2_a_reserve_is_left_to_those_who_may_use_it() {
+    let mut drive = Drive::new();
+    for rule in [
+        sliding(50, s(10)),
+        bucket(50, s(10), 50),
+        Rule::fixed(50, s(10)).unwrap(),
+    ] {
+        let mut term = Drive::term(&rule.to_string(), &rule);
+        term.cell.0 ^= u128::from(rule.most());
+        term.leave = 40;
+        let mut normal = 0;
+        while drive
+            .try_terms(smallvec![term.clone()], Priority::Normal)
+            .is_ok()
+        {
+            normal += 1;
+        }
+        let mut high = 0;
+        while drive
+            .try_terms(smallvec![term.clone()], Priority::High)
+            .is_ok()
+        {
+            high += 1;
+        }
+        assert_eq!((normal, high), (10, 40), "{rule}");
+        drive = Drive::new();
+    }
+}
+
+#[test]
+fn a_large_limit_keeps_sub_windows_and_errs_to_the_safe_side() {
+    let mut drive = Drive::new();
+    let rule = sliding(10_000, s(10));
+    let permits = drive.take_all(&rule);
+    assert_eq!(permits.len(), 10_000);
+    for permit in &permits {
+        drive.pass(Span(37));
+        drive.arrive(permit);
+    }
+    let last_answer = drive.now.at;
+    let (after, on) = drive.wait(&rule);
+    assert_eq!(on, On::Time);
+    let first_answer_age = Span(37 * 9_999);
+    assert!(
+        after + first_answer_age >= s(10),
+        "not before one period after the first answer"
+    );
+    assert!(after + first_answer_age <= s(10) + Span(10_000_000_u64.div_ceil(2_048)));
+    drive.pass(s(10) + ms(5));
+    assert!(drive.now.at.since(last_answer) > s(10));
+    assert_eq!(drive.look(&rule).used, 0);
+}
+
+/// A12, C1: a bucket refills in proportion to time and loses no fraction however often it is asked.
+#[test]
+fn a12_a_bucket_that_is_polled_often_loses_no_fraction() {
+    let mut drive = Drive::new();
+    let rule = bucket(10, s(60), 5);
+    let first = drive.take_all(&rule);
+    assert_eq!(first.len(), 5);
+    drive.arrive_all(&first);
+    let mut granted = 0;
+    for _ in 0..600 {
+        drive.pass(s(1));
+        while let Ok(permit) = drive.try_one(&rule) {
+            drive.arrive(&permit);
+            granted += 1;
+        }
+    }
+    assert_eq!(granted, 100, "ten a minute for ten minutes");
+}
+
+#[test]
+fn a_bucket_reserves_what_is_on_its_way() {
+    let mut drive = Drive::new();
+    let rule = bucket(10, s(1), 10);
+    let permits = drive.take_all(&rule);
+    assert_eq!(permits.len(), 10);
+    drive.pass(s(1));
+    assert_eq!(
+        drive.wait(&rule).1,
+        On::Event,
+        "ten may be arriving just now"
+    );
+    drive.arrive_all(&permits);
+    assert_eq!(drive.wait(&rule), (ms(100), On::Time));
+    drive.pass(ms(100));
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+#[test]
+fn a_bucket_wait_is_exact_to_the_microsecond() {
+    let mut drive = Drive::new();
+    let rule = bucket(3, s(1), 3);
+    let permits = drive.take_all(&rule);
+    drive.arrive_all(&permits);
+    assert_eq!(drive.wait(&rule), (Span(333_334), On::Time));
+    drive.pass(Span(333_333));
+    assert_eq!(drive.wait(&rule), (Span(1), On::Time));
+    drive.pass(Span(1));
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+#[test]
+fn calls_at_a_time_are_free_two_milliseconds_after_the_end() {
+    let mut drive = Drive::new();
+    let rule = Rule::in_flight(2).unwrap();
+    let permits = drive.take_all(&rule);
+    assert_eq!(permits.len(), 2);
+    drive.arrive(&permits[0]);
+    assert_eq!(drive.wait(&rule).1, On::Event, "the head is not the end");
+    drive.settle(&permits[0], Outcome::Finished { age: Span::ZERO });
+    assert_eq!(drive.wait(&rule), (ms(2), On::Time));
+    drive.pass(ms(2));
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+#[test]
+fn a_stream_that_is_alive_keeps_its_place() {
+    let mut drive = Drive::new();
+    let rule = Rule::in_flight(1).unwrap();
+    let permit = drive.try_one(&rule).unwrap();
+    drive.pass(s(30));
+    drive.settle(&permit, Outcome::Alive { by: s(60) });
+    drive.pass(s(60));
+    assert!(drive.try_one(&rule).is_err());
+    drive.pass(ms(2));
+    assert!(
+        drive.try_one(&rule).is_ok(),
+        "nothing was heard of it any more"
+    );
+}
+
+#[test]
+fn paced_calls_keep_the_grid_when_timers_are_late() {
+    let mut drive = Drive::new();
+    let rule = Rule::paced(12, s(1)).unwrap().drift_ppm(0);
+    let first = drive.try_one(&rule).unwrap();
+    drive.arrive(&first);
+    assert_eq!(
+        drive.wait(&rule),
+        (ms(100), On::Time),
+        "ten gaps for twelve"
+    );
+    drive.pass(ms(130));
+    let second = drive.try_one(&rule).unwrap();
+    drive.arrive(&second);
+    assert_eq!(
+        drive.wait(&rule),
+        (ms(70), On::Time),
+        "the next point of the grid"
+    );
+    drive.pass(s(1));
+    drive.try_one(&rule).unwrap();
+    assert_eq!(
+        drive.wait(&rule).0,
+        ms(100),
+        "after a pause the grid starts anew"
+    );
+}
+
+/// M13: never two inside one second, one at a time.
+#[test]
+fn m13_one_a_second_goes_one_second_after_the_answer() {
+    let mut drive = Drive::new();
+    let rule = Rule::paced(1, s(1)).unwrap().drift_ppm(0);
+    let first = drive.try_one(&rule).unwrap();
+    drive.pass(ms(300));
+    assert_eq!(drive.wait(&rule).1, On::Event);
+    drive.arrive(&first);
+    assert_eq!(drive.wait(&rule), (s(1), On::Time));
+}
+
+#[test]
+fn a_cost_is_held_before_and_settled_after() {
+    let mut drive = Drive::new();
+    let rule = sliding(1_000, s(60)).unit(Unit::Tokens);
+    let mut term = Drive::term("x", &rule);
+    term.cost = 800;
+    let mut permit = drive
+        .try_terms(smallvec![term.clone()], Priority::Normal)
+        .unwrap();
+    assert_eq!(drive.look(&rule).used, 800);
+    drive.settle(&permit, arrived());
+    assert_eq!(
+        drive.look(&rule).used,
+        800,
+        "tokens are counted at the end of the body"
+    );
+    permit.terms[0].cost = 350;
+    drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
+    assert_eq!(drive.look(&rule).used, 350);
+    term.cost = 651;
+    assert!(
+        drive
+            .try_terms(smallvec![term.clone()], Priority::Normal)
+            .is_err()
+    );
+    term.cost = 650;
+    assert!(drive.try_terms(smallvec![term], Priority::Normal).is_ok());
+}
+
+#[test]
+fn a_cost_above_the_limit_is_never_and_one_above_what_is_left_waits() {
+    let mut drive = Drive::new();
+    let rule = sliding(10, s(1));
+    let mut term = Drive::term("x", &rule);
+    term.cost = 11;
+    let verdict = drive
+        .try_terms(smallvec![term.clone()], Priority::Normal)
+        .unwrap_err();
+    assert_eq!(
+        verdict,
+        Verdict::Never(Why::TooCostly { term: 0, most: 10 })
+    );
+    drive.try_one(&rule).unwrap();
+    term.cost = 10;
+    let verdict = drive
+        .try_terms(smallvec![term], Priority::Normal)
+        .unwrap_err();
+    assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
+}
+
+#[test]
+fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
+    let mut drive = Drive::new();
+    for (old, new) in [
+        (sliding(35, s(60)), sliding(40, s(60))),
+        (
+            Rule::fixed(35, s(60)).unwrap(),
+            Rule::fixed(40, s(60)).unwrap(),
+        ),
+    ] {
+        let mut permits: Vec<Permit> = drive.take_all(&old);
+        assert_eq!(permits.len(), 35);
+        drive.arrive_all(&permits);
+        let more = drive.take_all(&new);
+        assert_eq!(more.len(), 5, "{new}: only what the new limit has more");
+        drive.arrive_all(&more);
+        permits.extend(more);
+        assert!(drive.try_one(&old).is_err(), "{old}: lowered at once");
+        assert_eq!(drive.look(&old).remaining, 0);
+        drive = Drive::new();
+    }
+}
+
+/// Symptom: five calls too many right after 35 → 40. Cause: a provider's bucket that grows keeps its
+/// level, and ours was fuller by the difference at once.
+#[test]
+fn a_bucket_that_grows_or_shrinks_keeps_its_level() {
+    let mut drive = Drive::new();
+    let (small, large) = (bucket(35, s(60), 35), bucket(40, s(60), 40));
+    let permits = drive.take_all(&small);
+    drive.arrive_all(&permits[..30]);
+    for permit in &permits[30..] {
+        drive.settle(permit, Outcome::Unsent);
+    }
+    assert_eq!(drive.take_all(&large).len(), 5, "none more than there were");
+    drive = Drive::new();
+    let permits = drive.take_all(&large);
+    drive.arrive_all(&permits);
+    drive.pass(s(15));
+    assert_eq!(drive.take_all(&small).len(), 10, "none less either");
+}
+
+#[test]
+fn hold_until_send_counts_from_the_grant() {
+    let mut drive = Drive::new();
+    let rule = sliding(1, s(10)).hold_until(HoldUntil::Send);
+    let permit = drive.try_one(&rule).unwrap();
+    drive.pass(s(4));
+    drive.arrive(&permit);
+    assert_eq!(drive.wait(&rule), (s(6), On::Time));
+}
+
+#[test]
+fn a_shadow_limit_counts_but_never_refuses() {
+    let mut drive = Drive::new();
+    let rule = sliding(1, s(10)).shadow(true);
+    drive.try_one(&rule).unwrap();
+    drive.try_one(&rule).unwrap();
+    assert_eq!(drive.look(&rule).used, 2);
+}

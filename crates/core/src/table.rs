@@ -1,0 +1,120 @@
+//! Cells and scopes in memory.
+//!
+//! Promises: idle cells are swept a few at a time, so that a provider with millions of entities
+//! costs no pause; sweeping changes no answer. A snapshot can be read back on another clock.
+//!
+//! Never: locks. Whoever shares a table brings the lock.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use crate::ask::{CellId, ScopeId};
+use crate::limit::{Cell, Damaged, Rule, View};
+use crate::scope::{Scope, ScopeView};
+use crate::time::{Micros, Now, Span};
+use crate::turn::Cells;
+
+/// Cells and scopes by their ids.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    cells: BTreeMap<CellId, Cell>,
+    scopes: BTreeMap<ScopeId, Scope>,
+    swept_to: Option<CellId>,
+}
+
+impl Cells for Table {
+    fn cell(&mut self, id: CellId) -> &mut Cell {
+        self.cells.entry(id).or_default()
+    }
+
+    fn scope(&mut self, id: ScopeId) -> &mut Scope {
+        self.scopes.entry(id).or_default()
+    }
+}
+
+impl Table {
+    /// The cell as it stands, if it was ever used.
+    #[must_use]
+    pub fn get(&self, id: CellId) -> Option<&Cell> {
+        self.cells.get(&id)
+    }
+
+    /// What a limit looks like; one that was never used has everything left.
+    #[must_use]
+    pub fn look(&self, id: CellId, rule: &Rule, now: Now) -> View {
+        self.cells.get(&id).map_or_else(
+            || Cell::default().look(rule, now),
+            |cell| cell.look(rule, now),
+        )
+    }
+
+    /// The scope as it stands; one that was never closed is open.
+    #[must_use]
+    pub fn look_scope(&self, id: ScopeId, now: Micros) -> ScopeView {
+        self.scopes.get(&id).copied().unwrap_or_default().look(now)
+    }
+
+    /// How many cells are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// No cell is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// Looks at up to `at_most` cells, where it stopped the last time, and forgets the idle ones.
+    /// Open scopes go too: a scope that is missing is open.
+    pub fn sweep(&mut self, now: Micros, at_most: usize) {
+        let from = self.swept_to.map_or(Bound::Unbounded, Bound::Excluded);
+        let looked_at: Vec<(CellId, bool)> = self
+            .cells
+            .range((from, Bound::Unbounded))
+            .take(at_most)
+            .map(|(id, cell)| (*id, cell.is_idle(now)))
+            .collect();
+        self.swept_to = looked_at
+            .last()
+            .map(|(id, _)| *id)
+            .filter(|_| looked_at.len() == at_most);
+        for (id, _) in looked_at.iter().filter(|(_, idle)| *idle) {
+            self.cells.remove(id);
+        }
+        if self.swept_to.is_none() {
+            self.scopes
+                .retain(|_, scope| scope.look(now) != ScopeView::Open);
+        }
+    }
+
+    /// Every cell as bytes, with instants as distances from `now`.
+    #[must_use]
+    pub fn snapshot(&self, now: Micros) -> Vec<(CellId, Vec<u8>)> {
+        self.cells
+            .iter()
+            .map(|(id, cell)| (*id, cell.to_bytes(now)))
+            .collect()
+    }
+
+    /// Reads a snapshot back, `elapsed` after it was taken. Returns the cells that are damaged;
+    /// they are not restored, and the caller decides how to close them.
+    pub fn restore(
+        &mut self,
+        snapshot: &[(CellId, Vec<u8>)],
+        now: Micros,
+        elapsed: Span,
+    ) -> Vec<(CellId, Damaged)> {
+        let mut damaged = Vec::new();
+        for (id, bytes) in snapshot {
+            match Cell::from_bytes_after(bytes, now, elapsed) {
+                Ok(cell) => {
+                    self.cells.insert(*id, cell);
+                }
+                Err(error) => damaged.push((*id, error)),
+            }
+        }
+        damaged
+    }
+}

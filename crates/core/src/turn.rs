@@ -1,0 +1,313 @@
+//! The one decision: what became of earlier permits, then who may go now.
+//!
+//! This is all the semantics a ledger has. Memory, SQLite and Postgres call it inside their lock or
+//! transaction; the Redis script mirrors it.
+//!
+//! Promises: all terms and scopes of an ask, or none: nothing is counted until every one of them
+//! agrees. An ask that is refused by a cell keeps that cell from later asks of the batch that are
+//! not more urgent, so order holds and a large cost is not starved by small ones; other cells are
+//! not touched. `Never` only where waiting cannot help.
+//!
+//! Never: reads a clock. `now` was read after the lock was held.
+
+use smallvec::SmallVec;
+
+use crate::ask::{
+    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
+    Why,
+};
+use crate::limit::{Cell, SettleAt, Settled};
+use crate::scope::Scope;
+use crate::time::{Now, Span};
+
+/// Where cells and scopes are kept. Both are empty when they are first asked for.
+pub trait Cells {
+    /// The state of one limit for one key.
+    fn cell(&mut self, id: CellId) -> &mut Cell;
+    /// The state of one scope.
+    fn scope(&mut self, id: ScopeId) -> &mut Scope;
+}
+
+/// What one turn decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// One per ask, in their order.
+    pub verdicts: Vec<Verdict>,
+    /// Cells in which somebody who was refused earlier may be lucky now.
+    pub freed: Vec<CellId>,
+    /// Scopes that have changed.
+    pub scopes: Vec<ScopeId>,
+}
+
+/// Applies `settles`, then decides `asks` in the order given.
+pub fn turn(cells: &mut impl Cells, now: Now, settles: &[Settle], asks: &[Ask]) -> Turn {
+    let mut turn = Turn {
+        verdicts: Vec::with_capacity(asks.len()),
+        ..Turn::default()
+    };
+    for settle in settles {
+        apply(cells, now, settle, &mut turn);
+    }
+    let mut batch = Batch::default();
+    for ask in asks {
+        let verdict = decide(cells, now, ask, &mut batch);
+        turn.verdicts.push(verdict);
+    }
+    turn
+}
+
+/// What earlier asks of the same turn mean for later ones.
+#[derive(Debug, Default)]
+struct Batch {
+    refused: SmallVec<[Refused; 4]>,
+    granted: SmallVec<[(CellId, u64); 4]>,
+}
+
+/// A cell or scope that has refused an ask of this turn.
+#[derive(Debug)]
+struct Refused {
+    place: Place,
+    priority: Priority,
+    after: Span,
+    on: On,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Cell(CellId),
+    Scope(ScopeId),
+}
+
+fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
+    if let Some(why) = hopeless(ask) {
+        return Verdict::Never(why);
+    }
+    match longest_wait(cells, now, ask, batch) {
+        Some((by, after, on)) => {
+            let place = match by {
+                By::Term(index) => Place::Cell(ask.terms[index].cell),
+                By::Scope(index) => Place::Scope(ask.scopes[index]),
+            };
+            batch.refused.push(Refused {
+                place,
+                priority: ask.priority,
+                after,
+                on,
+            });
+            Verdict::Wait { after, on, by }
+        }
+        None => Verdict::Go {
+            marks: grant(cells, now, ask, batch),
+        },
+    }
+}
+
+/// What an ask takes in all from this cell. One that is named twice is asked for the sum and
+/// charged once; otherwise either name alone would fit where both together do not.
+fn cost_in(terms: &Terms, cell: CellId) -> u64 {
+    let same = terms.iter().filter(|term| term.cell == cell);
+    same.fold(0, |sum, term| sum.saturating_add(term.cost))
+}
+
+/// Where this cell is named first.
+fn first_named(terms: &Terms, cell: CellId) -> Option<usize> {
+    terms.iter().position(|term| term.cell == cell)
+}
+
+/// A cost above what the limit ever has for this ask can never be granted.
+fn hopeless(ask: &Ask) -> Option<Why> {
+    ask.terms.iter().enumerate().find_map(|(index, term)| {
+        let most = term.rule.most().saturating_sub(term.leaves(ask.priority));
+        let too_costly = cost_in(&ask.terms, term.cell) > most && !term.rule.is_shadow();
+        too_costly.then_some(Why::TooCostly { term: index, most })
+    })
+}
+
+/// Asks every scope and every cell, and keeps the answer that takes longest: waiting for anything
+/// less would only be refused again.
+fn longest_wait(
+    cells: &mut impl Cells,
+    now: Now,
+    ask: &Ask,
+    batch: &Batch,
+) -> Option<(By, Span, On)> {
+    let mut longest: Option<(By, Span, On)> = None;
+    let mut keep = |by: By, after: Span, on: On| {
+        if longest.is_none_or(|(_, so_far, _)| after > so_far) {
+            longest = Some((by, after, on));
+        }
+    };
+    for (index, &id) in ask.scopes.iter().enumerate() {
+        let scope = cells.scope(id);
+        if let Err((after, on)) = scope.room(ask.id, now.at) {
+            keep(By::Scope(index), after, on);
+        } else if let Some((after, on)) = batch.blocks(Place::Scope(id), ask.priority) {
+            keep(By::Scope(index), after, on);
+        }
+    }
+    for (index, term) in ask.terms.iter().enumerate() {
+        let cell = cells.cell(term.cell);
+        cell.refresh(&term.rule, now);
+        cell.publish(ask.id.owner, &term.rule, now.at);
+        let cost = cost_in(&ask.terms, term.cell);
+        let leave = term.leaves(ask.priority);
+        let room = cell.room(&term.rule, cost, leave, ask.priority, now);
+        if term.rule.is_shadow() || cost == 0 {
+            continue;
+        }
+        if let Err((after, on)) = room {
+            keep(By::Term(index), after, on);
+        } else if let Some((after, on)) = batch.blocks(Place::Cell(term.cell), ask.priority) {
+            keep(By::Term(index), after, on);
+        } else if batch.is_full(term, cost) {
+            keep(By::Term(index), Span::ZERO, On::Time);
+        }
+    }
+    longest
+}
+
+fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Marks {
+    let arrives_by = now.at + ask.evidence.longest();
+    for &id in &ask.scopes {
+        cells.scope(id).take(ask.id, arrives_by);
+    }
+    let mut marks = Marks::new();
+    for (index, term) in ask.terms.iter().enumerate() {
+        let first = first_named(&ask.terms, term.cell).filter(|&first| first < index);
+        let mark = first.and_then(|first| marks.get(first).copied());
+        marks.push(mark.unwrap_or_else(|| {
+            let cost = cost_in(&ask.terms, term.cell);
+            batch.count(term.cell, cost);
+            let cell = cells.cell(term.cell);
+            cell.take(&term.rule, cost, ask.id, ask.evidence, now)
+        }));
+    }
+    marks
+}
+
+impl Batch {
+    /// Was this place refused to somebody at least as urgent?
+    fn blocks(&self, place: Place, priority: Priority) -> Option<(Span, On)> {
+        let refused = self
+            .refused
+            .iter()
+            .find(|refused| refused.place == place && priority <= refused.priority)?;
+        Some((refused.after, refused.on))
+    }
+
+    /// A crash between commit and send wastes what one transaction granted, so long limits grant
+    /// little at once; the rest goes with the next transaction.
+    fn is_full(&self, term: &Term, cost: u64) -> bool {
+        let granted = self
+            .granted
+            .iter()
+            .find(|(cell, _)| *cell == term.cell)
+            .map_or(0, |(_, sum)| *sum);
+        granted > 0 && granted.saturating_add(cost) > term.rule.batch_max()
+    }
+
+    fn count(&mut self, cell: CellId, cost: u64) {
+        if let Some((_, sum)) = self.granted.iter_mut().find(|(id, _)| *id == cell) {
+            *sum = sum.saturating_add(cost);
+        } else {
+            self.granted.push((cell, cost));
+        }
+    }
+}
+
+fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
+    match settle {
+        Settle::Permit {
+            id,
+            terms,
+            scopes,
+            outcome,
+        } => {
+            if *outcome == Outcome::Unsent {
+                let given_back = scopes
+                    .iter()
+                    .filter(|scope| cells.scope(**scope).give_back(*id, now.at));
+                turn.scopes.extend(given_back);
+            }
+            for (index, term) in terms.iter().enumerate() {
+                if first_named(terms, term.cell) != Some(index) {
+                    continue;
+                }
+                let cell = cells.cell(term.cell);
+                cell.refresh(&term.rule, now);
+                let cost = cost_in(terms, term.cell);
+                if settle_term(cell, now, *id, index, term, cost, outcome) {
+                    turn.freed.push(term.cell);
+                }
+            }
+        }
+        Settle::Close {
+            scope,
+            age,
+            rest,
+            then,
+        } => {
+            let until = rest.map(|rest| (now.at - *age) + rest);
+            cells.scope(*scope).close(until, *then);
+            turn.scopes.push(*scope);
+        }
+        Settle::Open { scope } => {
+            cells.scope(*scope).open();
+            turn.scopes.push(*scope);
+        }
+    }
+}
+
+/// `true` if somebody who was refused may be lucky now.
+fn settle_term(
+    cell: &mut Cell,
+    now: Now,
+    id: PermitId,
+    index: usize,
+    term: &Term,
+    cost: u64,
+    outcome: &Outcome,
+) -> bool {
+    let rule = &*term.rule;
+    let settled = |age: Span, proved: bool| Settled {
+        id,
+        cost,
+        at: now.at - age,
+        proved,
+    };
+    match outcome {
+        Outcome::Arrived {
+            age,
+            refused,
+            readings,
+        } => {
+            let settled = settled(*age, !refused);
+            let granted = cell.open(id).map_or(settled.at, |(_, granted)| granted);
+            let mut freed = match rule.settles_at() {
+                SettleAt::Head => cell.settle(rule, settled, now.at).freed,
+                SettleAt::End => false,
+            };
+            for reading in readings.iter().filter(|reading| reading.term == index) {
+                freed |= cell.adopt(rule, reading, cost, granted, *refused, now);
+            }
+            if *refused && !readings.iter().any(|reading| reading.term == index) {
+                cell.refused_in_silence(rule, granted, now.at);
+            }
+            freed
+        }
+        Outcome::Failed { age } => match rule.settles_at() {
+            SettleAt::Head => cell.settle(rule, settled(*age, false), now.at).freed,
+            SettleAt::End => false,
+        },
+        Outcome::Finished { age } => cell.settle(rule, settled(*age, true), now.at).freed,
+        Outcome::Unsent => cell.undo(id).freed,
+        Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
+        Outcome::Alive { by } => {
+            cell.extend(rule, id, now.at + *by);
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

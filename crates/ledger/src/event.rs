@@ -1,0 +1,62 @@
+//! What a ledger tells everybody who waits.
+//!
+//! Promises: a receiver that falls behind is told that anything may have changed; it never misses
+//! that something did.
+//!
+//! Never: carries a permit. Permits come only as answers to offers.
+
+use std::sync::Arc;
+
+use tokio::sync::broadcast;
+use tollgate_core::ask::{CellId, ScopeId};
+
+/// Events that a receiver may lag behind. Each is a few words, and a gate drains them at once; past
+/// this it re-asks for everything, which costs one offer.
+pub const EVENTS_MAX: usize = 1_024;
+
+/// Something that those who wait must hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// These cells have come free earlier than they had said.
+    Freed(Arc<[CellId]>),
+    /// These scopes have closed, opened, or given their probe back.
+    Scopes(Arc<[ScopeId]>),
+    /// The store cannot be reached.
+    Lost,
+    /// The store is there again.
+    Back,
+    /// Too much happened to follow: ask again for everything.
+    Anything,
+}
+
+/// The events of one ledger, from the moment this was made.
+#[derive(Debug)]
+pub struct Events {
+    receiver: broadcast::Receiver<Event>,
+}
+
+impl Events {
+    pub(crate) fn new(receiver: broadcast::Receiver<Event>) -> Events {
+        Events { receiver }
+    }
+
+    /// The next event; `None` when the ledger is gone.
+    pub async fn next(&mut self) -> Option<Event> {
+        match self.receiver.recv().await {
+            Ok(event) => Some(event),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some(Event::Anything),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+
+    /// The next event if there is one already.
+    pub fn try_next(&mut self) -> Option<Event> {
+        match self.receiver.try_recv() {
+            Ok(event) => Some(event),
+            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Event::Anything),
+            Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => {
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The ledger in memory: `turn` under a lock.
+//!
+//! Promises: exact within one process, and the measure for every other backend. Idle cells are
+//! forgotten a few at a time.
+//!
+//! Never: survives its process. Limits that must are SQLite's.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use tollgate_core::ask::{Ask, CellId, ScopeId, Settle};
+use tollgate_core::limit::{Rule, View};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::table::Table;
+use tollgate_core::time::Now;
+use tollgate_core::turn::{Turn, turn};
+
+use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Offered};
+
+/// Cells looked at per transaction. Each transaction makes at most a handful, so looking at this
+/// many keeps up with any number of keys.
+const SWEEP: usize = 8;
+
+/// A ledger in this process; clones share it.
+#[derive(Clone, Debug)]
+pub struct MemoryLedger {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    table: Mutex<Table>,
+    events: broadcast::Sender<Event>,
+}
+
+impl MemoryLedger {
+    pub(crate) fn new(clock: Clock) -> MemoryLedger {
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        MemoryLedger {
+            shared: Arc::new(Shared {
+                clock,
+                table: Mutex::default(),
+                events,
+            }),
+        }
+    }
+
+    /// How many cells are kept.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        self.shared.table.lock().len()
+    }
+
+    pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
+        let turn = self.turn(&[], &asks);
+        Offered::ready(ledger.clone(), asks, turn.verdicts)
+    }
+
+    pub(crate) fn settle(&self, settle: Settle) {
+        self.turn(&[settle], &[]);
+    }
+
+    pub(crate) fn events(&self) -> Events {
+        Events::new(self.shared.events.subscribe())
+    }
+
+    pub(crate) fn look(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<View> {
+        let table = self.shared.table.lock();
+        let now = self.shared.clock.now();
+        let look = |(id, rule): &(CellId, Arc<Rule>)| table.look(*id, rule, now);
+        cells.iter().map(look).collect()
+    }
+
+    pub(crate) fn look_scope(&self, scope: ScopeId) -> ScopeView {
+        self.shared.table.lock().look_scope(scope, self.now().at)
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.shared.clock.now()
+    }
+
+    /// One transaction. The clock is read under the lock, so that time never goes back between two
+    /// of them.
+    fn turn(&self, settles: &[Settle], asks: &[Ask]) -> Turn {
+        let mut table = self.shared.table.lock();
+        let now = self.shared.clock.now();
+        let turn = turn(&mut *table, now, settles, asks);
+        table.sweep(now.at, SWEEP);
+        drop(table);
+        if !turn.freed.is_empty() {
+            self.tell(Event::Freed(turn.freed.as_slice().into()));
+        }
+        if !turn.scopes.is_empty() {
+            self.tell(Event::Scopes(turn.scopes.as_slice().into()));
+        }
+        turn
+    }
+
+    /// Nobody listening is no error: then nobody waits.
+    fn tell(&self, event: Event) {
+        drop(self.shared.events.send(event));
+    }
+}

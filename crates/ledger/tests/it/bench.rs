@@ -1,0 +1,136 @@
+//! What a backend must offer to be tested: handles of several owners, and a clock to move.
+//!
+//! Promises: a behaviour is written once, against [`Bench`], and runs on every backend.
+//!
+//! Never: knows a backend.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, Marks, Outcome, OwnerId, PermitId, Priority, Scopes, Settle, Term,
+    Terms, Verdict,
+};
+use tollgate_core::limit::{Rule, View};
+use tollgate_core::time::Span;
+use tollgate_ledger::Ledger;
+
+/// A backend under test: one store, empty at the start.
+pub(crate) trait Bench {
+    /// A handle as another process would have one.
+    fn ledger(&self) -> Ledger;
+    /// Lets time pass on the ledger's clock.
+    fn pass(&self, span: Span);
+}
+
+/// One owner: a handle, and numbers for its asks.
+pub(crate) struct Owner {
+    pub ledger: Ledger,
+    id: OwnerId,
+    seq: u64,
+}
+
+/// A permit with what is needed to settle it.
+#[derive(Clone, Debug)]
+pub(crate) struct Permit {
+    pub ask: Ask,
+    pub marks: Marks,
+}
+
+pub(crate) fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
+}
+
+pub(crate) fn sliding(limit: u64, period: Span) -> Arc<Rule> {
+    Arc::new(Rule::sliding(limit, period).unwrap().drift_ppm(0))
+}
+
+pub(crate) fn term(cell: &str, rule: &Arc<Rule>) -> Term {
+    Term {
+        cell: CellId::named(&[cell]),
+        rule: rule.clone(),
+        cost: 1,
+        leave: 0,
+    }
+}
+
+impl Owner {
+    pub(crate) fn new(bench: &impl Bench, number: u32) -> Owner {
+        Owner {
+            ledger: bench.ledger(),
+            id: OwnerId(number),
+            seq: 0,
+        }
+    }
+
+    pub(crate) fn ask(&mut self, terms: Terms) -> Ask {
+        self.seq += 1;
+        Ask {
+            id: PermitId {
+                owner: self.id,
+                seq: self.seq,
+            },
+            terms,
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            evidence: Evidence::Report {
+                by: secs(30),
+                late: secs(5),
+            },
+        }
+    }
+
+    /// Offers these and returns what came of each, in order.
+    pub(crate) async fn offer(&self, asks: Vec<Ask>) -> Vec<Verdict> {
+        let answer = self.ledger.offer(asks).await.unwrap();
+        answer.into_iter().map(|(_, verdict)| verdict).collect()
+    }
+
+    /// Offers one.
+    pub(crate) async fn take(&mut self, terms: Terms) -> Result<Permit, Verdict> {
+        let ask = self.ask(terms);
+        self.take_ask(ask).await
+    }
+
+    pub(crate) async fn take_ask(&mut self, ask: Ask) -> Result<Permit, Verdict> {
+        match self.offer(vec![ask.clone()]).await.remove(0) {
+            Verdict::Go { marks } => Ok(Permit { ask, marks }),
+            other => Err(other),
+        }
+    }
+
+    /// Takes until refused.
+    pub(crate) async fn take_all(&mut self, cell: &str, rule: &Arc<Rule>) -> Vec<Permit> {
+        let mut permits = Vec::new();
+        while let Ok(permit) = self.take(smallvec![term(cell, rule)]).await {
+            permits.push(permit);
+        }
+        permits
+    }
+
+    pub(crate) fn settle(&self, permit: &Permit, outcome: Outcome) {
+        let Ask {
+            id, terms, scopes, ..
+        } = permit.ask.clone();
+        self.ledger.settle(Settle::Permit {
+            id,
+            terms,
+            scopes,
+            outcome,
+        });
+    }
+
+    pub(crate) fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {
+        self.ledger
+            .look(&[(CellId::named(&[cell]), rule.clone())])
+            .remove(0)
+    }
+}
+
+pub(crate) fn arrived() -> Outcome {
+    Outcome::Arrived {
+        age: Span::ZERO,
+        refused: false,
+        readings: Vec::new(),
+    }
+}

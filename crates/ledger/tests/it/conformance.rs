@@ -1,0 +1,219 @@
+//! What one owner may expect of any ledger.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+use tollgate_core::ask::{By, On, Outcome, Reading, Verdict, Why};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::Span;
+
+use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
+
+/// Makes one test per behaviour for a backend.
+macro_rules! conformance {
+    ($bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        $(
+            #[tokio::test]
+            async fn $behaviour() {
+                crate::$suite::$behaviour(&$bench).await;
+            }
+        )+
+    };
+}
+pub(crate) use conformance;
+
+pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(3, secs(10));
+    let permits = owner.take_all("x", &rule).await;
+    assert_eq!(permits.len(), 3);
+    owner.settle(&permits[0], arrived());
+    let verdict = owner.take(smallvec![term("x", &rule)]).await.unwrap_err();
+    assert_eq!(
+        verdict,
+        Verdict::Wait {
+            after: secs(10),
+            on: On::Time,
+            by: By::Term(0)
+        }
+    );
+    bench.pass(secs(10));
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
+}
+
+/// C11: all terms of an ask, or none.
+pub(crate) async fn charges_all_terms_or_none(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let (wide, narrow) = (sliding(10, secs(10)), sliding(1, secs(10)));
+    owner
+        .take(smallvec![term("wide", &wide), term("narrow", &narrow)])
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        let refused = owner
+            .take(smallvec![term("wide", &wide), term("narrow", &narrow)])
+            .await;
+        assert!(matches!(
+            refused,
+            Err(Verdict::Wait {
+                by: By::Term(1),
+                ..
+            })
+        ));
+    }
+    assert_eq!(owner.look("wide", &wide).used, 1);
+}
+
+pub(crate) async fn tells_never_from_not_now(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(5, secs(10));
+    let mut large = term("x", &rule);
+    large.cost = 6;
+    let verdict = owner.take(smallvec![large]).await.unwrap_err();
+    assert_eq!(verdict, Verdict::Never(Why::TooCostly { term: 0, most: 5 }));
+}
+
+pub(crate) async fn an_unsent_permit_is_as_if_it_had_never_been(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(1, secs(10));
+    let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    owner.settle(&permit, Outcome::Unsent);
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+}
+
+pub(crate) async fn settling_twice_changes_nothing(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(2, secs(10));
+    let permits = owner.take_all("x", &rule).await;
+    for _ in 0..3 {
+        owner.settle(&permits[0], arrived());
+        owner.settle(&permits[0], Outcome::Unsent);
+    }
+    assert_eq!(owner.look("x", &rule).used, 2);
+}
+
+pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(1, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    bench.pass(secs(30 + 5 + 10) - Span(1));
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_err());
+    bench.pass(Span(1));
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+}
+
+pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(2, secs(10));
+    let asks = vec![
+        owner.ask(smallvec![term("x", &rule)]),
+        owner.ask(smallvec![term("x", &rule)]),
+    ];
+    drop(owner.ledger.offer(asks));
+    assert_eq!(owner.take_all("x", &rule).await.len(), 2);
+}
+
+pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(10, secs(10));
+    let first = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    owner.settle(&first, arrived());
+    let mut large = term("x", &rule);
+    large.cost = 10;
+    let asks = vec![
+        owner.ask(smallvec![large]),
+        owner.ask(smallvec![term("x", &rule)]),
+        owner.ask(smallvec![term("y", &rule)]),
+    ];
+    let verdicts = owner.offer(asks).await;
+    assert!(matches!(verdicts[0], Verdict::Wait { .. }));
+    assert!(
+        matches!(verdicts[1], Verdict::Wait { .. }),
+        "a small one must not overtake"
+    );
+    assert!(matches!(verdicts[2], Verdict::Go { .. }));
+}
+
+pub(crate) async fn looking_takes_nothing(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(2, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    for _ in 0..5 {
+        let view = owner.look("x", &rule);
+        assert_eq!((view.limit, view.used, view.remaining), (2, 1, 1));
+    }
+    assert_eq!(owner.look("never used", &rule).remaining, 2);
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+}
+
+pub(crate) async fn the_provider_may_lower_what_is_left_and_never_raise_it(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(10, secs(10));
+    for (said, left) in [(4, 4), (1_000, 8)] {
+        let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+        let reading = Reading {
+            mark: permit.marks[0],
+            remaining: Some(said),
+            reset_after: Some(secs(10)),
+            ..Reading::default()
+        };
+        let told = Outcome::Arrived {
+            age: Span::ZERO,
+            refused: false,
+            readings: vec![reading],
+        };
+        owner.settle(&permit, told);
+        assert_eq!(owner.look("x", &rule).remaining, left);
+    }
+}
+
+pub(crate) async fn a_changed_limit_forgets_nothing(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let permits = owner.take_all("x", &sliding(35, secs(10))).await;
+    assert_eq!(permits.len(), 35);
+    assert_eq!(owner.take_all("x", &sliding(40, secs(10))).await.len(), 5);
+    assert_eq!(owner.look("x", &sliding(20, secs(10))).remaining, 0);
+}
+
+pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rules = [
+        Rule::sliding(4, secs(10)),
+        Rule::bucket(4, secs(10), 4),
+        Rule::fixed(4, secs(10)),
+        Rule::in_flight(4),
+    ];
+    for (index, rule) in rules.into_iter().enumerate() {
+        let rule = Arc::new(rule.unwrap());
+        assert_eq!(
+            owner.take_all(&format!("cell {index}"), &rule).await.len(),
+            4,
+            "{rule}"
+        );
+    }
+    let paced = Arc::new(Rule::paced(4, secs(10)).unwrap());
+    assert_eq!(owner.take_all("paced", &paced).await.len(), 1);
+}
+
+pub(crate) async fn a_long_limit_grants_one_percent_per_transaction(bench: &impl Bench) {
+    let mut owner = Owner::new(bench, 1);
+    let rule = sliding(300, secs(3_600));
+    let asks = (0..10)
+        .map(|_| owner.ask(smallvec![term("x", &rule)]))
+        .collect();
+    let verdicts = owner.offer(asks).await;
+    let granted = verdicts
+        .iter()
+        .filter(|verdict| matches!(verdict, Verdict::Go { .. }))
+        .count();
+    assert_eq!(granted, 3);
+    assert_eq!(
+        verdicts[3],
+        Verdict::Wait {
+            after: Span::ZERO,
+            on: On::Time,
+            by: By::Term(0)
+        }
+    );
+}

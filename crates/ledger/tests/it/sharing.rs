@@ -1,0 +1,146 @@
+//! What several owners may expect of one ledger.
+
+use smallvec::smallvec;
+use tollgate_core::ask::{By, On, Outcome, Reopen, ScopeId, Settle, Verdict};
+use tollgate_core::scope::ScopeView;
+use tollgate_ledger::Event;
+
+use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
+
+pub(crate) async fn owners_share_one_count(bench: &impl Bench) {
+    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let rule = sliding(10, secs(10));
+    for _ in 0..4 {
+        one.take(smallvec![term("x", &rule)]).await.unwrap();
+    }
+    assert_eq!(two.take_all("x", &rule).await.len(), 6);
+    assert!(one.take(smallvec![term("x", &rule)]).await.is_err());
+}
+
+pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &impl Bench) {
+    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let rule = sliding(1, secs(10));
+    let mut events = two.ledger.events();
+    let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
+    let refused = two.take(smallvec![term("x", &rule)]).await.unwrap_err();
+    assert!(
+        matches!(refused, Verdict::Wait { on: On::Event, .. }),
+        "{refused:?}"
+    );
+    one.settle(&permit, arrived());
+    let Some(Event::Freed(cells)) = events.next().await else {
+        panic!("no event")
+    };
+    assert_eq!(cells[..], [term("x", &rule).cell]);
+}
+
+pub(crate) async fn nobody_is_told_when_nobody_was_refused(bench: &impl Bench) {
+    let mut one = Owner::new(bench, 1);
+    let rule = sliding(5, secs(10));
+    let mut events = one.ledger.events();
+    let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
+    one.settle(&permit, arrived());
+    one.take(smallvec![term("x", &rule)]).await.unwrap();
+    assert_eq!(events.try_next(), None);
+}
+
+pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &impl Bench) {
+    let (one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let scope = ScopeId::named(&["tmdb"]);
+    let rest = Some(secs(30));
+    one.ledger.settle(Settle::Close {
+        scope,
+        age: secs(10),
+        rest,
+        then: Reopen::All,
+    });
+    let mut ask = two.ask(smallvec![term("x", &sliding(5, secs(10)))]);
+    ask.scopes.push(scope);
+    let verdict = two.take_ask(ask.clone()).await.unwrap_err();
+    assert_eq!(
+        verdict,
+        Verdict::Wait {
+            after: secs(20),
+            on: On::Time,
+            by: By::Scope(0)
+        }
+    );
+    assert_eq!(
+        two.look("x", &sliding(5, secs(10))).used,
+        0,
+        "a closed scope costs nothing"
+    );
+    bench.pass(secs(20));
+    assert!(two.take_ask(ask).await.is_ok());
+    assert_eq!(one.ledger.look_scope(scope), ScopeView::Open);
+}
+
+pub(crate) async fn owners_probe_once(bench: &impl Bench) {
+    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let scope = ScopeId::named(&["tmdb"]);
+    let close = Settle::Close {
+        scope,
+        age: secs(0),
+        rest: Some(secs(1)),
+        then: Reopen::Probe,
+    };
+    one.ledger.settle(close);
+    bench.pass(secs(1));
+    let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
+    for ask in &mut asks {
+        ask.scopes.push(scope);
+    }
+    let [first, second] = asks;
+    let probe = one.take_ask(first).await.unwrap();
+    assert!(
+        two.take_ask(second.clone()).await.is_err(),
+        "one probe at a time"
+    );
+    let mut events = two.ledger.events();
+    one.settle(&probe, Outcome::Unsent);
+    assert!(matches!(events.next().await, Some(Event::Scopes(_))));
+    assert!(
+        two.take_ask(second).await.is_ok(),
+        "the probe that never left gave its place back"
+    );
+    one.ledger.settle(Settle::Open { scope });
+    assert_eq!(one.ledger.look_scope(scope), ScopeView::Open);
+}
+
+pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &impl Bench) {
+    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let scope = ScopeId::named(&["tmdb"]);
+    let close = Settle::Close {
+        scope,
+        age: secs(0),
+        rest: Some(secs(0)),
+        then: Reopen::Probe,
+    };
+    one.ledger.settle(close);
+    let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
+    for ask in &mut asks {
+        ask.scopes.push(scope);
+    }
+    let [first, second] = asks;
+    one.take_ask(first).await.unwrap();
+    bench.pass(secs(35));
+    assert!(two.take_ask(second).await.is_ok());
+}
+
+pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Bench) {
+    let mut one = Owner::new(bench, 1);
+    let scope = ScopeId::named(&["offline"]);
+    one.ledger.settle(Settle::Close {
+        scope,
+        age: secs(0),
+        rest: None,
+        then: Reopen::All,
+    });
+    let mut ask = one.ask(smallvec![]);
+    ask.scopes.push(scope);
+    bench.pass(secs(1_000_000));
+    let refused = one.take_ask(ask.clone()).await.unwrap_err();
+    assert!(matches!(refused, Verdict::Wait { on: On::Event, .. }));
+    one.ledger.settle(Settle::Open { scope });
+    assert!(one.take_ask(ask).await.is_ok());
+}

@@ -1,0 +1,480 @@
+//! The real thing in a virtual world: the core's gate and turn, on any number of nodes that share
+//! one ledger.
+//!
+//! Promises: decides nothing itself. Every permit comes from `tollgate_core`; this file only carries
+//! effects between the gate, the ledger and the network, with delays and cancellations where a real
+//! process has them.
+//!
+//! Never: lets a node see the provider, or the ledger see a node's clock: the ledger runs on the
+//! clock of node 0, and only ages and delays cross.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use tollgate_core::ask::Outcome as Settled;
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, Marks, OwnerId, PermitId, Priority, Reading, Scopes, Settle, Term,
+    Terms, Unit, Verdict,
+};
+use tollgate_core::gate::{CallerId, Gate, Resolution, Resolved, Share, Waiter};
+use tollgate_core::limit::{Rule, Rung};
+use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::turn::turn;
+
+use crate::judge::Priority as Urgency;
+use crate::rule::{CallId, Standing, Unit as Counted};
+use crate::world::{Call, Client, Effects, NodeId, Outcome};
+
+mod plan;
+mod store;
+pub use plan::{Limit, Plan, RuleChange};
+use store::Store;
+
+/// Nodes that share one ledger.
+#[derive(Debug)]
+pub struct Governed {
+    plan: Plan,
+    cells: Vec<(CellId, Arc<Rule>)>,
+    store: Store,
+    nodes: Vec<Node>,
+    calls: u64,
+    dice: Rng,
+    /// What became of calls that never went.
+    refused: Vec<(CallId, Resolution)>,
+    cancelled: u64,
+    refusals: Vec<(CallId, usize)>,
+}
+
+#[derive(Debug)]
+struct Node {
+    gate: Gate,
+    seq: u64,
+    waiting: BTreeMap<PermitId, Call>,
+    flying: BTreeMap<CallId, Permit>,
+    /// Head back, body still coming.
+    streaming: BTreeMap<CallId, Vec<Permit>>,
+    /// What the ledger has decided but this node has not heard yet.
+    verdicts: Option<(Micros, Vec<(PermitId, Verdict)>)>,
+    /// Limits that were configured anew.
+    rules: BTreeMap<usize, Arc<Rule>>,
+}
+
+#[derive(Debug)]
+struct Permit {
+    id: PermitId,
+    terms: Terms,
+    marks: Marks,
+    seniority: u64,
+}
+
+impl Governed {
+    /// Nodes with this plan, and a ledger that has seen nothing.
+    #[must_use]
+    pub fn new(plan: Plan) -> Governed {
+        let cells = plan.limits.iter().enumerate().map(|(index, limit)| {
+            (
+                CellId::named(&["sim", &index.to_string()]),
+                Arc::new(limit.rule.clone()),
+            )
+        });
+        Governed {
+            cells: cells.collect(),
+            store: Store::new(plan.restore_ppm, plan.seed),
+            nodes: Vec::new(),
+            calls: 0,
+            dice: Rng::with_seed(plan.seed),
+            refused: Vec::new(),
+            cancelled: 0,
+            refusals: Vec::new(),
+            plan,
+        }
+    }
+
+    /// Calls that never went, and why.
+    #[must_use]
+    pub fn refused(&self) -> &[(CallId, Resolution)] {
+        &self.refused
+    }
+
+    /// Calls that left while they waited.
+    #[must_use]
+    pub fn cancelled(&self) -> u64 {
+        self.cancelled
+    }
+
+    /// What the provider refused, and by which of its rules.
+    #[must_use]
+    pub fn refusals(&self) -> &[(CallId, usize)] {
+        &self.refusals
+    }
+
+    /// How strict the provider has shown itself, by its first rule.
+    #[must_use]
+    pub fn rung(&self, now: Now) -> Option<Rung> {
+        let (id, rule) = self.cells.first()?;
+        let now = self.store.on_its_clock(now);
+        self.store
+            .table()
+            .get(*id)
+            .map(|cell| cell.look(rule, now).rung)
+    }
+
+    fn node(&mut self, node: NodeId) -> &mut Node {
+        while self.nodes.len() <= node.0 {
+            let gate = Gate::new(self.plan.gate.clone());
+            self.nodes.push(Node {
+                gate,
+                seq: 0,
+                waiting: BTreeMap::new(),
+                flying: BTreeMap::new(),
+                streaming: BTreeMap::new(),
+                verdicts: None,
+                rules: BTreeMap::new(),
+            });
+        }
+        &mut self.nodes[node.0]
+    }
+
+    /// What a caller is promised, on every node.
+    #[must_use]
+    pub fn with_share(mut self, nodes: usize, caller: u32, share: Share) -> Governed {
+        for node in 0..nodes {
+            self.node(NodeId(node))
+                .gate
+                .set_share(CallerId(caller), share);
+        }
+        self
+    }
+
+    fn push(&mut self, node: NodeId, call: Call, seniority: Option<u64>, now: Now) {
+        let terms = self.terms(node, &call);
+        let caller =
+            CallerId(u32::try_from(call.id.0 % u64::from(self.plan.callers.max(1))).unwrap_or(0));
+        let evidence = Evidence::Report {
+            by: self.plan.give_up,
+            late: self.plan.late,
+        };
+        let deadline = now.at + self.plan.patience;
+        let priority = priority(call.priority);
+        let state = self.node(node);
+        state.seq += 1;
+        let owner = OwnerId(u32::try_from(node.0).unwrap_or(u32::MAX));
+        let id = PermitId {
+            owner,
+            seq: state.seq,
+        };
+        let ask = Ask {
+            id,
+            terms,
+            scopes: Scopes::new(),
+            priority,
+            evidence,
+        };
+        state.waiting.insert(id, call);
+        state.gate.push(
+            Waiter {
+                ask,
+                caller,
+                deadline,
+                seniority,
+            },
+            now,
+        );
+    }
+
+    fn terms(&self, node: NodeId, call: &Call) -> Terms {
+        let rules = self.nodes.get(node.0).map(|node| &node.rules);
+        let limits = self.plan.limits.iter().zip(&self.cells).enumerate();
+        let terms = limits.map(|(index, (limit, (cell, rule)))| {
+            let rule = rules.and_then(|rules| rules.get(&index)).unwrap_or(rule);
+            let cost = cost(call, rule.counts())
+                .saturating_mul(limit.estimate_percent)
+                .div_ceil(100);
+            let leave = if call.priority == Urgency::High {
+                0
+            } else {
+                limit.reserve
+            };
+            Term {
+                cell: *cell,
+                rule: rule.clone(),
+                cost: cost.min(rule.most().saturating_sub(leave)),
+                leave,
+            }
+        });
+        terms.collect()
+    }
+
+    /// Carries effects to and fro until nothing is left to do at this instant.
+    fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.reconfigure(node, now);
+        self.fill_backlog(node, now);
+        loop {
+            self.hear(node, now);
+            let out = self.node(node).gate.tick(now);
+            for resolved in out.resolve {
+                self.resolved(node, resolved, now, effects);
+            }
+            self.apply(node, &out.settle, effects);
+            if out.offer.is_empty() && out.settle.is_empty() {
+                let heard = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
+                let others = heard.into_iter().chain(self.next_change(node));
+                return match out.arm.into_iter().chain(others).min() {
+                    Some(at) => effects.wake_at(at),
+                    None => effects.rest(),
+                };
+            }
+            if out.offer.is_empty() {
+                continue;
+            }
+            let verdicts = self.turn(node, &[], &out.offer, effects);
+            let delay = Span(self.dice.u64(0..=self.plan.ledger_delay.0));
+            self.node(node).verdicts = Some((now.at + delay, verdicts));
+        }
+    }
+
+    fn hear(&mut self, node: NodeId, now: Now) {
+        let state = self.node(node);
+        if let Some((_, verdicts)) = state.verdicts.take_if(|(at, _)| *at <= now.at) {
+            state.gate.verdicts(verdicts, now);
+        }
+    }
+
+    /// One transaction of the shared ledger, on its own clock.
+    fn turn(
+        &mut self,
+        node: NodeId,
+        settles: &[Settle],
+        asks: &[Ask],
+        effects: &mut Effects<'_>,
+    ) -> Vec<(PermitId, Verdict)> {
+        let Some(ledger) = effects.clock_of(NodeId(0)) else {
+            return Vec::new();
+        };
+        let (table, ledger) = self.store.open(ledger);
+        let out = turn(table, ledger, settles, asks);
+        if !out.freed.is_empty() {
+            for (index, other) in self.nodes.iter_mut().enumerate() {
+                other.gate.freed(&out.freed);
+                if index != node.0 {
+                    effects.nudge(NodeId(index), Span::ZERO);
+                }
+            }
+        }
+        asks.iter().map(|ask| ask.id).zip(out.verdicts).collect()
+    }
+
+    fn apply(&mut self, node: NodeId, settles: &[Settle], effects: &mut Effects<'_>) {
+        self.turn(node, settles, &[], effects);
+    }
+
+    fn resolved(&mut self, node: NodeId, resolved: Resolved, now: Now, effects: &mut Effects<'_>) {
+        let id = resolved.ask.id;
+        let Some(call) = self.node(node).waiting.remove(&id) else {
+            return;
+        };
+        if let Resolution::Go { marks } = resolved.resolution {
+            let permit = Permit {
+                id,
+                terms: resolved.ask.terms,
+                marks,
+                seniority: resolved.seniority,
+            };
+            self.node(node).flying.insert(call.id, permit);
+            let delay = Span(self.dice.u64(0..=self.plan.write_delay.0));
+            effects.send_after(delay, call);
+        } else {
+            effects.done(call.id);
+            self.refused.push((call.id, resolved.resolution));
+        }
+        self.fill_backlog(node, now);
+    }
+
+    /// Obeys what was configured anew; those who wait ask again under the new rules.
+    fn reconfigure(&mut self, node: NodeId, now: Now) {
+        let due = |change: &RuleChange| change.node == node && change.at <= now.at;
+        let due: Vec<RuleChange> = self.plan.changes.extract_if(.., |c| due(c)).collect();
+        if due.is_empty() {
+            return;
+        }
+        for change in due {
+            let rule = Arc::new(change.rule);
+            self.node(node).rules.insert(change.limit, rule);
+        }
+        let waiting = std::mem::take(&mut self.node(node).waiting);
+        for (id, call) in waiting {
+            self.node(node).gate.cancel(id);
+            self.push(node, call, None, now);
+        }
+    }
+
+    /// When something is configured anew next.
+    fn next_change(&self, node: NodeId) -> Option<Micros> {
+        let changes = self.plan.changes.iter();
+        let own = changes.filter(|change| change.node == node);
+        own.map(|change| change.at).min()
+    }
+
+    fn fill_backlog(&mut self, node: NodeId, now: Now) {
+        while self.node(node).waiting.len() < self.plan.backlog {
+            self.calls += 1;
+            let id = CallId(self.calls);
+            let call = Call {
+                id,
+                cost: self.plan.backlog_cost,
+                priority: Urgency::Normal,
+            };
+            self.push(node, call, None, now);
+        }
+    }
+
+    /// Somebody who waits may leave.
+    fn maybe_cancel(&mut self, node: NodeId, effects: &mut Effects<'_>) {
+        if self.plan.cancel_ppm == 0 || self.dice.u32(0..1_000_000) >= self.plan.cancel_ppm {
+            return;
+        }
+        let waiting: Vec<PermitId> = self.node(node).waiting.keys().copied().collect();
+        if let Some(id) = self.dice.choice(waiting) {
+            let state = self.node(node);
+            state.gate.cancel(id);
+            if let Some(call) = state.waiting.remove(&id) {
+                effects.done(call.id);
+                self.cancelled += 1;
+            }
+        }
+    }
+
+    fn settle(
+        &mut self,
+        node: NodeId,
+        permit: &Permit,
+        outcome: Settled,
+        effects: &mut Effects<'_>,
+    ) {
+        let (id, terms) = (permit.id, permit.terms.clone());
+        self.apply(
+            node,
+            &[Settle::Permit {
+                id,
+                terms,
+                scopes: Scopes::new(),
+                outcome,
+            }],
+            effects,
+        );
+    }
+
+    fn readings(&self, permit: &Permit, standings: &[Standing]) -> Vec<Reading> {
+        if !self.plan.told {
+            return Vec::new();
+        }
+        let each = standings.iter().zip(&permit.marks).enumerate();
+        each.map(|(term, (standing, mark))| Reading {
+            term,
+            mark: *mark,
+            remaining: Some(standing.remaining),
+            limit: Some(standing.limit),
+            reset_after: Some(standing.reset_after),
+            date: None,
+        })
+        .collect()
+    }
+}
+
+impl Client for Governed {
+    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.run(node, now, effects);
+    }
+
+    fn submitted(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        self.push(node, call, None, now);
+        self.run(node, now, effects);
+    }
+
+    fn answered(
+        &mut self,
+        node: NodeId,
+        call: Call,
+        outcome: &Outcome,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let Some(permit) = self.node(node).flying.remove(&call.id) else {
+            return;
+        };
+        let arrived = |refused, readings| Settled::Arrived {
+            age: Span::ZERO,
+            refused,
+            readings,
+        };
+        let (settled, again) = match outcome {
+            Outcome::Accepted { standings } => {
+                (arrived(false, self.readings(&permit, standings)), false)
+            }
+            Outcome::Refused {
+                rule, standings, ..
+            } => {
+                self.refusals.push((call.id, *rule));
+                (arrived(true, self.readings(&permit, standings)), true)
+            }
+            Outcome::Unavailable => (Settled::Failed { age: Span::ZERO }, true),
+            Outcome::Silence => (
+                Settled::Unknown {
+                    age: Span::ZERO,
+                    late: self.plan.late,
+                },
+                true,
+            ),
+        };
+        self.settle(node, &permit, settled, effects);
+        if again {
+            self.push(node, call, Some(permit.seniority), now);
+        } else {
+            effects.done(call.id);
+        }
+        if *outcome != Outcome::Silence {
+            self.node(node)
+                .streaming
+                .entry(call.id)
+                .or_default()
+                .push(permit);
+        }
+        self.maybe_cancel(node, effects);
+        self.run(node, now, effects);
+    }
+
+    fn finished(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        let streaming = &mut self.node(node).streaming;
+        let Some(mut permit) = streaming.get_mut(&call.id).and_then(Vec::pop) else {
+            return;
+        };
+        for term in &mut permit.terms {
+            term.cost = cost(&call, term.rule.counts());
+        }
+        self.settle(
+            node,
+            &permit,
+            Settled::Finished { age: Span::ZERO },
+            effects,
+        );
+        self.run(node, now, effects);
+    }
+}
+
+fn priority(urgency: Urgency) -> Priority {
+    match urgency {
+        Urgency::High => Priority::High,
+        Urgency::Normal => Priority::Normal,
+        Urgency::Low => Priority::Low,
+    }
+}
+
+fn cost(call: &Call, unit: Unit) -> u64 {
+    call.cost.of(match unit {
+        Unit::Calls => Counted::Calls,
+        Unit::Tokens => Counted::Tokens,
+        Unit::Points => Counted::Points,
+        Unit::Bytes => Counted::Bytes,
+    })
+}

@@ -1,0 +1,268 @@
+//! The independent checker: it keeps its own log of what reached the provider and judges a run
+//! from that log alone.
+//!
+//! Promises: nothing is inferred from anyone's counters, neither the sender's nor the rules'; each
+//! figure has one definition, written at its function; windows are recounted by brute force.
+//!
+//! Never: shares code with what it judges. It is as slow as it is plain; a log is a test's length.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tollgate_core::time::{Micros, Span};
+
+use crate::rule::{CallId, Cost, Unit};
+
+mod quota;
+#[cfg(test)]
+mod tests;
+
+pub use quota::{QuotaUse, allowance};
+
+/// How urgent a call is; orders from most to least urgent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// A person waits for it.
+    High,
+    /// What says nothing else.
+    #[default]
+    Normal,
+    /// Background.
+    Low,
+}
+
+/// One request at the provider's limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Whose attempt it is.
+    pub id: CallId,
+    /// When it met the limiter.
+    pub at: Micros,
+    /// What it cost.
+    pub cost: Cost,
+    /// How urgent it was.
+    pub priority: Priority,
+    /// Whether every rule allowed it.
+    pub accepted: bool,
+}
+
+/// Which arrivals are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All that reached the provider, refused or not.
+    Arrived,
+    /// Those it accepted.
+    Accepted,
+}
+
+/// By which sequence order is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// As the sender let them go.
+    Sent,
+    /// As they met the limiter; the network may have reordered them.
+    Arrived,
+}
+
+/// How long calls waited, from submission to the first accepted arrival. Percentiles are nearest
+/// rank: the smallest wait that at least p % of the calls did not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// Calls measured.
+    pub calls: usize,
+    /// Half of them waited no longer.
+    pub p50: Span,
+    /// 99 % of them waited no longer.
+    pub p99: Span,
+    /// None waited longer.
+    pub max: Span,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Submitted {
+    seq: usize,
+    at: Micros,
+    priority: Priority,
+    answered: bool,
+}
+
+/// The log of a run and the questions to it.
+#[derive(Clone, Debug, Default)]
+pub struct Judge {
+    arrivals: Vec<Arrival>,
+    sent: Vec<CallId>,
+    submitted: BTreeMap<CallId, Submitted>,
+}
+
+impl Judge {
+    /// An empty log.
+    #[must_use]
+    pub fn new() -> Judge {
+        Judge::default()
+    }
+
+    /// A caller has asked for a call. Submissions are told in their order; the second of an id is
+    /// ignored, since it is the same call.
+    pub fn submitted(&mut self, id: CallId, at: Micros, priority: Priority) {
+        let seq = self.submitted.len();
+        self.submitted.entry(id).or_insert(Submitted {
+            seq,
+            at,
+            priority,
+            answered: false,
+        });
+    }
+
+    /// The sender has let an attempt go. Told in order; needed only to judge order by it.
+    pub fn sent(&mut self, id: CallId) {
+        self.sent.push(id);
+    }
+
+    /// A request has met the limiter.
+    pub fn arrived(&mut self, arrival: Arrival) {
+        self.arrivals.push(arrival);
+    }
+
+    /// The caller has its answer, whatever it says.
+    pub fn answered(&mut self, id: CallId) {
+        if let Some(call) = self.submitted.get_mut(&id) {
+            call.answered = true;
+        }
+    }
+
+    /// The log, as it was told.
+    #[must_use]
+    pub fn arrivals(&self) -> &[Arrival] {
+        &self.arrivals
+    }
+
+    /// Requests the provider refused: each is one violation.
+    #[must_use]
+    pub fn violations(&self) -> usize {
+        self.arrivals
+            .iter()
+            .filter(|arrival| !arrival.accepted)
+            .count()
+    }
+
+    /// Requests the provider accepted.
+    #[must_use]
+    pub fn accepted(&self) -> usize {
+        self.arrivals.len() - self.violations()
+    }
+
+    /// Violations per 1000 requests that reached the provider; 0 if none did.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a figure for people; logs are far below 2^52"
+    )]
+    pub fn violations_per_1000(&self) -> f64 {
+        1000.0 * self.violations() as f64 / self.arrivals.len().max(1) as f64
+    }
+
+    /// The most units in any window `[t, t + window)`. Some window that starts with an arrival
+    /// holds the most, so those are tried, one by one.
+    #[must_use]
+    pub fn most_in_any(&self, window: Span, unit: Unit, which: Which) -> u64 {
+        let mut log: Vec<&Arrival> = self.these(which).collect();
+        log.sort_by_key(|arrival| arrival.at);
+        let units_from = |first: usize| -> u64 {
+            let end = log[first].at + window;
+            log[first..]
+                .iter()
+                .take_while(|arrival| arrival.at < end)
+                .fold(0, |sum, arrival| sum.saturating_add(arrival.cost.of(unit)))
+        };
+        (0..log.len()).map(units_from).max().unwrap_or(0)
+    }
+
+    /// How long the calls of a priority waited; `None` if none of them was accepted.
+    #[must_use]
+    pub fn waits(&self, priority: Priority) -> Option<Waits> {
+        let mut first: BTreeMap<CallId, Micros> = BTreeMap::new();
+        for arrival in self.these(Which::Accepted) {
+            let at = first.entry(arrival.id).or_insert(arrival.at);
+            *at = (*at).min(arrival.at);
+        }
+        let mut waits: Vec<Span> = first
+            .iter()
+            .filter_map(|(id, at)| Some(at.since(self.of(*id, priority)?.at)))
+            .collect();
+        waits.sort_unstable();
+        let max = *waits.last()?;
+        Some(Waits {
+            calls: waits.len(),
+            p50: rank(&waits, 50),
+            p99: rank(&waits, 99),
+            max,
+        })
+    }
+
+    /// Calls that were accepted more than once, in order of id. A refused attempt made again is
+    /// no duplicate.
+    #[must_use]
+    pub fn duplicates(&self) -> Vec<CallId> {
+        let mut seen = BTreeSet::new();
+        let twice: BTreeSet<CallId> = self
+            .these(Which::Accepted)
+            .filter(|arrival| !seen.insert(arrival.id))
+            .map(|arrival| arrival.id)
+            .collect();
+        twice.into_iter().collect()
+    }
+
+    /// Calls that were submitted and never answered, in order of id.
+    #[must_use]
+    pub fn lost(&self) -> Vec<CallId> {
+        let lost = self.submitted.iter().filter(|(_, call)| !call.answered);
+        lost.map(|(id, _)| *id).collect()
+    }
+
+    /// Calls that a later submitted call of the same priority has overtaken, judged by the first
+    /// time each was seen. Calls never seen are not judged.
+    #[must_use]
+    pub fn overtaken(&self, seen: Seen) -> Vec<CallId> {
+        let order: Vec<CallId> = match seen {
+            Seen::Sent => self.sent.clone(),
+            Seen::Arrived => self.by_arrival(),
+        };
+        let mut once = BTreeSet::new();
+        let mut newest: BTreeMap<Priority, usize> = BTreeMap::new();
+        let mut overtaken = Vec::new();
+        for id in order {
+            let Some(call) = self.submitted.get(&id).filter(|_| once.insert(id)) else {
+                continue;
+            };
+            let newest = newest.entry(call.priority).or_insert(call.seq);
+            if call.seq < *newest {
+                overtaken.push(id);
+            }
+            *newest = call.seq.max(*newest);
+        }
+        overtaken
+    }
+
+    fn by_arrival(&self) -> Vec<CallId> {
+        let mut log: Vec<&Arrival> = self.arrivals.iter().collect();
+        log.sort_by_key(|arrival| arrival.at);
+        log.into_iter().map(|arrival| arrival.id).collect()
+    }
+
+    fn these(&self, which: Which) -> impl Iterator<Item = &Arrival> {
+        self.arrivals
+            .iter()
+            .filter(move |arrival| which == Which::Arrived || arrival.accepted)
+    }
+
+    fn of(&self, id: CallId, priority: Priority) -> Option<&Submitted> {
+        self.submitted
+            .get(&id)
+            .filter(|call| call.priority == priority)
+    }
+}
+
+/// Nearest rank in a sorted, non-empty list.
+fn rank(sorted: &[Span], percent: usize) -> Span {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted[rank - 1]
+}

@@ -1,0 +1,194 @@
+//! The judge against cases counted by hand.
+
+use super::*;
+use crate::rule::RuleSpec;
+
+fn arrival(id: u64, at: u64, accepted: bool) -> Arrival {
+    let cost = Cost::CALL.with(Unit::Tokens, 10 * id);
+    Arrival {
+        id: CallId(id),
+        at: Micros(at),
+        cost,
+        priority: Priority::Normal,
+        accepted,
+    }
+}
+
+/// Ids, instants and whether accepted.
+fn judge(log: &[(u64, u64, bool)]) -> Judge {
+    let mut judge = Judge::new();
+    for &(id, at, accepted) in log {
+        judge.arrived(arrival(id, at, accepted));
+    }
+    judge
+}
+
+fn ids(calls: &[CallId]) -> Vec<u64> {
+    calls.iter().map(|id| id.0).collect()
+}
+
+#[test]
+fn an_empty_log_has_nothing_to_say() {
+    let judge = Judge::new();
+    assert_eq!(judge.violations(), 0);
+    assert!(judge.violations_per_1000().abs() < f64::EPSILON);
+    assert_eq!(judge.most_in_any(Span(10), Unit::Calls, Which::Arrived), 0);
+    assert_eq!(judge.waits(Priority::High), None);
+    assert!(judge.duplicates().is_empty() && judge.lost().is_empty());
+    assert!(judge.overtaken(Seen::Arrived).is_empty());
+}
+
+#[test]
+fn each_refusal_is_a_violation() {
+    let judge = judge(&[(1, 0, true), (2, 1, false), (3, 2, true), (4, 3, true)]);
+    assert_eq!((judge.violations(), judge.accepted()), (1, 3));
+    assert!((judge.violations_per_1000() - 250.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_fullest_window_is_half_open_and_found_in_any_order() {
+    let judge = judge(&[(3, 20, true), (1, 0, true), (2, 10, true), (4, 29, false)]);
+    let most = |span, unit, which| judge.most_in_any(Span(span), unit, which);
+    assert_eq!(most(10, Unit::Calls, Which::Accepted), 1);
+    assert_eq!(most(11, Unit::Calls, Which::Accepted), 2);
+    assert_eq!(most(10, Unit::Calls, Which::Arrived), 2);
+    assert_eq!(most(20, Unit::Calls, Which::Arrived), 3);
+    assert_eq!(most(20, Unit::Tokens, Which::Arrived), 90);
+}
+
+#[test]
+fn waits_run_from_submission_to_the_first_accepted_arrival() {
+    let mut judge = judge(&[(1, 10, false), (1, 50, true), (1, 70, true), (2, 30, true)]);
+    judge.submitted(CallId(1), Micros(0), Priority::High);
+    judge.submitted(CallId(2), Micros(5), Priority::High);
+    judge.submitted(CallId(3), Micros(6), Priority::High);
+    let waits = Waits {
+        calls: 2,
+        p50: Span(25),
+        p99: Span(50),
+        max: Span(50),
+    };
+    assert_eq!(judge.waits(Priority::High), Some(waits));
+    assert_eq!(judge.waits(Priority::Low), None);
+}
+
+#[test]
+fn percentiles_are_nearest_rank() {
+    let hundred: Vec<Span> = (1..=100).map(Span).collect();
+    assert_eq!(
+        (rank(&hundred, 50), rank(&hundred, 99)),
+        (Span(50), Span(99))
+    );
+    let more: Vec<Span> = (1..=101).map(Span).collect();
+    assert_eq!((rank(&more, 50), rank(&more, 99)), (Span(51), Span(100)));
+    assert_eq!(rank(&[Span(7)], 1), Span(7));
+}
+
+#[test]
+fn only_what_was_accepted_twice_is_a_duplicate() {
+    let judge = judge(&[
+        (1, 0, true),
+        (2, 1, false),
+        (2, 2, true),
+        (1, 3, true),
+        (1, 4, true),
+    ]);
+    assert_eq!(ids(&judge.duplicates()), [1]);
+}
+
+#[test]
+fn what_was_submitted_and_never_answered_is_lost() {
+    let mut judge = Judge::new();
+    for id in [4, 2, 3] {
+        judge.submitted(CallId(id), Micros(0), Priority::Normal);
+    }
+    judge.answered(CallId(2));
+    judge.answered(CallId(99));
+    assert_eq!(ids(&judge.lost()), [3, 4]);
+}
+
+#[test]
+fn a_call_is_overtaken_by_a_later_one_of_its_own_priority_only() {
+    let mut judge = Judge::new();
+    let calls = [
+        (1, Priority::Low),
+        (2, Priority::High),
+        (3, Priority::Low),
+        (4, Priority::High),
+    ];
+    for (id, priority) in calls {
+        judge.submitted(CallId(id), Micros(id), priority);
+    }
+    for id in [4, 2, 1, 3, 1] {
+        judge.sent(CallId(id));
+    }
+    assert_eq!(ids(&judge.overtaken(Seen::Sent)), [2]);
+}
+
+#[test]
+fn order_by_arrival_follows_the_time_not_the_telling() {
+    let mut judge = judge(&[(2, 20, true), (1, 10, true), (3, 5, true)]);
+    for id in 1..=3 {
+        judge.submitted(CallId(id), Micros(0), Priority::Normal);
+    }
+    assert_eq!(ids(&judge.overtaken(Seen::Arrived)), [1, 2]);
+}
+
+#[test]
+fn allowance_counts_begun_windows_whole() {
+    let allowed = |text: &str, from: u64, to: u64| {
+        let rule: RuleSpec = text.parse().unwrap();
+        allowance(&rule.counting, Micros(from), Micros(to))
+    };
+    assert_eq!(allowed("sliding 40/10us", 0, 0), Some(0));
+    assert_eq!(allowed("sliding 40/10us", 0, 1), Some(40));
+    assert_eq!(allowed("sliding 40/10us", 3, 13), Some(40));
+    assert_eq!(allowed("sliding 40/10us", 3, 14), Some(80));
+    assert_eq!(allowed("fixed 40/10us", 9, 11), Some(80));
+    assert_eq!(allowed("fixed 40/10us phase 4us", 0, 5), Some(80));
+    assert_eq!(allowed("fixed 40/10us phase 4us", 4, 14), Some(40));
+    assert_eq!(allowed("bucket 5/10us burst 7", 0, 1), Some(7));
+    assert_eq!(allowed("bucket 5/10us burst 7", 100, 121), Some(17));
+    assert_eq!(
+        allowed("bucket 5/10us burst 7 tick 10us", 105, 121),
+        Some(17)
+    );
+    assert_eq!(
+        allowed("bucket 5/10us burst 7 tick 10us", 105, 120),
+        Some(12)
+    );
+    assert_eq!(allowed("in-flight 4", 0, 100), None);
+}
+
+#[test]
+fn use_counts_accepted_units_inside_the_span() {
+    let judge = judge(&[
+        (1, 9, true),
+        (2, 10, true),
+        (3, 15, false),
+        (4, 19, true),
+        (5, 20, true),
+    ]);
+    let rule: RuleSpec = "sliding 4/10us".parse().unwrap();
+    let used = judge.use_of(&rule, Micros(10), Micros(20)).unwrap();
+    assert_eq!(
+        used,
+        QuotaUse {
+            accepted: 2,
+            allowed: 4
+        }
+    );
+    assert!((used.percent() - 50.0).abs() < 1e-9);
+    let tokens: RuleSpec = "sliding 100/10us unit tokens".parse().unwrap();
+    assert_eq!(
+        judge
+            .use_of(&tokens, Micros(10), Micros(20))
+            .unwrap()
+            .accepted,
+        60
+    );
+    assert_eq!(
+        judge.use_of(&"in-flight 4".parse().unwrap(), Micros(0), Micros(9)),
+        None
+    );
+}

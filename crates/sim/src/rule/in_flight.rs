@@ -1,0 +1,91 @@
+//! The cap on what is in flight: taken at arrival, freed when the answer has been sent.
+//!
+//! Promises: `finish` frees one attempt of the id it names, `lag` later.
+//!
+//! Never: frees by itself: an accepted request without an answer keeps its slot.
+
+use tollgate_core::time::{Micros, Span};
+
+use super::{CallId, Counter, Room, Standing};
+
+#[derive(Debug)]
+struct Held {
+    id: CallId,
+    cost: u64,
+    /// When it frees; `None` until the answer has been sent.
+    free_at: Option<Micros>,
+}
+
+/// At most `limit` at a time. Its list is as short as the limit, so searching it is cheap.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    limit: u64,
+    lag: Span,
+    held: Vec<Held>,
+}
+
+impl InFlight {
+    pub(super) fn new(limit: u64, lag: Span) -> InFlight {
+        InFlight {
+            limit,
+            lag,
+            held: Vec::new(),
+        }
+    }
+
+    fn sum(&mut self, now: Micros) -> u64 {
+        self.held
+            .retain(|held| held.free_at.is_none_or(|at| at > now));
+        self.held
+            .iter()
+            .fold(0, |sum, held| sum.saturating_add(held.cost))
+    }
+}
+
+impl Counter for InFlight {
+    fn room(&mut self, cost: u64, now: Micros) -> Room {
+        let sum = self.sum(now);
+        if cost == 0 || sum.saturating_add(cost) <= self.limit {
+            Room::Now
+        } else {
+            Room::Unknown
+        }
+    }
+
+    fn charge(&mut self, id: CallId, cost: u64, _now: Micros) {
+        if cost > 0 {
+            self.held.push(Held {
+                id,
+                cost,
+                free_at: None,
+            });
+        }
+    }
+
+    /// A refused request is answered at once and never takes a slot.
+    fn charge_refused(&mut self, _id: CallId, _cost: u64, _now: Micros) {}
+
+    fn finish(&mut self, id: CallId, now: Micros) {
+        let lag = self.lag;
+        let held = self
+            .held
+            .iter_mut()
+            .find(|held| held.id == id && held.free_at.is_none());
+        if let Some(held) = held {
+            held.free_at = Some(now + lag);
+        }
+    }
+
+    fn standing(&mut self, now: Micros) -> Standing {
+        let remaining = self.limit.saturating_sub(self.sum(now));
+        Standing {
+            limit: self.limit,
+            remaining,
+            reset_after: Span::ZERO,
+        }
+    }
+
+    fn set_limit(&mut self, limit: u64, _now: Micros) {
+        self.limit = limit;
+    }
+}

@@ -1,0 +1,129 @@
+//! The provider itself: several rules, all of which must allow a request.
+//!
+//! Promises: a request is charged to every rule or to none; a refusal names the rule that makes it
+//! wait longest.
+//!
+//! Never: goes back in time. An instant earlier than the last one is taken as the last one.
+
+use tollgate_core::time::{Micros, Span};
+
+use super::{Answer, CallId, Cost, Counter, Room, RuleSpec, Standing};
+
+/// The enforcing side: rules, all of which must allow a request.
+#[derive(Debug)]
+pub struct Provider {
+    rules: Vec<Rule>,
+    last: Micros,
+}
+
+#[derive(Debug)]
+struct Rule {
+    spec: RuleSpec,
+    counter: Box<dyn Counter>,
+}
+
+impl Provider {
+    /// A provider with these rules, none of them used yet. Without rules it accepts everything.
+    #[must_use]
+    pub fn new(specs: Vec<RuleSpec>) -> Provider {
+        let rules = specs
+            .into_iter()
+            .map(|spec| Rule {
+                spec,
+                counter: spec.counting.counter(),
+            })
+            .collect();
+        Provider {
+            rules,
+            last: Micros(0),
+        }
+    }
+
+    /// A request has reached the limiter.
+    pub fn arrive(&mut self, id: CallId, now: Micros, cost: Cost) -> Answer {
+        let now = self.forward(now);
+        if let Some(refused) = self.refusal(now, cost) {
+            for rule in self
+                .rules
+                .iter_mut()
+                .filter(|rule| rule.spec.counts_refused)
+            {
+                rule.counter
+                    .charge_refused(id, cost.of(rule.spec.unit), now);
+            }
+            return refused;
+        }
+        for rule in &mut self.rules {
+            rule.counter.charge(id, cost.of(rule.spec.unit), now);
+        }
+        Answer::Accepted
+    }
+
+    /// What [`Provider::arrive`] would answer, without counting anything.
+    pub fn peek(&mut self, now: Micros, cost: Cost) -> Answer {
+        let now = self.forward(now);
+        self.refusal(now, cost).unwrap_or(Answer::Accepted)
+    }
+
+    /// The answer to an accepted request has been sent. Unknown ids are ignored.
+    pub fn finish(&mut self, id: CallId, now: Micros) {
+        let now = self.forward(now);
+        for rule in &mut self.rules {
+            rule.counter.finish(id, now);
+        }
+    }
+
+    /// The provider changes a limit while it runs; what was counted stays counted. An index
+    /// that no rule has is ignored.
+    pub fn change(&mut self, rule: usize, limit: u64, now: Micros) {
+        let now = self.forward(now);
+        if let Some(rule) = self.rules.get_mut(rule) {
+            rule.counter.set_limit(limit, now);
+            rule.spec.counting = rule.spec.counting.with_limit(limit);
+        }
+    }
+
+    /// The rules as they are now.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &RuleSpec> {
+        self.rules.iter().map(|rule| &rule.spec)
+    }
+
+    /// How a rule stands; `None` if there is no such rule.
+    pub fn standing(&mut self, rule: usize, now: Micros) -> Option<Standing> {
+        let now = self.forward(now);
+        self.rules
+            .get_mut(rule)
+            .map(|rule| rule.counter.standing(now))
+    }
+
+    fn forward(&mut self, now: Micros) -> Micros {
+        self.last = self.last.max(now);
+        self.last
+    }
+
+    fn refusal(&mut self, now: Micros, cost: Cost) -> Option<Answer> {
+        let mut worst: Option<(usize, Option<Span>)> = None;
+        for (at, rule) in self.rules.iter_mut().enumerate() {
+            let wait = match rule.counter.room(cost.of(rule.spec.unit), now) {
+                Room::Now => continue,
+                Room::After(span) => Some(span),
+                Room::Unknown => None,
+            };
+            let longer = match (worst, wait) {
+                (None, _) | (Some((_, Some(_))), None) => true,
+                (Some((_, Some(held))), Some(span)) => span > held,
+                (Some((_, None)), _) => false,
+            };
+            if longer {
+                worst = Some((at, wait));
+            }
+        }
+        let (rule, retry_after) = worst?;
+        let standing = self.rules[rule].counter.standing(now);
+        Some(Answer::Refused {
+            rule,
+            retry_after,
+            standing,
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! Windows that slide: the exact log, and the one that remembers bins.
+//!
+//! Promises: the log counts a request at `a` in `[a, a + W)`, and nothing else; the binned window
+//! counts at least what the log would, and at most what a log of W plus one bin would.
+//!
+//! Never: forgets a counted request early.
+
+use std::collections::VecDeque;
+
+use tollgate_core::time::{Micros, Span};
+
+use super::{CallId, Counter, Room, Standing};
+
+/// Entries kept. Accepted requests are at most `limit`; only refused ones that are counted can
+/// pile up. 2²⁰ entries are 16 MiB and a flood of one per microsecond for a second; beyond it the
+/// newest entry absorbs the rest and moves up to now, which forgets nothing early.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// What has been counted and has not left yet, oldest first.
+#[derive(Debug)]
+struct Counted {
+    entries: VecDeque<(Micros, u64)>,
+    sum: u64,
+}
+
+/// At most `limit` in any window.
+#[derive(Debug)]
+pub(super) struct Log {
+    limit: u64,
+    window: Span,
+    counted: Counted,
+}
+
+/// At most `limit` in the bins that touch the window.
+#[derive(Debug)]
+pub(super) struct Binned {
+    log: Log,
+    width: u64,
+}
+
+impl Counted {
+    fn push(&mut self, at: Micros, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        self.sum = self.sum.saturating_add(cost);
+        let full = self.entries.len() >= ENTRIES_MAX;
+        match self.entries.back_mut() {
+            Some(newest) if newest.0 == at || full => {
+                *newest = (at, newest.1.saturating_add(cost));
+            }
+            _ => self.entries.push_back((at, cost)),
+        }
+    }
+
+    fn forget(&mut self, now: Micros, window: Span) {
+        while let Some(&(at, cost)) = self.entries.front()
+            && at + window <= now
+        {
+            self.sum = self.sum.saturating_sub(cost);
+            self.entries.pop_front();
+        }
+    }
+}
+
+impl Log {
+    pub(super) fn new(limit: u64, window: Span) -> Log {
+        let counted = Counted {
+            entries: VecDeque::new(),
+            sum: 0,
+        };
+        Log {
+            limit,
+            window: window.max(Span(1)),
+            counted,
+        }
+    }
+
+    /// When enough of the oldest have left for `cost` to fit.
+    fn fits_at(&self, cost: u64) -> Option<Micros> {
+        if cost > self.limit {
+            return None;
+        }
+        let mut left = self.counted.sum;
+        for &(at, counted) in &self.counted.entries {
+            left = left.saturating_sub(counted);
+            if left.saturating_add(cost) <= self.limit {
+                return Some(at + self.window);
+            }
+        }
+        None
+    }
+}
+
+impl Counter for Log {
+    fn room(&mut self, cost: u64, now: Micros) -> Room {
+        self.counted.forget(now, self.window);
+        // What costs nothing passes even when a lowered limit is already overdrawn.
+        if cost == 0 || self.counted.sum.saturating_add(cost) <= self.limit {
+            return Room::Now;
+        }
+        self.fits_at(cost)
+            .map_or(Room::Unknown, |at| Room::After(at.since(now)))
+    }
+
+    fn charge(&mut self, _id: CallId, cost: u64, now: Micros) {
+        self.counted.push(now, cost);
+    }
+
+    fn standing(&mut self, now: Micros) -> Standing {
+        self.counted.forget(now, self.window);
+        let newest = self.counted.entries.back();
+        Standing {
+            limit: self.limit,
+            remaining: self.limit.saturating_sub(self.counted.sum),
+            reset_after: newest.map_or(Span::ZERO, |&(at, _)| (at + self.window).since(now)),
+        }
+    }
+
+    fn set_limit(&mut self, limit: u64, _now: Micros) {
+        self.limit = limit;
+    }
+}
+
+impl Binned {
+    pub(super) fn new(limit: u64, window: Span, bins: u64) -> Binned {
+        let width = window.0.max(1).div_ceil(bins.max(1));
+        Binned {
+            log: Log::new(limit, window),
+            width,
+        }
+    }
+}
+
+/// A binned window is a log in which every request stands at the end of its bin.
+impl Counter for Binned {
+    fn room(&mut self, cost: u64, now: Micros) -> Room {
+        self.log.room(cost, now)
+    }
+
+    fn charge(&mut self, id: CallId, cost: u64, now: Micros) {
+        let bin_end = (now.0 / self.width)
+            .saturating_add(1)
+            .saturating_mul(self.width);
+        self.log.charge(id, cost, Micros(bin_end));
+    }
+
+    fn standing(&mut self, now: Micros) -> Standing {
+        self.log.standing(now)
+    }
+
+    fn set_limit(&mut self, limit: u64, now: Micros) {
+        self.log.set_limit(limit, now);
+    }
+}

@@ -1,0 +1,302 @@
+//! Virtual time: nodes, a network and one provider, driven by events in order of (time, sequence).
+//!
+//! Promises: a run is a function of its [`Setup`] and its [`Client`]; the same seed gives the same
+//! log. Legs of the network draw from dice of their own, so a fault on the way down changes nothing
+//! on the way up. Everything that meets the limiter is told to a [`Judge`].
+//!
+//! Never: reads a clock, sleeps, or lets a node see true time (it sees its own [`NodeClock`]).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use fastrand::Rng;
+use thiserror::Error;
+use tollgate_core::time::{Micros, Now, Span};
+
+use crate::clock::NodeClock;
+use crate::judge::Judge;
+use crate::latency::Latency;
+use crate::rule::{Provider, RuleSpec};
+
+mod client;
+mod effects;
+mod event;
+mod faults;
+mod way;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod faults_tests;
+
+pub use client::{Call, Client, NodeId, Outcome};
+use effects::Effect;
+pub use effects::Effects;
+use event::{Attempt, Event, What};
+pub use faults::{Change, Faults, Within};
+
+/// Events that may be queued, and events handled at one instant, before a run is called off:
+/// hundreds of times what the largest table needs, and well under a second of work. A client that
+/// wakes itself for ever at one instant ends here instead of hanging the test.
+pub const EVENTS_MAX: usize = 1_000_000;
+
+/// Everything that a run depends on beside its client.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Decides all dice.
+    pub seed: u64,
+    /// What the provider enforces.
+    pub rules: Vec<RuleSpec>,
+    /// The network and the provider's work.
+    pub latency: Latency,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// One clock per node.
+    pub clocks: Vec<NodeClock>,
+    /// How long after sending a node stops listening for the answer; `None` listens for ever.
+    pub give_up: Option<Span>,
+}
+
+/// A client went on without time passing, or queued without bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("more than {EVENTS_MAX} events at {at:?}; does the client wake itself without waiting?")]
+pub struct Runaway {
+    /// True time of the last event.
+    pub at: Micros,
+}
+
+/// A run in progress.
+#[derive(Debug)]
+pub struct World<C> {
+    client: C,
+    judge: Judge,
+    provider: Provider,
+    setup: Setup,
+    now: Micros,
+    queue: BinaryHeap<Reverse<Event>>,
+    seq: u64,
+    attempts: u64,
+    listening: BTreeSet<u64>,
+    timers: Vec<u64>,
+    turned_away: u64,
+    dice: Dice,
+}
+
+/// One stream per purpose.
+#[derive(Debug)]
+struct Dice {
+    up: Rng,
+    work: Rng,
+    body: Rng,
+    down: Rng,
+    lost_up: Rng,
+    lost_down: Rng,
+}
+
+impl Setup {
+    /// One node with a perfect clock, no faults, and no give-up.
+    #[must_use]
+    pub fn new(seed: u64, rules: Vec<RuleSpec>, latency: Latency) -> Setup {
+        let clocks = vec![NodeClock::default()];
+        Setup {
+            seed,
+            rules,
+            latency,
+            faults: Faults::default(),
+            clocks,
+            give_up: None,
+        }
+    }
+
+    /// The same with `count` nodes, all with perfect clocks.
+    #[must_use]
+    pub fn with_nodes(mut self, count: usize) -> Setup {
+        self.clocks = vec![NodeClock::default(); count];
+        self
+    }
+}
+
+impl<C: Client> World<C> {
+    /// A world at true time zero, nothing sent yet.
+    #[must_use]
+    pub fn new(setup: Setup, client: C) -> World<C> {
+        let dice = Dice::new(setup.seed);
+        let mut world = World {
+            client,
+            judge: Judge::new(),
+            provider: Provider::new(setup.rules.clone()),
+            now: Micros(0),
+            queue: BinaryHeap::new(),
+            seq: 0,
+            attempts: 0,
+            listening: BTreeSet::new(),
+            timers: vec![0; setup.clocks.len()],
+            turned_away: 0,
+            dice,
+            setup,
+        };
+        for change in world.setup.faults.changes.clone() {
+            world.push(change.at, What::Change(change));
+        }
+        for node in 0..world.timers.len() {
+            world.push(
+                Micros(0),
+                What::Wake {
+                    node: NodeId(node),
+                    timer: None,
+                },
+            );
+        }
+        world
+    }
+
+    /// Schedules a caller's demand at true time `at`; earlier than now is now. Calls for a node
+    /// that does not exist are dropped, and the judge never hears of them.
+    pub fn submit(&mut self, at: Micros, node: NodeId, call: Call) {
+        if node.0 < self.timers.len() {
+            self.push(at.max(self.now), What::Submit { node, call });
+        }
+    }
+
+    /// Handles every event before true time `end`.
+    ///
+    /// # Errors
+    /// The client does not let time pass.
+    pub fn run_until(&mut self, end: Micros) -> Result<(), Runaway> {
+        let mut at_once = 0;
+        while let Some(Reverse(next)) = self.queue.peek()
+            && next.at < end
+        {
+            at_once = if next.at == self.now { at_once + 1 } else { 0 };
+            self.now = next.at;
+            if at_once > EVENTS_MAX || self.queue.len() > EVENTS_MAX {
+                return Err(Runaway { at: self.now });
+            }
+            if let Some(Reverse(event)) = self.queue.pop() {
+                self.handle(event.what);
+            }
+        }
+        self.now = self.now.max(end);
+        Ok(())
+    }
+
+    /// What the judge has seen.
+    #[must_use]
+    pub fn judge(&self) -> &Judge {
+        &self.judge
+    }
+
+    /// The side under test.
+    #[must_use]
+    pub fn client(&self) -> &C {
+        &self.client
+    }
+
+    /// The provider, for instance to ask what it would have accepted.
+    pub fn provider(&mut self) -> &mut Provider {
+        &mut self.provider
+    }
+
+    /// Requests answered 503 during an outage.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away
+    }
+
+    /// True time.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        self.now
+    }
+
+    fn push(&mut self, at: Micros, what: What) {
+        self.seq += 1;
+        self.queue.push(Reverse(Event {
+            at,
+            seq: self.seq,
+            what,
+        }));
+    }
+
+    fn handle(&mut self, what: What) {
+        let node = what.node();
+        if let Some(up_at) = node.and_then(|node| self.setup.clocks[node.0].resumes(self.now)) {
+            return self.push(up_at, what);
+        }
+        match what {
+            What::Wake { node, timer } => {
+                if timer.is_none_or(|timer| timer == self.timers[node.0]) {
+                    self.tell(node, |client, now, effects| client.wake(node, now, effects));
+                }
+            }
+            What::Submit { node, call } => {
+                self.judge.submitted(call.id, self.now, call.priority);
+                self.tell(node, |client, now, effects| {
+                    client.submitted(node, call, now, effects);
+                });
+            }
+            What::Leave { node, call } => self.leave(node, call),
+            What::Arrive(attempt) => self.arrive(attempt),
+            What::Head { attempt, standings } => self.head(attempt, standings),
+            What::Finish(attempt) => self.provider.finish(attempt.call.id, self.now),
+            What::Reply {
+                attempt,
+                outcome,
+                ends,
+            } => self.hear(attempt, &outcome, ends),
+            What::End(Attempt { node, call, .. }) => {
+                self.tell(node, |client, now, effects| {
+                    client.finished(node, call, now, effects);
+                });
+            }
+            What::Change(change) => self.provider.change(change.rule, change.limit, self.now),
+        }
+    }
+
+    /// Lets the client act for a node, then carries out its wishes.
+    fn tell(&mut self, node: NodeId, act: impl FnOnce(&mut C, Now, &mut Effects<'_>)) {
+        let mut effects = Effects::new(&self.setup.clocks, self.now);
+        let now = self.setup.clocks[node.0].read(self.now);
+        act(&mut self.client, now, &mut effects);
+        for effect in effects.into_wishes() {
+            self.carry_out(node, effect);
+        }
+    }
+
+    fn carry_out(&mut self, node: NodeId, effect: Effect) {
+        match effect {
+            Effect::Send {
+                after: Span::ZERO,
+                call,
+            } => self.leave(node, call),
+            Effect::Send { after, call } => self.push(self.now + after, What::Leave { node, call }),
+            Effect::Timer(at) => {
+                self.timers[node.0] += 1;
+                let timer = Some(self.timers[node.0]);
+                if let Some(at) = at {
+                    let due = self.setup.clocks[node.0].when(at, self.now);
+                    self.push(due, What::Wake { node, timer });
+                }
+            }
+            Effect::Nudge { node, after } => {
+                if node.0 < self.timers.len() {
+                    self.push(self.now + after, What::Wake { node, timer: None });
+                }
+            }
+            Effect::Done(id) => self.judge.answered(id),
+        }
+    }
+}
+
+impl Dice {
+    fn new(seed: u64) -> Dice {
+        let mut root = Rng::with_seed(seed);
+        Dice {
+            up: root.fork(),
+            work: root.fork(),
+            body: root.fork(),
+            down: root.fork(),
+            lost_up: root.fork(),
+            lost_down: root.fork(),
+        }
+    }
+}

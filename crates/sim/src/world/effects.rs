@@ -1,0 +1,80 @@
+//! What a client wishes for in a callback.
+//!
+//! Promises: wishes are carried out in the order they were made, once the callback has returned.
+//!
+//! Never: changes anything while a callback runs.
+
+use tollgate_core::time::{Micros, Now, Span};
+
+use crate::clock::NodeClock;
+use crate::rule::CallId;
+
+use super::{Call, NodeId};
+
+/// One wish.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Effect {
+    Send { after: Span, call: Call },
+    Timer(Option<Micros>),
+    Nudge { node: NodeId, after: Span },
+    Done(CallId),
+}
+
+/// The wishes of one callback.
+#[derive(Debug)]
+pub struct Effects<'a> {
+    clocks: &'a [NodeClock],
+    truth: Micros,
+    wishes: Vec<Effect>,
+}
+
+impl<'a> Effects<'a> {
+    pub(super) fn new(clocks: &'a [NodeClock], truth: Micros) -> Effects<'a> {
+        Effects {
+            clocks,
+            truth,
+            wishes: Vec::new(),
+        }
+    }
+
+    pub(super) fn into_wishes(self) -> Vec<Effect> {
+        self.wishes
+    }
+
+    /// The bytes of an attempt leave this node now.
+    pub fn send(&mut self, call: Call) {
+        self.send_after(Span::ZERO, call);
+    }
+
+    /// The bytes of an attempt leave this node `after` a while: a pool, a handshake or a stop
+    /// between the permit and the write. A suspended node sends when it runs again.
+    pub fn send_after(&mut self, after: Span, call: Call) {
+        self.wishes.push(Effect::Send { after, call });
+    }
+
+    /// Sets this node's timer, on its own ledger clock. The past is now.
+    pub fn wake_at(&mut self, at: Micros) {
+        self.wishes.push(Effect::Timer(Some(at)));
+    }
+
+    /// Clears this node's timer.
+    pub fn rest(&mut self) {
+        self.wishes.push(Effect::Timer(None));
+    }
+
+    /// Wakes any node after a while of true time: a signal from a shared ledger.
+    pub fn nudge(&mut self, node: NodeId, after: Span) {
+        self.wishes.push(Effect::Nudge { node, after });
+    }
+
+    /// The caller has its answer: tells the judge that the call is not lost.
+    pub fn done(&mut self, id: CallId) {
+        self.wishes.push(Effect::Done(id));
+    }
+
+    /// The clocks of any node, such as the host of a shared ledger; `None` if there is no such.
+    #[must_use]
+    pub fn clock_of(&self, node: NodeId) -> Option<Now> {
+        self.clocks.get(node.0).map(|clock| clock.read(self.truth))
+    }
+}

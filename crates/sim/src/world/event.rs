@@ -1,0 +1,94 @@
+//! The events of a run and their order.
+//!
+//! Promises: events are ordered by true time, then by when they were queued; nothing else decides.
+//!
+//! Never: compares what happens.
+
+use tollgate_core::time::Micros;
+
+use crate::rule::Standing;
+
+use super::{Call, Change, NodeId, Outcome};
+
+/// Something that happens at a true time.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) at: Micros,
+    pub(super) seq: u64,
+    pub(super) what: What,
+}
+
+/// What happens.
+#[derive(Debug)]
+pub(super) enum What {
+    Wake {
+        node: NodeId,
+        timer: Option<u64>,
+    },
+    Submit {
+        node: NodeId,
+        call: Call,
+    },
+    Leave {
+        node: NodeId,
+        call: Call,
+    },
+    Arrive(Attempt),
+    /// The provider begins its answer.
+    Head {
+        attempt: Attempt,
+        standings: Vec<Standing>,
+    },
+    /// It has sent all of it.
+    Finish(Attempt),
+    /// The head of an answer is back, and its end will be at `ends`.
+    Reply {
+        attempt: Attempt,
+        outcome: Outcome,
+        ends: Micros,
+    },
+    /// The end is back.
+    End(Attempt),
+    Change(Change),
+}
+
+/// One try at a call, numbered over all nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub(super) number: u64,
+    pub(super) node: NodeId,
+    pub(super) call: Call,
+}
+
+impl What {
+    /// The node that must be running for this to happen; the provider and the network always are.
+    pub(super) fn node(&self) -> Option<NodeId> {
+        match self {
+            What::Wake { node, .. } | What::Submit { node, .. } | What::Leave { node, .. } => {
+                Some(*node)
+            }
+            What::Reply { attempt, .. } | What::End(attempt) => Some(attempt.node),
+            What::Arrive(_) | What::Head { .. } | What::Finish(_) | What::Change(_) => None,
+        }
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        (self.at, self.seq) == (other.at, other.seq)
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Event) -> std::cmp::Ordering {
+        (self.at, self.seq).cmp(&(other.at, other.seq))
+    }
+}

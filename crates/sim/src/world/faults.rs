@@ -1,0 +1,62 @@
+//! What goes wrong in a run.
+//!
+//! Promises: faults on a schedule happen at their true time; faults by chance come from dice of
+//! their own.
+//!
+//! Never: wrong by default. An empty value is a perfect network and provider.
+
+use tollgate_core::time::Micros;
+
+/// True time `[from, to)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// The first instant.
+    pub from: Micros,
+    /// The first instant after it.
+    pub to: Micros,
+}
+
+/// The provider changes one of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When.
+    pub at: Micros,
+    /// Which rule.
+    pub rule: usize,
+    /// Its new limit.
+    pub limit: u64,
+}
+
+/// All faults of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Requests per million that vanish on the way up, uncounted.
+    pub lost_requests_ppm: u32,
+    /// Answers per million that vanish on the way down, after the request was counted.
+    pub lost_replies_ppm: u32,
+    /// The provider answers 503 and counts nothing.
+    pub outages: Vec<Within>,
+    /// The provider counts requests that arrive, holds them until the end, and answers none.
+    pub hangs: Vec<Within>,
+    /// Limits that change.
+    pub changes: Vec<Change>,
+}
+
+impl Faults {
+    pub(super) fn is_out(&self, now: Micros) -> bool {
+        self.outages.iter().any(|outage| outage.holds(now))
+    }
+
+    pub(super) fn hangs_until(&self, now: Micros) -> Option<Micros> {
+        self.hangs
+            .iter()
+            .find(|hang| hang.holds(now))
+            .map(|hang| hang.to)
+    }
+}
+
+impl Within {
+    fn holds(self, now: Micros) -> bool {
+        (self.from..self.to).contains(&now)
+    }
+}

@@ -1,0 +1,144 @@
+//! What goes wrong, as the provider counts it and as the node hears it.
+
+use super::tests::{MS, Scripted, run, setup};
+use super::*;
+use crate::rule::{Answer, Cost};
+
+fn within(from_ms: u64, to_ms: u64) -> Vec<Within> {
+    vec![Within {
+        from: Micros(from_ms * MS),
+        to: Micros(to_ms * MS),
+    }]
+}
+
+/// One call under faults, with a node that listens for half a second.
+fn one_call(faults: Faults) -> World<Scripted> {
+    let give_up = Some(Span::from_millis(500));
+    run(
+        Setup {
+            faults,
+            give_up,
+            ..setup("sliding 9/1s")
+        },
+        Scripted::sends(1),
+    )
+}
+
+#[test]
+fn a_lost_request_is_never_counted_and_ends_in_silence() {
+    let world = one_call(Faults {
+        lost_requests_ppm: 1_000_000,
+        ..Faults::default()
+    });
+    assert!(world.judge().arrivals().is_empty());
+    assert_eq!(world.client().heard, [(1, 500, "silence")]);
+}
+
+#[test]
+fn a_lost_reply_is_counted_and_ends_in_silence() {
+    let world = one_call(Faults {
+        lost_replies_ppm: 1_000_000,
+        ..Faults::default()
+    });
+    assert_eq!(world.judge().accepted(), 1);
+    assert_eq!(world.client().heard, [(1, 500, "silence")]);
+}
+
+#[test]
+fn loss_on_the_way_down_changes_nothing_on_the_way_up() {
+    let log = |lost_replies_ppm| {
+        let faults = Faults {
+            lost_replies_ppm,
+            ..Faults::default()
+        };
+        let wan = Setup {
+            latency: Latency::WAN,
+            faults,
+            ..setup("sliding 99/1s")
+        };
+        run(wan, Scripted::sends(99)).judge().arrivals().to_vec()
+    };
+    assert_eq!(log(0), log(500_000));
+}
+
+#[test]
+fn an_answer_after_give_up_is_not_heard() {
+    let give_up = Some(Span::from_millis(59));
+    let world = run(
+        Setup {
+            give_up,
+            ..setup("sliding 9/1s")
+        },
+        Scripted::sends(1),
+    );
+    assert_eq!(world.client().heard, [(1, 59, "silence")]);
+}
+
+#[test]
+fn an_outage_answers_503_and_counts_nothing() {
+    let faults = Faults {
+        outages: within(0, 11),
+        ..Faults::default()
+    };
+    let world = run(
+        Setup {
+            faults,
+            ..setup("sliding 9/1s")
+        },
+        Scripted::sends(2),
+    );
+    assert_eq!(world.turned_away(), 2);
+    assert!(world.judge().arrivals().is_empty());
+    assert_eq!(
+        world.client().heard,
+        [(1, 40, "unavailable"), (2, 40, "unavailable")]
+    );
+}
+
+#[test]
+fn a_hang_counts_holds_and_never_answers() {
+    let faults = Faults {
+        hangs: within(0, 2_000),
+        ..Faults::default()
+    };
+    let mut world = World::new(
+        Setup {
+            faults,
+            ..setup("in-flight 1")
+        },
+        Scripted::sends(1),
+    );
+    world.run_until(Micros(1_999 * MS)).unwrap();
+    let refused = world.provider().peek(Micros(1_999 * MS), Cost::CALL);
+    assert_ne!(refused, Answer::Accepted);
+    world.run_until(Micros(5_000 * MS)).unwrap();
+    assert_eq!(
+        world.provider().peek(Micros(5_000 * MS), Cost::CALL),
+        Answer::Accepted
+    );
+    assert!(world.client().heard.is_empty());
+}
+
+#[test]
+fn a_limit_changes_at_its_time() {
+    let changes = vec![Change {
+        at: Micros(5 * MS),
+        rule: 0,
+        limit: 1,
+    }];
+    let faults = Faults {
+        changes,
+        ..Faults::default()
+    };
+    let world = run(
+        Setup {
+            faults,
+            ..setup("sliding 3/1s")
+        },
+        Scripted::sends(3),
+    );
+    assert_eq!(
+        (world.judge().accepted(), world.judge().violations()),
+        (1, 2)
+    );
+}

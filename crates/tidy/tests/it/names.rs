@@ -1,0 +1,114 @@
+//! Names and places: every Rust file says what it is, lies where a newcomer looks, and is called
+//! after its noun.
+
+use crate::tokens::{Which, flat, parse};
+use crate::tree::{Offence, Source, assert_clean, tree};
+
+/// Names that say nothing about what is inside; such a module collects what nobody placed.
+const EMPTY_NAMES: [&str; 7] = [
+    "util", "utils", "common", "helper", "helpers", "types", "misc",
+];
+
+/// `crates/x/src/y/z.rs`, and so also `crates/x/tests/it/z.rs`.
+const SEGMENTS_MAX: usize = 5;
+
+fn offences(sources: &[Source]) -> Vec<Offence> {
+    let mut offences = Vec::new();
+    for source in sources {
+        offences.extend(empty_name_in_path(source));
+        if source.is_rust() {
+            offences.extend(too_deep(source));
+            offences.extend(no_module_doc(source));
+            offences.extend(empty_module_names(source));
+        }
+    }
+    offences
+}
+
+fn empty_name_in_path(source: &Source) -> Option<Offence> {
+    let mut names = source
+        .path
+        .split('/')
+        .filter_map(|segment| segment.split('.').next());
+    let name = names.find(|name| EMPTY_NAMES.contains(name))?;
+    let remedy = "call it after the noun it is about, or move each piece to its noun";
+    Some(source.offence(1, format!("`{name}` in the path says nothing"), remedy))
+}
+
+fn empty_module_names(source: &Source) -> Vec<Offence> {
+    // A file that is no Rust is told by the size rule.
+    let tokens = parse(source)
+        .map(|stream| flat(stream, Which::All))
+        .unwrap_or_default();
+    let named = tokens.windows(2).filter(|pair| {
+        pair[0].text == "mod" && EMPTY_NAMES.iter().any(|name| pair[1].text == *name)
+    });
+    let remedy = "call it after the noun it is about";
+    named
+        .map(|pair| source.offence(pair[1].line, format!("module `{}`", pair[1].text), remedy))
+        .collect()
+}
+
+fn too_deep(source: &Source) -> Option<Offence> {
+    let deep = source.path.starts_with("crates/") && source.path.split('/').count() > SEGMENTS_MAX;
+    let remedy = "nothing lies deeper than crates/x/src/y/z.rs; lift it or move it to tests/it";
+    deep.then(|| source.offence(1, "lies too deep".to_owned(), remedy))
+}
+
+fn no_module_doc(source: &Source) -> Option<Offence> {
+    let first = source
+        .text
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or_default();
+    let remedy = "open with what this is, what it promises and what it never does";
+    (!first.starts_with("//!"))
+        .then(|| source.offence(1, "does not start with `//!`".to_owned(), remedy))
+}
+
+#[test]
+fn every_file_has_a_telling_name_a_place_and_a_doc() {
+    assert_clean(&offences(tree()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        offences(&[Source::planted(path, text)])
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn a_file_that_is_in_order_passes() {
+        assert!(found("crates/x/src/y/z.rs", "\n//! What.\nmod window;").is_empty());
+        assert!(found("crates/x/tests/it/z.rs", "//! What.").is_empty());
+        assert!(found("grafana/dashboards/by/team/a/b.json", "{}").is_empty());
+    }
+
+    #[test]
+    fn empty_names_are_found_as_file_folder_and_module() {
+        assert!(found("crates/x/src/utils.rs", "//! a")[0].contains("`utils` in the path"));
+        assert!(found("crates/x/tests/common/a.rs", "//! a")[0].contains("`common`"));
+        assert!(found("docs/misc/a.md", "a")[0].contains("`misc`"));
+        let offences = found("crates/x/src/lib.rs", "//! a\npub(crate) mod helpers { }");
+        assert_eq!(
+            offences,
+            ["crates/x/src/lib.rs:2: module `helpers`; call it after the noun it is about"]
+        );
+    }
+
+    #[test]
+    fn a_file_below_the_second_folder_of_src_is_too_deep() {
+        assert!(found("crates/x/src/y/z/tests.rs", "//! a")[0].contains("lies too deep"));
+    }
+
+    #[test]
+    fn a_file_without_a_module_doc_is_found() {
+        assert!(found("a.rs", "// a comment\n//! too late")[0].contains("does not start with"));
+        assert!(found("a.rs", "")[0].contains("does not start with"));
+    }
+}

@@ -1,0 +1,195 @@
+//! Files and functions stay small enough to be read at once.
+//!
+//! Promises: nothing grows past its bound unnoticed. What is longer already stands in
+//! `ratchet.txt` with its size, and that list only shrinks.
+
+use crate::tokens::{functions, parse};
+use crate::tree::{Offence, Source, assert_clean, tree};
+use std::collections::BTreeMap;
+
+/// Beyond this a file has two ideas. Aim for 400; the rest is room for tests.
+const FILE_LINES_MAX: usize = 500;
+/// One screen: what does not fit cannot be checked at a glance.
+const FUNCTION_LINES_MAX: usize = 60;
+
+const RATCHET: &str = "crates/tidy/ratchet.txt";
+
+/// One thing that has a size: a file (`path`) or a function (`path::name`).
+struct Measured {
+    line: usize,
+    lines: usize,
+    bound: usize,
+}
+
+fn offences(sources: &[Source], ratchet: &Source) -> Vec<Offence> {
+    let mut offences = Vec::new();
+    let measured = measure(sources, &mut offences);
+    let allowed = read_ratchet(ratchet, &mut offences);
+    for (name, thing) in &measured {
+        let path = name.split("::").next().unwrap_or(name);
+        let bound = allowed.get(name).map_or(thing.bound, |entry| entry.lines);
+        if thing.lines > bound {
+            let what = format!("`{name}` has {} lines, {bound} are allowed", thing.lines);
+            let remedy = "split it where its idea splits".to_owned();
+            offences.push(Offence {
+                path: path.to_owned(),
+                line: thing.line,
+                what,
+                remedy,
+            });
+        }
+    }
+    for (name, entry) in &allowed {
+        let lines = measured.get(name).map_or(0, |thing| thing.lines);
+        let bound = measured.get(name).map_or(0, |thing| thing.bound);
+        if lines <= bound {
+            let what = format!("`{name}` is gone or within its bound now ({lines} lines)");
+            offences.push(ratchet.offence(entry.line, what, "remove the line"));
+        } else if lines < entry.lines {
+            let what = format!("`{name}` has only {lines} lines now, not {}", entry.lines);
+            offences.push(ratchet.offence(entry.line, what, "lower the number"));
+        }
+    }
+    offences
+}
+
+fn measure(sources: &[Source], offences: &mut Vec<Offence>) -> BTreeMap<String, Measured> {
+    let mut measured = BTreeMap::new();
+    for source in sources.iter().filter(|source| source.is_rust()) {
+        let lines = source.text.lines().count();
+        let file = Measured {
+            line: 1,
+            lines,
+            bound: FILE_LINES_MAX,
+        };
+        measured.insert(source.path.clone(), file);
+        let stream = match parse(source) {
+            Ok(stream) => stream,
+            Err(offence) => {
+                offences.push(offence);
+                continue;
+            }
+        };
+        for function in functions(stream) {
+            let name = format!("{}::{}", source.path, function.name);
+            let bound = FUNCTION_LINES_MAX;
+            let new = Measured {
+                line: function.line,
+                lines: function.lines,
+                bound,
+            };
+            // Several functions of one name (`new`, `fmt`): the longest speaks for them.
+            let kept = measured.entry(name).or_insert(Measured {
+                line: 0,
+                lines: 0,
+                bound,
+            });
+            if new.lines > kept.lines {
+                *kept = new;
+            }
+        }
+    }
+    measured
+}
+
+fn read_ratchet(ratchet: &Source, offences: &mut Vec<Offence>) -> BTreeMap<String, Measured> {
+    let mut entries = BTreeMap::new();
+    for (index, text) in ratchet.text.lines().enumerate() {
+        if text.trim().is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let entry = text.rsplit_once(' ').and_then(|(name, lines)| {
+            let lines = lines.parse().ok()?;
+            Some((
+                name.trim().to_owned(),
+                Measured {
+                    line: index + 1,
+                    lines,
+                    bound: 0,
+                },
+            ))
+        });
+        match entry {
+            Some((name, entry)) => drop(entries.insert(name, entry)),
+            None => offences.push(ratchet.offence(
+                index + 1,
+                format!("`{text}` is not an entry"),
+                "write `path lines` or `path::function lines`",
+            )),
+        }
+    }
+    entries
+}
+
+#[test]
+fn every_file_and_function_is_within_its_bound() {
+    let ratchet = tree().iter().find(|source| source.path == RATCHET);
+    assert_clean(&offences(
+        tree(),
+        ratchet.expect("ratchet.txt is part of the tree"),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str, ratchet: &str) -> Vec<String> {
+        let sources = [Source::planted("a.rs", text)];
+        let offences = offences(&sources, &Source::planted("ratchet.txt", ratchet));
+        offences.iter().map(ToString::to_string).collect()
+    }
+
+    fn function(lines: usize) -> String {
+        format!("fn long() {{\n{}}}\n", "    step();\n".repeat(lines - 2))
+    }
+
+    #[test]
+    fn a_file_of_500_lines_passes_and_one_of_501_does_not() {
+        assert!(found(&"//\n".repeat(500), "").is_empty());
+        let offences = found(&"//\n".repeat(501), "");
+        assert!(offences[0].starts_with("a.rs:1: `a.rs` has 501 lines, 500 are allowed"));
+    }
+
+    #[test]
+    fn a_function_of_60_lines_passes_and_one_of_61_does_not() {
+        assert!(found(&function(60), "").is_empty());
+        let offences = found(&format!("\n{}", function(61)), "");
+        assert!(offences[0].starts_with("a.rs:2: `a.rs::long` has 61 lines, 60 are allowed"));
+    }
+
+    #[test]
+    fn a_function_inside_a_macro_is_measured_too() {
+        assert_eq!(
+            found(&format!("proptest! {{\n{}}}", function(61)), "").len(),
+            1
+        );
+    }
+
+    #[test]
+    fn an_entry_of_the_real_size_allows_it_and_nothing_more() {
+        assert!(found(&function(70), "a.rs::long 70\n").is_empty());
+        assert!(found(&function(71), "a.rs::long 70\n")[0].contains("71 lines, 70 are allowed"));
+    }
+
+    #[test]
+    fn an_entry_above_the_real_size_must_be_lowered() {
+        let offences = found(&function(70), "# why\na.rs::long 75\n");
+        assert_eq!(
+            offences,
+            ["ratchet.txt:2: `a.rs::long` has only 70 lines now, not 75; lower the number"]
+        );
+    }
+
+    #[test]
+    fn an_entry_that_is_no_longer_needed_must_go() {
+        assert!(found(&function(60), "a.rs::long 70\n")[0].ends_with("remove the line"));
+        assert!(found("", "b.rs 700\n")[0].ends_with("remove the line"));
+        assert!(found("", "b.rs seven\n")[0].contains("is not an entry"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_rust_is_told() {
+        assert!(found("fn {", "")[0].contains("is not Rust"));
+    }
+}

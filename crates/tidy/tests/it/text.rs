@@ -1,0 +1,178 @@
+//! No file tells where it was written, points outside of the repository, or carries a secret.
+//!
+//! A line that must hold something that looks like a secret, because a test proves that such
+//! things never leak, says `tidy:canary` on the same line.
+
+use crate::tree::{Offence, Source, assert_clean, tree};
+
+/// Folders of the machine that a file was written on.
+const MACHINE_PATHS: [&str; 7] = [
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+    concat!("/fa", "rm/"),
+    concat!("/Us", "ers/"),
+    concat!("/tmp/ba", "sh_jobs"),
+    concat!(":\\Us", "ers\\"),
+];
+
+/// Hosts that packages are downloaded from: a tool's own settings know them, or a mirror of them.
+const REGISTRY_HOSTS: [&str; 7] = [
+    concat!("index.crates", ".io"),
+    concat!("static.crates", ".io"),
+    concat!("registry.npm", "js.org"),
+    concat!("pypi", ".org"),
+    concat!("files.python", "hosted.org"),
+    concat!("deb.deb", "ian.org"),
+    concat!("sparse+", "http"),
+];
+
+/// A folder beside the repository, which a clone does not have.
+const OUTSIDE: &str = concat!("../sha", "red");
+
+/// How well-known secrets begin, and how many more letters make it one.
+const SECRETS: [(&str, usize); 10] = [
+    (concat!("AK", "IA"), 16),
+    (concat!("sk-", "live"), 8),
+    (concat!("sk_", "live_"), 8),
+    (concat!("sk-", "proj-"), 16),
+    (concat!("sk-", "ant-"), 16),
+    (concat!("gh", "p_"), 20),
+    (concat!("github_", "pat_"), 20),
+    (concat!("xox", "b-"), 16),
+    (concat!("AI", "za"), 30),
+    (concat!("PRIVATE ", "KEY-----"), 0),
+];
+
+const CANARY: &str = "tidy:canary";
+
+fn offences(sources: &[Source]) -> Vec<Offence> {
+    let mut offences = Vec::new();
+    for source in sources {
+        for (index, text) in source.text.lines().enumerate() {
+            let found = [
+                machine_path(text),
+                registry_host(text),
+                outside(text),
+                secret(text),
+            ];
+            for (what, remedy) in found.into_iter().flatten() {
+                offences.push(source.offence(index + 1, what, remedy));
+            }
+        }
+    }
+    offences
+}
+
+type Found = Option<(String, &'static str)>;
+
+fn machine_path(text: &str) -> Found {
+    let path = MACHINE_PATHS
+        .iter()
+        .find(|path| starts_somewhere(text, path))?;
+    Some((
+        format!("`{path}` is a path of one machine"),
+        "write it relative to the repository",
+    ))
+}
+
+/// Whether `path` stands in `text` as the start of a path, not in the middle of an URL's.
+fn starts_somewhere(text: &str, path: &str) -> bool {
+    text.match_indices(path).any(|(at, _)| {
+        let before = text.get(..at).and_then(|head| head.chars().next_back());
+        !before.is_some_and(|letter| letter.is_alphanumeric() || "-_.}*".contains(letter))
+    })
+}
+
+fn registry_host(text: &str) -> Found {
+    let host = REGISTRY_HOSTS.iter().find(|host| text.contains(**host))?;
+    Some((
+        format!("`{host}` is a registry's host"),
+        "name the package, not where it is kept",
+    ))
+}
+
+fn outside(text: &str) -> Found {
+    let what = format!("`{OUTSIDE}` lies outside of the repository");
+    text.contains(OUTSIDE)
+        .then_some((what, "take what is needed into the repository"))
+}
+
+fn secret(text: &str) -> Found {
+    if text.contains(CANARY) {
+        return None;
+    }
+    let (start, _) = SECRETS.iter().find(|(start, more)| {
+        text.match_indices(start).any(|(at, _)| {
+            let rest = text.get(at + start.len()..).unwrap_or_default();
+            let is_part = |letter: &char| letter.is_ascii_alphanumeric() || "-_".contains(*letter);
+            rest.chars().take_while(is_part).count() >= *more
+        })
+    })?;
+    let remedy = "remove and revoke it; if a test needs it, mark the line `tidy:canary`";
+    Some((format!("`{start}…` looks like a secret"), remedy))
+}
+
+#[test]
+fn no_file_holds_a_machine_path_a_registry_host_or_a_secret() {
+    assert_clean(&offences(tree()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<String> {
+        offences(&[Source::planted("a.md", text)])
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn machine_paths_are_found_and_paths_of_urls_are_not() {
+        for path in MACHINE_PATHS {
+            assert_eq!(found(&format!("see {path}x")).len(), 1, "{path}");
+            assert_eq!(found(&format!("\"{path}x\"")).len(), 1, "{path}");
+        }
+        let in_url = format!("https://example.org{}x and $DIR{}", MACHINE_PATHS[2], "/x");
+        assert!(found(&in_url).is_empty());
+    }
+
+    #[test]
+    fn registry_hosts_are_found() {
+        for host in REGISTRY_HOSTS {
+            assert_eq!(
+                found(&format!("url = \"https://{host}/x\"")).len(),
+                1,
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_folder_outside_of_the_repository_is_found() {
+        assert!(found(&format!("\nsee {OUTSIDE}/style.md"))[0].starts_with("a.md:2: "));
+    }
+
+    #[test]
+    fn secrets_are_found_unless_marked_as_canary() {
+        for (start, more) in SECRETS {
+            let planted = format!("key: {start}{}", "A1b2".repeat(more));
+            assert_eq!(found(&planted).len(), 1, "{start}");
+            assert!(
+                found(&format!("{planted} # {CANARY}")).is_empty(),
+                "{start}"
+            );
+        }
+        let (start, _) = SECRETS[0];
+        assert!(found(&format!("keys begin with {start}…")).is_empty());
+    }
+
+    #[test]
+    fn an_offence_does_not_repeat_the_secret() {
+        let (start, more) = SECRETS[5];
+        let secret = "Z".repeat(more);
+        assert!(!found(&format!("{start}{secret}"))[0].contains(&secret));
+    }
+}

@@ -1,0 +1,349 @@
+//! The permit stage: whose turn is it, and do all limits and scopes agree?
+//!
+//! The decisions are the core's (`Gate` and `turn`); this is their shell. One task per provider
+//! carries effects between the gate, the ledger and those who wait.
+//!
+//! Promises: a waiter is woken once, when it is decided; there is one timer and no polling. A
+//! waiter that is dropped leaves at once, and a permit that nobody takes goes back. A permit that
+//! is dropped before a byte left is given back; after that it counts as sent.
+//!
+//! Never: holds a lock across an await.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tollgate_core::ask::{
+    Ask, By, Evidence, On, OwnerId, PermitId, Priority, Scopes, Terms, Verdict, Why,
+};
+use tollgate_core::gate::{
+    CallerId, Effects, Gate, Place, Resolution, Resolved, Settings, Share, Waiter,
+};
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Event, Ledger};
+
+use crate::Permit;
+
+/// While the store cannot be reached, those who wait ask again this often if no event comes first.
+const LOST_RETRY: Span = Span::from_secs(1);
+
+/// The permits of one provider. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Permits {
+    shared: Arc<Shared>,
+}
+
+/// What one attempt wants.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Every limit that must agree.
+    pub terms: Terms,
+    /// Every scope that must be open.
+    pub scopes: Scopes,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// For whom.
+    pub caller: CallerId,
+    /// How long it may wait; zero = now or not at all.
+    pub patience: Span,
+    /// What will be heard of it.
+    pub evidence: Evidence,
+    /// Its place in the order of arrival if it waited here before: a retry keeps its own.
+    pub seniority: Option<u64>,
+}
+
+/// Why there is no permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// The wait is known to pass the deadline.
+    #[error("no permit in time; the next one is free in {retry_in}")]
+    Refused {
+        /// Who would have to free.
+        place: Place,
+        /// How long until then.
+        retry_in: Span,
+    },
+    /// The time ran out while waiting.
+    #[error("no permit came free in time")]
+    TimedOut {
+        /// Who had not freed.
+        place: Option<Place>,
+    },
+    /// Too many wait already.
+    #[error("too many calls wait; raise queue.max or send fewer low-priority calls")]
+    Full,
+    /// No permit of this size can ever be had.
+    #[error("the call costs more than its limit ever has")]
+    Never(Why),
+    /// The task that hands out permits has ended with its runtime.
+    #[error("the runtime that hands out permits has been shut down")]
+    Closed,
+}
+
+#[derive(Debug)]
+struct Shared {
+    ledger: Ledger,
+    owner: OwnerId,
+    state: Mutex<State>,
+    /// Something was said to the gate: the driver must look.
+    poke: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct State {
+    gate: Gate,
+    seq: u64,
+    waiting: HashMap<PermitId, Waiting>,
+}
+
+/// Somebody who waits. What it is sent gives itself back if nobody takes it.
+#[derive(Debug)]
+struct Waiting {
+    answer: oneshot::Sender<Result<Permit, Denied>>,
+    since: Micros,
+}
+
+impl Permits {
+    /// The permits of one provider on this ledger, for this process. Starts the task that hands
+    /// them out, so it must be called inside a tokio runtime; the task ends with the last clone.
+    #[must_use]
+    pub fn new(ledger: Ledger, owner: OwnerId, settings: Settings) -> Permits {
+        let state = State {
+            gate: Gate::new(settings),
+            seq: 0,
+            waiting: HashMap::new(),
+        };
+        let poke = Arc::new(Notify::new());
+        let shared = Arc::new(Shared {
+            ledger,
+            owner,
+            state: Mutex::new(state),
+            poke,
+        });
+        tokio::spawn(drive(Arc::downgrade(&shared)));
+        Permits { shared }
+    }
+
+    /// What a caller is promised and allowed.
+    pub fn set_share(&self, caller: CallerId, share: Share) {
+        self.shared.state.lock().gate.set_share(caller, share);
+    }
+
+    /// How the gate works from now on.
+    pub fn configure(&self, settings: Settings) {
+        self.shared.state.lock().gate.configure(settings);
+        self.shared.poke.notify_one();
+    }
+
+    /// How many wait, at this priority.
+    #[must_use]
+    pub fn waiting(&self, priority: Priority) -> usize {
+        self.shared.state.lock().gate.waiting(priority)
+    }
+
+    /// Waits for a permit. Dropping the future leaves the line.
+    pub async fn acquire(&self, wanted: Wanted) -> Result<Permit, Denied> {
+        let (mut line, answer) = self.join(wanted);
+        let answer = answer.await;
+        line.is_over = true;
+        answer.unwrap_or(Err(Denied::Closed))
+    }
+
+    fn join(&self, wanted: Wanted) -> (InLine, oneshot::Receiver<Result<Permit, Denied>>) {
+        let Wanted {
+            terms,
+            scopes,
+            priority,
+            caller,
+            patience,
+            evidence,
+            seniority,
+        } = wanted;
+        let (answer, receiver) = oneshot::channel();
+        let now = self.shared.ledger.now();
+        let mut state = self.shared.state.lock();
+        state.seq += 1;
+        let id = PermitId {
+            owner: self.shared.owner,
+            seq: state.seq,
+        };
+        let ask = Ask {
+            id,
+            terms,
+            scopes,
+            priority,
+            evidence,
+        };
+        state.waiting.insert(
+            id,
+            Waiting {
+                answer,
+                since: now.at,
+            },
+        );
+        state.gate.push(
+            Waiter {
+                ask,
+                caller,
+                deadline: now.at + patience,
+                seniority,
+            },
+            now,
+        );
+        drop(state);
+        self.shared.poke.notify_one();
+        (
+            InLine {
+                shared: self.shared.clone(),
+                id,
+                is_over: false,
+            },
+            receiver,
+        )
+    }
+}
+
+/// A place in line; leaves it when dropped before it is over.
+struct InLine {
+    shared: Arc<Shared>,
+    id: PermitId,
+    is_over: bool,
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        state.gate.cancel(self.id);
+        state.waiting.remove(&self.id);
+        drop(state);
+        self.shared.poke.notify_one();
+    }
+}
+
+/// Carries effects until the last handle is gone.
+async fn drive(shared: Weak<Shared>) {
+    let Some((mut events, poke)) = shared
+        .upgrade()
+        .map(|shared| (shared.ledger.events(), shared.poke.clone()))
+    else {
+        return;
+    };
+    loop {
+        let Some(strong) = shared.upgrade() else {
+            return;
+        };
+        let Effects {
+            offer,
+            resolve,
+            settle,
+            arm,
+        } = strong.tick();
+        for settle in settle {
+            strong.ledger.settle(settle);
+        }
+        for resolved in resolve {
+            strong.tell(resolved);
+        }
+        if !offer.is_empty() {
+            strong.ask_ledger(offer).await;
+            continue;
+        }
+        let pause = arm.map(|at| at.since(strong.ledger.now().at));
+        drop(strong);
+        tokio::select! {
+            () = poke.notified() => {}
+            () = sleep(pause) => {}
+            event = events.next() => {
+                let Some(strong) = shared.upgrade() else { return };
+                strong.hear(event.unwrap_or(Event::Anything));
+            }
+        }
+    }
+}
+
+/// The one timer of a gate.
+#[expect(clippy::disallowed_methods, reason = "the timer that the gate armed")]
+async fn sleep(pause: Option<Span>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Shared {
+    fn tick(&self) -> Effects {
+        self.state.lock().gate.tick(self.ledger.now())
+    }
+
+    async fn ask_ledger(&self, asks: Vec<Ask>) {
+        let lost: Vec<(PermitId, Verdict)> =
+            asks.iter().map(|ask| (ask.id, unanswered(ask))).collect();
+        let verdicts = self.ledger.offer(asks).await.unwrap_or(lost);
+        self.state.lock().gate.verdicts(verdicts, self.ledger.now());
+    }
+
+    fn hear(&self, event: Event) {
+        let gate = &mut self.state.lock().gate;
+        match event {
+            Event::Freed(cells) => gate.freed(&cells),
+            Event::Scopes(scopes) => gate.scopes_changed(&scopes),
+            Event::Back | Event::Anything => gate.anything_changed(),
+            Event::Lost => {}
+        }
+    }
+
+    /// Hands a decision to whoever waits for it. A permit that nobody takes is dropped on the way
+    /// and so goes back unsent.
+    fn tell(&self, resolved: Resolved) {
+        let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
+        let since = waiting
+            .as_ref()
+            .map_or(self.ledger.now().at, |waiting| waiting.since);
+        let answer = self.answer(resolved, since);
+        if let Some(waiting) = waiting {
+            drop(waiting.answer.send(answer));
+        }
+    }
+
+    fn answer(&self, resolved: Resolved, since: Micros) -> Result<Permit, Denied> {
+        let Resolved {
+            ask,
+            seniority,
+            resolution,
+        } = resolved;
+        match resolution {
+            Resolution::Go { marks } => {
+                let waited = self.ledger.now().at.since(since);
+                Ok(Permit::new(
+                    self.ledger.clone(),
+                    ask,
+                    marks,
+                    seniority,
+                    waited,
+                ))
+            }
+            Resolution::Refused { place, retry_in } => Err(Denied::Refused { place, retry_in }),
+            Resolution::TimedOut { place } => Err(Denied::TimedOut { place }),
+            Resolution::Full => Err(Denied::Full),
+            Resolution::Never(why) => Err(Denied::Never(why)),
+        }
+    }
+}
+
+/// The store did not answer: stand in the first line there is, and ask again when it is back.
+fn unanswered(ask: &Ask) -> Verdict {
+    let by = if ask.terms.is_empty() {
+        By::Scope(0)
+    } else {
+        By::Term(0)
+    };
+    Verdict::Wait {
+        after: LOST_RETRY,
+        on: On::Event,
+        by,
+    }
+}

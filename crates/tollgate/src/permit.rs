@@ -1,0 +1,158 @@
+//! A permit: the right to make one attempt, and the duty to say what became of it.
+//!
+//! Promises: whatever happens to it, the ledger hears of it once. Dropped before a byte left, it is
+//! given back; dropped after that, the call counts as sent and may still arrive.
+//!
+//! Never: clones.
+
+use tollgate_core::ask::{
+    Ask, Evidence, Marks, Outcome, PermitId, Reading, Readings, Settle, Terms,
+};
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::Ledger;
+
+/// The right to make one attempt.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped unused goes back"]
+pub struct Permit {
+    ledger: Ledger,
+    ask: Ask,
+    marks: Marks,
+    seniority: u64,
+    granted: Micros,
+    waited: Span,
+    state: State,
+}
+
+/// How far the attempt has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Held,
+    Sent,
+    Arrived,
+    Over,
+}
+
+/// What one answer said about the limits of a permit, one entry per term that it spoke of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The provider refused the call for a limit.
+    pub refused: bool,
+    /// What it said, by the index of the term. The marks are filled in.
+    pub readings: Readings,
+}
+
+impl Permit {
+    pub(crate) fn new(
+        ledger: Ledger,
+        ask: Ask,
+        marks: Marks,
+        seniority: u64,
+        waited: Span,
+    ) -> Permit {
+        let granted = ledger.now().at;
+        Permit {
+            ledger,
+            ask,
+            marks,
+            seniority,
+            granted,
+            waited,
+            state: State::Held,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> PermitId {
+        self.ask.id
+    }
+
+    /// How long the call waited for it.
+    #[must_use]
+    pub fn waited(&self) -> Span {
+        self.waited
+    }
+
+    /// How long ago it was handed out. A sender checks this right before the write: a process that
+    /// was stopped in between must not send late.
+    #[must_use]
+    pub fn age(&self) -> Span {
+        self.ledger.now().at.since(self.granted)
+    }
+
+    /// Its place in the order of arrival; a retry of the same call asks with it again.
+    #[must_use]
+    pub fn seniority(&self) -> u64 {
+        self.seniority
+    }
+
+    /// Bytes are about to leave: from now on it counts as sent.
+    pub fn sent(&mut self) {
+        self.state = State::Sent;
+    }
+
+    /// The head of the answer is here.
+    pub fn arrived(&mut self, answer: Answer) {
+        let Answer {
+            refused,
+            mut readings,
+        } = answer;
+        readings.retain(|reading| reading.term < self.marks.len());
+        for Reading { term, mark, .. } in &mut readings {
+            *mark = self.marks[*term];
+        }
+        let terms = self.ask.terms.clone();
+        self.settle(
+            terms,
+            Outcome::Arrived {
+                age: Span::ZERO,
+                refused,
+                readings,
+            },
+        );
+        self.state = State::Arrived;
+    }
+
+    /// The body still flows: keep its place for this much longer.
+    pub fn alive(&self, by: Span) {
+        self.settle(self.ask.terms.clone(), Outcome::Alive { by });
+    }
+
+    /// The end of the body is here. `true_cost` corrects the cost of a term, by its index, where it
+    /// was only estimated before.
+    pub fn finished(mut self, true_cost: impl Fn(usize) -> Option<u64>) {
+        let mut terms = self.ask.terms.clone();
+        for (index, term) in terms.iter_mut().enumerate() {
+            term.cost = true_cost(index).unwrap_or(term.cost);
+        }
+        self.settle(terms, Outcome::Finished { age: Span::ZERO });
+        self.state = State::Over;
+    }
+
+    fn settle(&self, terms: Terms, outcome: Outcome) {
+        let Ask { id, scopes, .. } = &self.ask;
+        self.ledger.settle(Settle::Permit {
+            id: *id,
+            terms,
+            scopes: scopes.clone(),
+            outcome,
+        });
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let outcome = match (self.state, self.ask.evidence) {
+            (State::Over, _) => return,
+            (State::Held, _) => Outcome::Unsent,
+            (State::Sent | State::Arrived, Evidence::Report { late, .. }) => Outcome::Unknown {
+                age: Span::ZERO,
+                late,
+            },
+            // Nobody reports: it comes back at the time that was agreed.
+            (State::Sent | State::Arrived, Evidence::None { .. }) => return,
+        };
+        self.settle(self.ask.terms.clone(), outcome);
+    }
+}

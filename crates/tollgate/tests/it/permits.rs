@@ -1,0 +1,385 @@
+//! The permit stage under paused time: who is woken, when, and what happens to those who leave.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use smallvec::smallvec;
+use tokio::time::advance;
+use tollgate::path::permit::{Denied, Permits, Wanted};
+use tollgate::{Answer, Permit};
+use tollgate_core::ask::{CellId, Evidence, OwnerId, Priority, Reading, Scopes, Term};
+use tollgate_core::gate::{CallerId, Order, Settings};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_ledger::{Clock, Ledger};
+
+fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
+}
+
+struct Stage {
+    ledger: Ledger,
+    permits: Permits,
+    rule: Arc<Rule>,
+}
+
+impl Stage {
+    fn new(rule: Rule) -> Stage {
+        Stage::with(rule, Settings::default())
+    }
+
+    fn with(rule: Rule, settings: Settings) -> Stage {
+        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+        let permits = Permits::new(ledger.clone(), OwnerId(1), settings);
+        Stage {
+            ledger,
+            permits,
+            rule: Arc::new(rule),
+        }
+    }
+
+    fn wanted(&self) -> Wanted {
+        let cell = CellId::named(&["x"]);
+        Wanted {
+            terms: smallvec![Term {
+                cell,
+                rule: self.rule.clone(),
+                cost: 1,
+                leave: 0
+            }],
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            caller: CallerId(0),
+            patience: secs(86_400),
+            evidence: Evidence::Report {
+                by: secs(30),
+                late: secs(5),
+            },
+            seniority: None,
+        }
+    }
+
+    async fn take(&self) -> Permit {
+        self.permits.acquire(self.wanted()).await.expect("a permit")
+    }
+
+    fn now(&self) -> Micros {
+        self.ledger.now().at
+    }
+
+    fn used(&self) -> u64 {
+        self.ledger
+            .look(&[(CellId::named(&["x"]), self.rule.clone())])[0]
+            .used
+    }
+}
+
+fn sliding(limit: u64, period: Span) -> Rule {
+    Rule::sliding(limit, period)
+        .expect("a sane rule")
+        .drift_ppm(0)
+}
+
+fn answered(mut permit: Permit) {
+    permit.sent();
+    permit.arrived(Answer::default());
+    permit.finished(|_| None);
+}
+
+/// M4: the call waits exactly until a permit is free.
+#[tokio::test(start_paused = true)]
+async fn m4_a_call_waits_exactly_until_a_permit_is_free() {
+    let stage = Stage::new(sliding(1, secs(10)));
+    answered(stage.take().await);
+    let start = stage.now();
+    let permit = stage.take().await;
+    // tokio's timer has a grain of one millisecond and fires late, never early.
+    let waited = stage.now().since(start);
+    assert!(
+        waited >= secs(10) && waited <= secs(10) + Span::from_millis(1),
+        "{waited}"
+    );
+    assert_eq!(permit.waited(), waited);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_wakes_those_who_could_not_know_when() {
+    let stage = Stage::new(Rule::in_flight(1).unwrap());
+    let first = stage.take().await;
+    let waiting = tokio::spawn({
+        let (permits, wanted) = (stage.permits.clone(), stage.wanted());
+        async move { permits.acquire(wanted).await.unwrap() }
+    });
+    advance(Duration::from_secs(7)).await;
+    assert!(!waiting.is_finished());
+    answered(first);
+    let second = waiting.await.unwrap();
+    assert!(
+        second.waited() < secs(7) + Span::from_millis(4),
+        "{}",
+        second.waited()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_past_the_deadline_is_refused_at_once() {
+    let stage = Stage::new(sliding(1, secs(10)));
+    answered(stage.take().await);
+    let start = stage.now();
+    let denied = stage
+        .permits
+        .acquire(Wanted {
+            patience: secs(3),
+            ..stage.wanted()
+        })
+        .await;
+    let Err(Denied::Refused { retry_in, .. }) = denied else {
+        panic!("{denied:?}")
+    };
+    assert_eq!((retry_in, stage.now()), (secs(10), start));
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_runs_out_while_waiting_is_told_apart() {
+    let stage = Stage::new(Rule::in_flight(1).unwrap());
+    let _running = stage.take().await;
+    let denied = stage
+        .permits
+        .acquire(Wanted {
+            patience: secs(3),
+            ..stage.wanted()
+        })
+        .await;
+    assert!(
+        matches!(denied, Err(Denied::TimedOut { place: Some(_) })),
+        "{denied:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_too_many_is_refused() {
+    let settings = Settings {
+        waiting_max: 1,
+        ..Settings::default()
+    };
+    let stage = Stage::with(Rule::in_flight(1).unwrap(), settings);
+    let _running = stage.take().await;
+    let mut waiting = pin!(stage.permits.acquire(stage.wanted()));
+    assert!(futures_pending(waiting.as_mut()).await);
+    let denied = stage.permits.acquire(stage.wanted()).await;
+    assert_eq!(denied.unwrap_err(), Denied::Full);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_dropped_leaves_at_once() {
+    let stage = Stage::new(Rule::in_flight(1).unwrap());
+    let running = stage.take().await;
+    {
+        let mut leaving = pin!(stage.permits.acquire(stage.wanted()));
+        assert!(futures_pending(leaving.as_mut()).await);
+        assert_eq!(stage.permits.waiting(Priority::Normal), 1);
+    }
+    assert_eq!(stage.permits.waiting(Priority::Normal), 0);
+    answered(running);
+    assert!(stage.take().await.waited() <= Span::from_millis(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_was_decided_but_not_taken_goes_to_the_next() {
+    let stage = Stage::new(sliding(1, secs(10)));
+    {
+        let mut leaving = pin!(stage.permits.acquire(stage.wanted()));
+        assert!(futures_pending(leaving.as_mut()).await);
+        // The driver decides now, and nobody polls for the answer.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        assert_eq!(stage.used(), 1);
+    }
+    assert_eq!(stage.take().await.waited(), Span::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_dropped_before_a_byte_left_is_given_back_and_after_that_it_counts() {
+    let stage = Stage::new(sliding(1, secs(10)));
+    drop(stage.take().await);
+    assert_eq!(stage.used(), 0);
+    let mut permit = stage.take().await;
+    permit.sent();
+    drop(permit);
+    assert_eq!(stage.used(), 1);
+    let start = stage.now();
+    drop(stage.take().await);
+    assert!(
+        stage.now().since(start) >= secs(15),
+        "late arrival and a window"
+    );
+}
+
+/// M3: urgent calls overtake, and order is that of arrival inside one priority.
+#[tokio::test(start_paused = true)]
+async fn m3_urgent_calls_overtake_and_the_rest_keep_their_order() {
+    let stage = Stage::new(sliding(1, secs(1)));
+    answered(stage.take().await);
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(16);
+    for (name, priority) in [
+        (1, Priority::Low),
+        (2, Priority::Normal),
+        (3, Priority::Normal),
+        (4, Priority::High),
+    ] {
+        let (permits, sender) = (stage.permits.clone(), sender.clone());
+        let wanted = Wanted {
+            priority,
+            ..stage.wanted()
+        };
+        tokio::spawn(async move {
+            answered(permits.acquire(wanted).await.unwrap());
+            sender.send(name).await.unwrap();
+        });
+        tokio::task::yield_now().await;
+    }
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        order.push(receiver.recv().await.unwrap());
+    }
+    assert_eq!(order, [4, 2, 3, 1]);
+}
+
+/// M13: a strict provider's calls go in order of arrival, whatever their priority.
+#[tokio::test(start_paused = true)]
+async fn m13_strict_order_lets_nobody_overtake() {
+    let settings = Settings {
+        order: Order::Fifo,
+        ..Settings::default()
+    };
+    let stage = Stage::with(Rule::paced(1, secs(1)).unwrap(), settings);
+    answered(stage.take().await);
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(16);
+    for (name, priority) in [
+        (1, Priority::Low),
+        (2, Priority::High),
+        (3, Priority::Normal),
+    ] {
+        let (permits, sender) = (stage.permits.clone(), sender.clone());
+        let wanted = Wanted {
+            priority,
+            ..stage.wanted()
+        };
+        tokio::spawn(async move {
+            answered(permits.acquire(wanted).await.unwrap());
+            sender.send(name).await.unwrap();
+        });
+        tokio::task::yield_now().await;
+    }
+    for expected in 1..=3 {
+        assert_eq!(receiver.recv().await, Some(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_answer_says_reaches_the_ledger_with_its_mark() {
+    let stage = Stage::new(sliding(10, secs(10)));
+    let mut permit = stage.take().await;
+    permit.sent();
+    let reading = Reading {
+        term: 0,
+        remaining: Some(3),
+        ..Reading::default()
+    };
+    let nonsense = Reading {
+        term: 7,
+        remaining: Some(0),
+        ..Reading::default()
+    };
+    permit.arrived(Answer {
+        refused: false,
+        readings: vec![reading, nonsense],
+    });
+    let view = stage
+        .ledger
+        .look(&[(CellId::named(&["x"]), stage.rule.clone())])[0];
+    assert_eq!(view.remaining, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_ends_with_the_last_handle() {
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let before = tasks();
+    let stage = Stage::new(sliding(1, secs(10)));
+    answered(stage.take().await);
+    assert_eq!(tasks(), before + 1);
+    drop(stage);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks(), before);
+}
+
+/// M4: ten thousand waiters are woken once each, in order, at the pace of the limit.
+#[tokio::test(start_paused = true)]
+async fn m4_ten_thousand_waiters_are_woken_in_order_without_polling() {
+    const WAITERS: usize = 10_000;
+    let settings = Settings {
+        waiting_max: WAITERS,
+        ..Settings::default()
+    };
+    let stage = Stage::with(
+        Rule::bucket(1_000, secs(1), 1).unwrap().drift_ppm(0),
+        settings,
+    );
+    let polls = Arc::new(AtomicUsize::new(0));
+    let order = Arc::new(parking_lot::Mutex::new(Vec::with_capacity(WAITERS)));
+    let start = stage.now();
+    let tasks: Vec<_> = (0..WAITERS)
+        .map(|name| {
+            let (permits, wanted) = (stage.permits.clone(), stage.wanted());
+            let (polls, order) = (polls.clone(), order.clone());
+            tokio::spawn(async move {
+                let acquire = Box::pin(async move { permits.acquire(wanted).await.unwrap() });
+                let permit = Counted {
+                    inner: acquire,
+                    polls,
+                }
+                .await;
+                order.lock().push(name);
+                answered(permit);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let order = std::mem::take(&mut *order.lock());
+    assert!(order.is_sorted(), "in order of arrival");
+    let (ideal, took) = (secs(10), stage.now().since(start));
+    assert!(took.0 * 100 <= ideal.0 * 102, "{took} for {WAITERS}");
+    let polls = polls.load(Ordering::Relaxed);
+    assert!(polls <= 3 * WAITERS, "{polls} polls");
+}
+
+/// Counts how often a future is polled.
+struct Counted<F> {
+    inner: Pin<Box<F>>,
+    polls: Arc<AtomicUsize>,
+}
+
+impl<F: Future> Future for Counted<F> {
+    type Output = F::Output;
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.inner.as_mut().poll(context)
+    }
+}
+
+/// Polls once and says whether it is still pending.
+async fn futures_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
