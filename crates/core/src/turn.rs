@@ -179,7 +179,7 @@ fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Mark
             let cost = cost_in(&ask.terms, term.cell);
             batch.count(term.cell, cost);
             let cell = cells.cell(term.cell);
-            cell.take(&term.rule, cost, ask.id, ask.priority, ask.evidence, now)
+            cell.take(&term.rule, cost, ask.id, ask.evidence, now)
         }));
     }
     marks

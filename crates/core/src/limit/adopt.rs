@@ -56,7 +56,7 @@ impl Cell {
                 .tell_taken(taken, reading.mark.granted, self.granted)
         });
         if refused && !strangers && ours.saturating_mul(2) >= rule.limit() {
-            self.climb(granted, now.at);
+            self.climb(rule, granted, now.at);
         }
         (raised || less) && self.freed(true).freed
     }
@@ -65,13 +65,13 @@ impl Cell {
     /// limit is near its end, its window is not the kind we believed.
     pub(crate) fn refused_in_silence(&mut self, rule: &Rule, granted: Micros, now: Micros) {
         if self.used(rule, now).saturating_mul(2) >= rule.limit() {
-            self.climb(granted, now);
+            self.climb(rule, granted, now);
         }
     }
 
-    fn climb(&mut self, granted: Micros, now: Micros) {
+    fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) {
         if let State::Log(log) = &mut self.state {
-            log.climb(granted, now);
+            log.climb(rule, granted, now);
         }
     }
 

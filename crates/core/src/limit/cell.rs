@@ -115,14 +115,12 @@ impl Cell {
         rule: &Rule,
         cost: u64,
         id: PermitId,
-        priority: Priority,
         evidence: Evidence,
         now: Now,
     ) -> Mark {
         let grant = Grant {
             id,
             cost,
-            priority,
             limit: self.limit(rule, now.at),
             at: now.at,
             arrives_by: now.at + evidence.longest(),

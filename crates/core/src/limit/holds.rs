@@ -111,9 +111,10 @@ impl OpenSet {
         self.by_id.values().any(|open| open.granted >= at)
     }
 
-    /// When the oldest member was granted.
-    pub(crate) fn oldest(&self) -> Option<Micros> {
-        self.by_id.values().map(|open| open.granted).min()
+    fn lengthen(&mut self, by: Span) {
+        for open in self.by_id.values_mut() {
+            open.free_at += by;
+        }
     }
 }
 
@@ -222,11 +223,22 @@ impl Holds {
         }
     }
 
-    /// When the next slot comes back, counting a call on its way as answered at once.
-    pub(crate) fn next_free(&self, hold: Span) -> Option<Micros> {
-        let done = self.done.front().map(|slot| slot.free_at);
-        let open = self.open.oldest().map(|granted| granted + hold);
-        done.into_iter().chain(open).min()
+    /// When each slot comes back, in order, counting a call on its way as answered at once.
+    pub(crate) fn come_back(&self, hold: Span) -> Vec<(Micros, u64)> {
+        let done = self.done.iter().map(|slot| (slot.free_at, slot.cost));
+        let open = self.open.iter();
+        let open = open.map(|(_, open)| (open.granted + hold, open.cost));
+        let mut slots: Vec<(Micros, u64)> = done.chain(open).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// Everything comes back later by this.
+    pub(crate) fn lengthen(&mut self, by: Span) {
+        for slot in &mut self.done {
+            slot.free_at += by;
+        }
+        self.open.lengthen(by);
     }
 }
 

@@ -139,7 +139,7 @@ impl Writer {
         self.instant(log.climbed);
         self.instant(log.due);
         self.maybe(log.urgent, Writer::instant);
-        self.instant(log.low);
+        self.instant(log.last);
     }
 
     fn holds(&mut self, holds: &Holds) {

@@ -173,7 +173,7 @@ impl Reader<'_> {
             climbed: self.instant()?,
             due: self.instant()?,
             urgent: self.maybe(Reader::instant)?,
-            low: self.instant()?,
+            last: self.instant()?,
         })
     }
 

@@ -34,7 +34,6 @@ pub(crate) struct Want {
 pub(crate) struct Grant {
     pub(crate) id: PermitId,
     pub(crate) cost: u64,
-    pub(crate) priority: Priority,
     pub(crate) limit: u64,
     pub(crate) at: Micros,
     /// The last instant at which the call may still reach the provider.

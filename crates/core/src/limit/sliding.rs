@@ -52,8 +52,8 @@ pub(crate) struct Log {
     pub(crate) due: Micros,
     /// When a high-priority call was seen last.
     pub(crate) urgent: Option<Micros>,
-    /// When a low-priority call was granted last.
-    pub(crate) low: Micros,
+    /// When a call was granted last.
+    pub(crate) last: Micros,
 }
 
 impl Log {
@@ -92,9 +92,7 @@ impl Log {
             let gap = self.gap(rule, grant.limit);
             self.due = paced::next_due(self.due, gap, grant.cost, grant.at);
         }
-        if grant.priority == Priority::Low {
-            self.low = grant.at;
-        }
+        self.last = grant.at;
         if rule.holds_until_send() {
             let free_at = grant.at + self.hold(rule);
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
@@ -122,12 +120,15 @@ impl Log {
     }
 
     /// The provider refused a call that was granted at `granted`, although the log had room.
-    pub(crate) fn climb(&mut self, granted: Micros, now: Micros) -> bool {
+    /// What is held already is held for as long as from now on, or it would cost another rung.
+    pub(crate) fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
         if self.rung == Rung::Spaced || granted < self.climbed {
             return false;
         }
+        let before = self.hold(rule);
         self.rung = self.rung.next();
         self.climbed = now;
+        self.holds.lengthen(self.hold(rule) - before);
         true
     }
 
@@ -149,29 +150,37 @@ impl Log {
         paced::gap(rule.stretched(rule.period()), limit, self.rung)
     }
 
-    /// Rule A frees slots in lumps. While urgent calls are about, `low` spreads the free slots over
-    /// the time until the next one comes back, so that an urgent call finds one; the slots are
-    /// used all the same. Without urgent calls nothing is held back.
+    /// Rule A frees slots in lumps. While urgent calls are about, `low` goes at the quickest even
+    /// pace at which no slot is ever missed until the last one of now is back, so that an urgent
+    /// call finds one; the slots are used all the same. Without urgent calls nothing is held back.
     fn low_pace(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
-        let about = self
-            .urgent
-            .is_some_and(|seen| now.since(seen) < rule.period());
-        if want.priority != Priority::Low || !about {
-            return Ok(());
-        }
-        let Some(next) = self.holds.next_free(self.hold(rule)) else {
+        let Some(urgent_until) = self.urgent.map(|seen| seen + rule.period()) else {
             return Ok(());
         };
-        let free = want.room - self.holds.held();
-        let due = self.low + Span(next.since(now).0 / (free + 1));
-        if now >= due {
-            Ok(())
-        } else {
-            Err(Wait {
-                after: due.since(now),
-                on: On::Time,
-            })
+        if want.priority != Priority::Low || now >= urgent_until || self.last == Micros(0) {
+            return Ok(());
         }
+        let due = self.low_due(rule, want.room - self.holds.held());
+        if now >= due {
+            return Ok(());
+        }
+        Err(Wait {
+            after: due.min(urgent_until).since(now),
+            on: On::Time,
+        })
+    }
+
+    /// Before a slot comes back, all that are free by then can go, at equal distances since the last
+    /// call; the slot with the longest such distance decides. The instant does not move while time
+    /// passes or slots come back, so one timer is enough.
+    fn low_due(&self, rule: &Rule, free: u64) -> Micros {
+        let mut free = free;
+        let mut gap = 0;
+        for (back_at, cost) in self.holds.come_back(self.hold(rule)) {
+            gap = gap.max(back_at.since(self.last).0 / free.saturating_add(1));
+            free = free.saturating_add(cost);
+        }
+        self.last + Span(gap)
     }
 
     fn grain(&self, rule: &Rule) -> Span {
