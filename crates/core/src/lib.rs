@@ -15,5 +15,16 @@ pub mod scope;
 pub mod turn;
 pub mod table;
 pub mod gate;
+pub mod ratio;
+pub mod problem;
+pub mod backoff;
+pub mod retry;
+pub mod health;
+pub mod cooldown;
+pub mod degrade;
+pub mod alert;
+pub mod domain;
+pub mod entity;
+pub mod feedback;
 #[cfg(test)]
 mod drive;

@@ -8,6 +8,7 @@
 use crate::ask::On;
 use crate::limit::bucket::Bucket;
 use crate::limit::cell::{Cell, State, Wanted};
+use crate::limit::told::Taken;
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Span};
 
@@ -33,7 +34,11 @@ impl Cell {
             | Algorithm::Calendar(_)
             | Algorithm::Paced { .. } => rule.stretched(rule.period()),
         };
-        cell.told.tell_taken(rule.most(), at + closed);
+        let taken = Taken {
+            cost: rule.most(),
+            until: at + closed,
+        };
+        cell.told.tell_taken(taken, 0, 0);
         cell
     }
 

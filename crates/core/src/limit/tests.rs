@@ -147,7 +147,6 @@ fn m2_a_reserve_is_left_to_those_who_may_use_it() {
         {
             normal += 1;
         }
-        term.leave = 0;
         let mut high = 0;
         while drive
             .try_terms(smallvec![term.clone()], Priority::High)
@@ -359,7 +358,6 @@ fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
     let mut drive = Drive::new();
     for (old, new) in [
         (sliding(35, s(60)), sliding(40, s(60))),
-        (bucket(35, s(60), 35), bucket(40, s(60), 40)),
         (
             Rule::fixed(35, s(60)).unwrap(),
             Rule::fixed(40, s(60)).unwrap(),
@@ -376,6 +374,25 @@ fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
         assert_eq!(drive.look(&old).remaining, 0);
         drive = Drive::new();
     }
+}
+
+/// Symptom: five calls too many right after 35 → 40. Cause: a provider's bucket that grows keeps its
+/// level, and ours was fuller by the difference at once.
+#[test]
+fn a_bucket_that_grows_or_shrinks_keeps_its_level() {
+    let mut drive = Drive::new();
+    let (small, large) = (bucket(35, s(60), 35), bucket(40, s(60), 40));
+    let permits = drive.take_all(&small);
+    drive.arrive_all(&permits[..30]);
+    for permit in &permits[30..] {
+        drive.settle(permit, Outcome::Unsent);
+    }
+    assert_eq!(drive.take_all(&large).len(), 5, "none more than there were");
+    drive = Drive::new();
+    let permits = drive.take_all(&large);
+    drive.arrive_all(&permits);
+    drive.pass(s(15));
+    assert_eq!(drive.take_all(&small).len(), 10, "none less either");
 }
 
 #[test]
@@ -397,6 +414,28 @@ fn a_shadow_limit_counts_but_never_refuses() {
     assert_eq!(drive.look(&rule).used, 2);
 }
 
+/// A time in which nothing comes back is provided for: what is free now is spread over it.
+#[test]
+fn low_priority_keeps_slots_for_a_time_in_which_none_comes_back() {
+    let mut drive = Drive::new();
+    let rule = sliding(4, s(10));
+    let ask =
+        |drive: &mut Drive, priority| drive.try_terms(smallvec![Drive::term("x", &rule)], priority);
+    // Slots come back after 10, 11 and 19 s.
+    for then in [s(1), s(8), s(1)] {
+        let permit = ask(&mut drive, Priority::Normal).unwrap();
+        drive.arrive(&permit);
+        drive.pass(then);
+    }
+    // At 10 s two are free, one goes; the other one and that of 11 s must last from 10 to 19 s.
+    assert!(ask(&mut drive, Priority::High).is_ok());
+    let verdict = ask(&mut drive, Priority::Low).unwrap_err();
+    assert!(
+        matches!(verdict, Verdict::Wait { after, on: On::Time, .. } if after == s(3)),
+        "{verdict:?}"
+    );
+}
+
 #[test]
 fn low_priority_spreads_out_while_urgent_calls_are_about() {
     let mut drive = Drive::new();
@@ -404,9 +443,6 @@ fn low_priority_spreads_out_while_urgent_calls_are_about() {
     let term = Drive::term("x", &rule);
     drive
         .try_terms(smallvec![term.clone()], Priority::High)
-        .unwrap();
-    drive
-        .try_terms(smallvec![term.clone()], Priority::Low)
         .unwrap();
     let verdict = drive
         .try_terms(smallvec![term.clone()], Priority::Low)
@@ -419,10 +455,7 @@ fn low_priority_spreads_out_while_urgent_calls_are_about() {
     else {
         panic!("{verdict:?}")
     };
-    assert!(
-        after > ms(200) && after < ms(300),
-        "38 slots over 10 s: {after}"
-    );
+    assert_eq!(after, ms(250), "39 slots in 10 s");
     assert!(
         drive
             .try_terms(smallvec![term.clone()], Priority::Normal)
@@ -509,7 +542,7 @@ fn idle_cells_are_swept_and_busy_ones_are_not() {
         drive.arrive_all(&permits);
         drive.table.sweep(drive.now.at, 10);
         assert_eq!(drive.table.len(), 1);
-        drive.pass(s(35 + 20 + 1));
+        drive.pass(s(60));
         drive.table.sweep(drive.now.at, 10);
         assert!(drive.table.is_empty(), "{rule}");
     }

@@ -1,0 +1,211 @@
+//! `tollgate explain`: what Tollgate reads from a response.
+//!
+//! Promises: the same reading that the gateway acts on, shown as JSON. With `--jsonl` a bad line
+//! is reported with its number and what to write instead, and the lines around it still come out.
+//!
+//! Never: makes a call, or waits for anything but its input.
+
+use anyhow::Context;
+use clap::Args;
+use std::fs::File;
+use std::io::{self, BufRead, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tollgate_core::feedback::{BODY_MAX, Dialects, Response, read};
+use tollgate_core::time::Wall;
+
+mod answer;
+mod line;
+
+use answer::{Answer, Detail};
+
+/// The longest input line: a body of [`BODY_MAX`] with every byte escaped, and room for the rest.
+const LINE_MAX: usize = 8 * BODY_MAX;
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate explain --provider github --status 403 \\
+      --header 'Retry-After: 60' --header 'X-RateLimit-Remaining: 4988' --body answer.json
+  tollgate explain --status 429 --header 'RateLimit: \"burst\";r=0;t=30'
+  tollgate explain --jsonl < responses.jsonl";
+
+/// Show what Tollgate reads from a response: limited or not, what is left, how long to wait
+///
+/// Prints JSON. `wait_seconds` is null if the response gives no instruction (Tollgate then backs
+/// off by itself) and 0 for "at once". `scope` is what must rest, in the provider's words.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub(crate) struct Explain {
+    /// Whose dialect to read: a built-in name, or `generic` for the standard rules alone
+    #[arg(long, value_name = "NAME", default_value = "generic", value_parser = known_provider)]
+    provider: String,
+
+    /// HTTP status of the response
+    #[arg(long, value_name = "CODE", required_unless_present = "jsonl",
+          value_parser = clap::value_parser!(u16).range(100..=999))]
+    status: Option<u16>,
+
+    /// A header line, as `Name: value`; repeat it for more
+    #[arg(long = "header", short = 'H', value_name = "LINE", value_parser = header_line)]
+    headers: Vec<(String, String)>,
+
+    /// File with the response body; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    body: Option<PathBuf>,
+
+    /// When the response came: RFC 3339 or seconds since 1970; default: now
+    #[arg(long, value_name = "TIME", value_parser = line::instant)]
+    now: Option<Wall>,
+
+    /// Read many: one JSON object per line on standard input, with `id`, `provider`, `now`,
+    /// `status`, `headers` and `body`; a provider without a dialect is read as `generic`
+    #[arg(long, conflicts_with_all = ["provider", "status", "headers", "body", "now"])]
+    jsonl: bool,
+}
+
+impl Explain {
+    /// Reads one response or many, and prints what they say.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let dialects = Dialects::built_in();
+        if self.jsonl {
+            return many(&dialects, io::stdin().lock(), io::stdout().lock());
+        }
+        let now = self.now.unwrap_or_else(wall_clock);
+        let body = self.body.as_deref().map_or(Ok(Vec::new()), body_file)?;
+        let headers: Vec<(&str, &[u8])> = self
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
+            .collect();
+        let dialect = dialects.get(&self.provider).unwrap_or(dialects.generic());
+        let status = self.status.unwrap_or_default();
+        let told = read(
+            &Response {
+                status,
+                headers: &headers,
+                body: &body,
+            },
+            dialect,
+            now,
+        );
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &Detail::new(dialect.name(), &told, now))?;
+        writeln!(out)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Answers every line of `input`; exit code 1 if one of them could not be read.
+fn many(
+    dialects: &Dialects,
+    mut input: impl BufRead,
+    mut out: impl Write,
+) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        let problem = match next_line(&mut input, &mut line)? {
+            Line::End => break,
+            Line::Whole if line.trim_ascii().is_empty() => continue,
+            Line::Whole => match line::Record::parse(&line) {
+                Ok(record) => {
+                    let now = record.now.unwrap_or_else(wall_clock);
+                    let told = record.read(dialects, now);
+                    serde_json::to_writer(&mut out, &Answer::new(&record.id, &told))?;
+                    writeln!(out)?;
+                    continue;
+                }
+                Err(problem) => problem,
+            },
+            Line::TooLong => format!("is longer than {LINE_MAX} bytes; shorten its body"),
+        };
+        writeln!(io::stderr(), "error: line {number}: {problem}")?;
+        code = ExitCode::FAILURE;
+    }
+    Ok(code)
+}
+
+enum Line {
+    Whole,
+    TooLong,
+    End,
+}
+
+/// Reads the next line into `line`; what is too long is skipped to its end.
+fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+    line.clear();
+    let bound = u64::try_from(LINE_MAX).unwrap_or(u64::MAX);
+    if input.by_ref().take(bound).read_until(b'\n', line)? == 0 {
+        return Ok(Line::End);
+    }
+    if line.len() < LINE_MAX || line.ends_with(b"\n") {
+        return Ok(Line::Whole);
+    }
+    input.skip_until(b'\n')?;
+    Ok(Line::TooLong)
+}
+
+/// A body as far as it would be read.
+fn body_file(path: &Path) -> anyhow::Result<Vec<u8>> {
+    // One byte more than is read, so that the reader can see that it is too large.
+    let bound = u64::try_from(BODY_MAX).unwrap_or(u64::MAX) + 1;
+    let mut body = Vec::new();
+    if path == Path::new("-") {
+        io::stdin()
+            .lock()
+            .take(bound)
+            .read_to_end(&mut body)
+            .context("cannot read the body")?;
+        return Ok(body);
+    }
+    let file = File::open(path).with_context(|| {
+        format!(
+            "cannot open the body {}; give a file with the response body",
+            path.display()
+        )
+    })?;
+    let named = || format!("cannot read the body {}", path.display());
+    file.take(bound)
+        .read_to_end(&mut body)
+        .with_context(named)?;
+    Ok(body)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the edge: a response without a time came just now"
+)]
+fn wall_clock() -> Wall {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Wall(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
+}
+
+/// A mistyped provider would be read by the wrong rules without a word, so it is refused here.
+fn known_provider(name: &str) -> Result<String, String> {
+    let dialects = Dialects::built_in();
+    if let Some(dialect) = dialects.get(name) {
+        return Ok(dialect.name().to_owned());
+    }
+    let wanted = name.to_ascii_lowercase();
+    let near = dialects
+        .names()
+        .map(|known| (strsim::damerau_levenshtein(known, &wanted), known));
+    // Two slips of the finger still look like the name; more would be guessing.
+    let hint = near.min().filter(|(distance, _)| *distance <= 2);
+    let hint = hint
+        .map(|(_, known)| format!("did you mean `{known}`? "))
+        .unwrap_or_default();
+    Err(format!(
+        "no dialect of this name; {hint}use `generic` for the standard rules alone"
+    ))
+}
+
+fn header_line(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once(':')
+        .ok_or("has no colon; write 'Name: value'")?;
+    if name.trim().is_empty() {
+        return Err("has no name; write 'Name: value'".to_owned());
+    }
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}

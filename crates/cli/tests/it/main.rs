@@ -1,0 +1,33 @@
+//! The program, run as a user runs it.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot run the program should fail loudly"
+)]
+
+mod explain;
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+/// Runs `tollgate` with `input` on standard input, to its end.
+fn tollgate(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    // Written beside the reading: a pipe holds less than a file of vectors and its answers.
+    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().unwrap();
+    // A program that refuses its arguments does not read; the pipe is broken then.
+    drop(writer.join().unwrap());
+    output
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}

@@ -1,0 +1,216 @@
+//! How a key is attached to a call.
+//!
+//! Promises: one way at a time; a login or OAuth 2 block that comes out is complete.
+//!
+//! Never: attaches anything. That is `send`'s, and only for the provider's own hosts.
+
+use tollgate_core::time::Span;
+
+use super::{place, secrets};
+use crate::field::{At, Fields};
+use crate::problem::Problems;
+use crate::provider::{Auth, Login, OAuth2, Style};
+use crate::raw::{Node, Value};
+use crate::secret::{Secret, World, filled};
+
+/// Fields that choose the way.
+pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oauth2", "login"];
+
+const AUTH: &[&str] = &[
+    "query", "header", "prefix", "bearer", "basic", "oauth2", "login", "also", "replace",
+];
+
+/// A token that lasts a day is what providers with logins give; refreshing five minutes early
+/// leaves room for a slow login and a wrong clock.
+const LIFETIME: Span = Span::from_secs(86_400);
+const REFRESH_BEFORE: Span = Span::from_secs(300);
+
+pub(super) fn auth(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Auth {
+    let mut auth = Auth {
+        style: Style::Nothing,
+        replace: true,
+        also: Vec::new(),
+    };
+    let Some(at) = fields.get("auth") else {
+        return auth;
+    };
+    let Some(block) = Fields::open(&at, AUTH, problems) else {
+        return auth;
+    };
+    let mut ways = STYLES.iter().filter(|name| block.get(name).is_some());
+    if let (Some(_), Some(second)) = (ways.next(), ways.next()) {
+        let at = block.get(second).unwrap_or_else(|| at.clone());
+        problems.push(at.error(
+            "a key is attached in one way only",
+            "keep one of query, header, bearer, basic, oauth2, login",
+        ));
+    }
+    auth.style = style(&block, world, problems).unwrap_or_default();
+    auth.replace = block.read("replace", problems).unwrap_or(true);
+    if let Some(at) = block.get("also") {
+        for (name, _, value) in at.entries(problems) {
+            if let Some(secret) = secrets::secret(&value, world, problems) {
+                auth.also.push((name.to_owned(), secret));
+            }
+        }
+    }
+    auth
+}
+
+fn style(block: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Style> {
+    if let Some(at) = block.get("query") {
+        return place::token(&at, problems).map(|name| Style::Query { name });
+    }
+    if let Some(at) = block.get("header") {
+        let prefix = block
+            .get("prefix")
+            .and_then(|at| at.text(problems))
+            .unwrap_or_default();
+        let name = place::token(&at, problems)?;
+        return Some(Style::Header {
+            name,
+            prefix: prefix.to_owned(),
+        });
+    }
+    if block.read("bearer", problems) == Some(true) {
+        return Some(Style::Bearer);
+    }
+    if block.read("basic", problems) == Some(true) {
+        return Some(Style::Basic);
+    }
+    if let Some(at) = block.get("oauth2") {
+        return oauth2(&at, world, problems).map(Style::OAuth2);
+    }
+    let at = block.get("login")?;
+    login(&at, world, problems).map(Style::Login)
+}
+
+fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAuth2> {
+    let names = [
+        "token_url",
+        "client_id",
+        "client_secret",
+        "scope",
+        "refresh_token",
+    ];
+    let block = Fields::open(at, &names, problems)?;
+    needs(
+        at,
+        &block,
+        &["token_url", "client_id", "client_secret"],
+        problems,
+    );
+    let token_url = place::upstream(&block, "token_url", problems);
+    let mut secret = |name: &str| secrets::secret(&block.get(name)?, world, problems);
+    let (id, password, refresh) = (
+        secret("client_id"),
+        secret("client_secret"),
+        secret("refresh_token"),
+    );
+    Some(OAuth2 {
+        token_url: token_url?,
+        client_id: id?,
+        client_secret: password?,
+        scope: block.read("scope", problems),
+        refresh_token: refresh,
+    })
+}
+
+fn login(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Login> {
+    let block = Fields::open(
+        at,
+        &["url", "body", "token", "lifetime", "refresh_before"],
+        problems,
+    )?;
+    needs(at, &block, &["url", "body", "token"], problems);
+    let url = place::upstream(&block, "url", problems);
+    let body = block.get("body").and_then(|at| body(&at, world, problems));
+    let token = block.read("token", problems);
+    let lifetime = block.read("lifetime", problems).unwrap_or(LIFETIME);
+    let refresh_before = block
+        .read("refresh_before", problems)
+        .unwrap_or(REFRESH_BEFORE);
+    if refresh_before >= lifetime {
+        problems.push(at.error(
+            "`refresh_before` is not shorter than `lifetime`",
+            "lower it",
+        ));
+    }
+    Some(Login {
+        url: url?,
+        body: body?,
+        token: token?,
+        lifetime,
+        refresh_before,
+    })
+}
+
+fn needs(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Problems) {
+    for name in names.iter().filter(|name| block.get(name).is_none()) {
+        let remedy = format!("add `{name}:`");
+        problems.push(at.error(&format!("`{name}` is missing"), &remedy));
+    }
+}
+
+/// The JSON to post: written as text, or as a block that becomes JSON.
+fn body(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
+    let text = match at.node.text() {
+        Some(text) => text.to_owned(),
+        None => {
+            let mut json = String::new();
+            write_json(at.node, &mut json);
+            json
+        }
+    };
+    filled(&text, world)
+        .map_err(|name| {
+            let what = format!("the environment variable `{name}` is not set");
+            problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
+        })
+        .ok()
+        .map(Secret::new)
+}
+
+/// Every value as a JSON string, because a key of digits is still a text.
+fn write_json(node: &Node, json: &mut String) {
+    match &node.value {
+        Value::Nothing => json.push_str("null"),
+        Value::Text(text) => write_json_text(text, json),
+        Value::List(items) => {
+            json.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    json.push(',');
+                }
+                write_json(item, json);
+            }
+            json.push(']');
+        }
+        Value::Map(entries) => {
+            json.push('{');
+            for (index, entry) in entries.iter().enumerate() {
+                if index > 0 {
+                    json.push(',');
+                }
+                write_json_text(&entry.name, json);
+                json.push(':');
+                write_json(&entry.node, json);
+            }
+            json.push('}');
+        }
+    }
+}
+
+fn write_json_text(text: &str, json: &mut String) {
+    json.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => json.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                json.push_str(&format!("\\u{:04x}", u32::from(letter)));
+            }
+            letter => json.push(letter),
+        }
+    }
+    json.push('"');
+}

@@ -1,0 +1,112 @@
+//! Units, costs and calls at a time.
+//!
+//! Promises: every unit of a limit or a cost is one that the ledger counts.
+//!
+//! Never: guesses a cost. What is not said is held as 1.
+
+use tollgate_core::ask::Unit;
+use tollgate_core::limit::Rule;
+
+use crate::field::{Fields, Setting};
+use crate::problem::Problems;
+use crate::provider::{Concurrency, Cost};
+
+/// Units and what the ledger counts them as. Providers have their own words for points.
+const UNITS: [(&str, Unit); 11] = [
+    ("calls", Unit::Calls),
+    ("requests", Unit::Calls),
+    ("tokens", Unit::Tokens),
+    ("input_tokens", Unit::Tokens),
+    ("output_tokens", Unit::Tokens),
+    ("points", Unit::Points),
+    ("weight", Unit::Points),
+    ("request_units", Unit::Points),
+    ("orders", Unit::Points),
+    ("bytes", Unit::Bytes),
+    ("credits", Unit::Points),
+];
+
+/// The unit of a limit: the provider's word, and what the ledger counts.
+pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(String, Unit)> {
+    let Some(at) = fields.get("unit") else {
+        return Some(("calls".to_owned(), Unit::Calls));
+    };
+    let text = at.text(problems)?;
+    let found = UNITS.iter().find(|(name, _)| *name == text);
+    let Some((name, unit)) = found else {
+        let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
+        problems.push(crate::field::not_a_word(&at, text, &names));
+        return None;
+    };
+    let name = if *unit == Unit::Calls { "calls" } else { name };
+    Some((name.to_owned(), *unit))
+}
+
+/// What calls cost in units other than calls.
+pub(super) fn costs(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Cost> {
+    let Some(at) = fields.get("cost") else {
+        return Vec::new();
+    };
+    let mut costs = Vec::new();
+    for (unit, _, at) in at.entries(problems) {
+        if !UNITS
+            .iter()
+            .any(|(name, counts)| *name == unit && *counts != Unit::Calls)
+        {
+            let names: Vec<&str> = UNITS
+                .iter()
+                .map(|(name, _)| *name)
+                .filter(|name| *name != "calls")
+                .collect();
+            problems.push(crate::field::not_a_word(&at, unit, &names));
+            continue;
+        }
+        let fixed = at.node.text().is_some();
+        let block = if fixed {
+            None
+        } else {
+            Fields::open(&at, &["before", "else", "after"], problems)
+        };
+        let cost = Cost {
+            unit: unit.to_owned(),
+            before: block
+                .as_ref()
+                .and_then(|block| block.read("before", problems))
+                .unwrap_or_default(),
+            otherwise: match &block {
+                Some(block) => block.read("else", problems).unwrap_or(1),
+                None => u64::read(&at, problems).unwrap_or(1),
+            },
+            after: block
+                .as_ref()
+                .and_then(|block| block.read("after", problems)),
+        };
+        costs.push(cost);
+    }
+    costs
+}
+
+/// `concurrency: 4`, or `{normal: 4, low: 2}`.
+pub(super) fn concurrency(fields: &Fields<'_>, problems: &mut Problems) -> Option<Concurrency> {
+    let at = fields.get("concurrency")?;
+    let block = Fields::open(&at, &["normal", "low"], problems)?;
+    let Some(place) = block.get("normal") else {
+        problems.push(at.error(
+            "`normal` is missing",
+            "write `concurrency: 4`, or `{normal: 4, low: 2}`",
+        ));
+        return None;
+    };
+    let normal = Option::<u64>::read(&place, problems)??;
+    let low = block.read("low", problems).unwrap_or(normal);
+    if low > normal || low == 0 {
+        problems.push(at.error(
+            "`low` is not between 1 and `normal`",
+            "lower `low` or raise `normal`",
+        ));
+    }
+    let rule = Rule::in_flight(normal)
+        .map_err(|error| problems.push(place.refused(&error)))
+        .ok()?;
+    Some(Concurrency { rule, low })
+}

@@ -1,0 +1,130 @@
+//! The `entities` block: where entities are read from, and what each is given.
+//!
+//! Promises: if anything depends on the entity (a limit, a lifetime, sharing), a call whose entity
+//! can be read in two ways is refused; otherwise it simply has none.
+//!
+//! Never: reads an entity. That is `core`'s.
+
+use tollgate_core::entity::{Doubt, Entities, Entity, From, Glob};
+
+use crate::amount::Lifetime;
+use crate::field::{At, Fields, Setting, read_text};
+use crate::problem::Problems;
+use crate::provider::{Limit, Per};
+use crate::settings::Dedup;
+
+/// The most rules: each is tried for each call.
+const RULES_MAX: usize = 256;
+
+/// What the block says.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) entities: Entities,
+    pub(super) ttl: Vec<(Entity, Lifetime)>,
+    pub(super) dedup: Vec<(Entity, Dedup)>,
+}
+
+impl Setting for From {
+    fn read(at: &At<'_>, problems: &mut Problems) -> Option<From> {
+        let read = |text: &str| match text.split_once(':') {
+            None if text == "path" => Some(From::Path),
+            None if text == "host" => Some(From::Host),
+            Some((_, "")) | None => None,
+            Some(("query", name)) => Some(From::Query(name.to_owned())),
+            Some(("header", name)) => Some(From::Header(name.to_owned())),
+            Some(("body", name)) => Some(From::Body(name.split('.').map(str::to_owned).collect())),
+            Some(_) => None,
+        };
+        read_text(
+            at,
+            problems,
+            read,
+            "is not a place where an entity can be read",
+            "write `path`, `host`, `query:NAME`, `header:NAME` or `body:FIELD`",
+        )
+    }
+}
+
+pub(super) fn entities(fields: &Fields<'_>, limits: &[Limit], problems: &mut Problems) -> Found {
+    let mut found = Found::default();
+    if let Some(at) = fields.get("entities")
+        && let Some(block) =
+            Fields::open(&at, &["strip", "from", "rules", "ttl", "dedup"], problems)
+    {
+        found.entities.from = super::or_default(&block, "from", problems);
+        found.entities = rules(&block, strip(&block, found.entities, problems), problems);
+        found.ttl = by_name(&block, "ttl", problems);
+        found.dedup = by_name(&block, "dedup", problems);
+    }
+    let counted = limits.iter().any(|limit| limit.per == Per::Entity);
+    found.entities.doubt = if counted || !found.ttl.is_empty() || !found.dedup.is_empty() {
+        Doubt::Refuse
+    } else {
+        Doubt::NoEntity
+    };
+    found
+}
+
+fn strip(block: &Fields<'_>, entities: Entities, problems: &mut Problems) -> Entities {
+    let Some(at) = block.get("strip") else {
+        return entities;
+    };
+    let Some(prefix) = at.text(problems) else {
+        return entities;
+    };
+    match entities.clone().strip(prefix.trim()) {
+        Ok(stripped) => stripped,
+        Err(error) => {
+            problems.push(at.refused(&error));
+            entities
+        }
+    }
+}
+
+fn rules(block: &Fields<'_>, mut entities: Entities, problems: &mut Problems) -> Entities {
+    let Some(at) = block.get("rules") else {
+        return entities;
+    };
+    let written = at.entries(problems);
+    if written.len() > RULES_MAX {
+        problems.push(at.error("has more than 256 rules", "join some with `*` and `**`"));
+    }
+    for (pattern, _, value) in written {
+        let glob = Glob::parse(pattern).map_err(|error| problems.push(value.refused(&error)));
+        if let (Ok(glob), Some(entity)) = (glob, named(&value, value.node.text(), problems)) {
+            entities = entities.rule(glob, entity);
+        }
+    }
+    entities
+}
+
+/// `{teams: 24h, standings: 5m..10m}`.
+fn by_name<T: Setting>(
+    block: &Fields<'_>,
+    field: &str,
+    problems: &mut Problems,
+) -> Vec<(Entity, T)> {
+    let Some(at) = block.get(field) else {
+        return Vec::new();
+    };
+    let mut named_values = Vec::new();
+    for (name, _, value) in at.entries(problems) {
+        let entity = named(&value, Some(name), problems);
+        let setting = T::read(&value, problems);
+        named_values.extend(entity.zip(setting));
+    }
+    named_values
+}
+
+fn named(at: &At<'_>, name: Option<&str>, problems: &mut Problems) -> Option<Entity> {
+    match Entity::named(name.unwrap_or_default()) {
+        Ok(entity) => Some(entity),
+        Err(_) => {
+            problems.push(at.error(
+                "is not the name of an entity",
+                "write a word such as `odds`",
+            ));
+            None
+        }
+    }
+}

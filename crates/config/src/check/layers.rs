@@ -1,0 +1,174 @@
+//! Layers: what is written in the file over the tier, the tier over the preset.
+//!
+//! Promises: fields that say one thing in two ways replace each other as a group. A file that names
+//! no preset but whose domain is known gets that preset's way of attaching the key and its dialect,
+//! never its limits.
+//!
+//! Never: checks a value. Only names of presets and tiers are looked up here.
+
+use tollgate_core::domain::Host;
+
+use super::auth;
+use crate::field::{At, Fields};
+use crate::preset::{self, Preset};
+use crate::problem::{Problems, nearest};
+use crate::raw::{Entry, Node, Value};
+
+/// The tree with its preset and tier below it.
+pub(super) fn with_preset(
+    root: &At<'_>,
+    problems: &mut Problems,
+) -> (Node, Option<&'static Preset>) {
+    let mut own = root.node.clone();
+    spell_out(&mut own);
+    let fields = Fields { at: root.clone() };
+    let chosen = fields.get("preset");
+    let (mut base, preset) = match &chosen {
+        Some(at) if at.node.text() == Some("none") => (nothing(&own), None),
+        Some(at) => match named_preset(at, &own, problems) {
+            Some(preset) => (preset.tree().clone(), Some(preset)),
+            None => (nothing(&own), None),
+        },
+        None => (known_by_domain(&own), None),
+    };
+    spell_out(&mut base);
+    if let Some(tier) = fields.get("tier") {
+        lay_tier(&mut base, &tier, preset, problems);
+    }
+    preset::drop_own_fields(&mut base);
+    lay_over(&mut base, own);
+    (base, preset)
+}
+
+/// Short forms become blocks, so that a block can be laid over them.
+pub(super) fn spell_out(tree: &mut Node) {
+    let Value::Map(entries) = &mut tree.value else {
+        return;
+    };
+    for entry in entries {
+        let long = match entry.name.as_str() {
+            "health" => "mode",
+            "timeout" => "first_byte",
+            "concurrency" => "normal",
+            _ => continue,
+        };
+        if entry.node.text().is_some() {
+            let inner = Entry {
+                name: long.to_owned(),
+                place: entry.place.clone(),
+                node: entry.node.clone(),
+            };
+            entry.node.value = Value::Map(vec![inner]);
+        }
+    }
+}
+
+/// Lays a file over what lies below. Fields that say the same thing in two ways go together: a
+/// file that sets any of them replaces all of them.
+fn lay_over(below: &mut Node, over: Node) {
+    const LIMITS: &[&str] = &["limit", "period", "algorithm", "limits"];
+    const KEYS: &[&str] = &["api_key", "api_keys"];
+    const DOMAINS: &[&str] = &["domain", "domains"];
+    const PLACE: &[&str] = &["domain", "domains", "upstream"];
+    for (said, replaced) in [(LIMITS, LIMITS), (KEYS, KEYS), (DOMAINS, PLACE)] {
+        if said.iter().any(|name| over.get(name).is_some()) {
+            for name in replaced {
+                below.remove(name);
+            }
+        }
+    }
+    let style = |auth: &Node| auth::STYLES.iter().any(|name| auth.get(name).is_some());
+    if over.get("auth").is_some_and(style)
+        && let Value::Map(entries) = &mut below.value
+        && let Some(auth) = entries.iter_mut().find(|entry| entry.name == "auth")
+    {
+        for name in auth::STYLES.iter().chain(&["prefix"]) {
+            auth.node.remove(name);
+        }
+    }
+    below.lay_over(over);
+}
+
+fn nothing(tree: &Node) -> Node {
+    Node {
+        place: tree.place.clone(),
+        value: Value::Map(Vec::new()),
+    }
+}
+
+fn named_preset(at: &At<'_>, own: &Node, problems: &mut Problems) -> Option<&'static Preset> {
+    let name = at.text(problems)?;
+    let Some(preset) = preset::find(name) else {
+        let names: Vec<&str> = preset::all().iter().map(|preset| preset.name).collect();
+        let remedy = match nearest(name, &names) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => "`tollgate provider list` shows them all; write `none` for nothing built in"
+                .to_owned(),
+        };
+        problems.push(at.error("there is no preset of this name", &remedy));
+        return None;
+    };
+    let also = own.get("auth").and_then(|auth| auth.get("also"));
+    Some(preset.with_second_key(|key| also.is_some_and(|also| also.get(key).is_some())))
+}
+
+/// H1: a known domain brings its way of attaching the key and its dialect, never limits.
+fn known_by_domain(own: &Node) -> Node {
+    let mut base = nothing(own);
+    let written = |node: &Node| node.text().and_then(|text| Host::parse(text).ok());
+    let list = own.get("domains").map(|node| match &node.value {
+        Value::List(items) => items.iter().filter_map(written).collect::<Vec<_>>(),
+        Value::Nothing | Value::Text(_) | Value::Map(_) => written(node).into_iter().collect(),
+    });
+    let hosts: Vec<Host> = own
+        .get("domain")
+        .and_then(written)
+        .into_iter()
+        .chain(list.unwrap_or_default())
+        .collect();
+    let Some(preset) = hosts.iter().find_map(preset::for_host) else {
+        return base;
+    };
+    let mut tree = preset.tree().clone();
+    let kept = ["auth", "dialect"].iter().filter_map(|name| {
+        let node = tree.remove(name)?;
+        Some(Entry {
+            name: (*name).to_owned(),
+            place: node.place.clone(),
+            node,
+        })
+    });
+    base.value = Value::Map(kept.collect());
+    base
+}
+
+fn lay_tier(
+    base: &mut Node,
+    tier: &At<'_>,
+    preset: Option<&'static Preset>,
+    problems: &mut Problems,
+) {
+    let Some(name) = tier.text(problems) else {
+        return;
+    };
+    let Some(preset) = preset else {
+        problems.push(tier.error(
+            "a tier needs a preset",
+            "add `preset: NAME`, or remove this line",
+        ));
+        return;
+    };
+    let Some(mut layer) = base.get("tiers").and_then(|tiers| tiers.get(name)).cloned() else {
+        let names: Vec<&str> = preset.tiers().collect();
+        let remedy = match (nearest(name, &names), names.is_empty()) {
+            (Some(name), _) => format!("did you mean `{name}`?"),
+            (None, true) => "this preset has none; remove the line".to_owned(),
+            (None, false) => format!("its tiers are {}", names.join(", ")),
+        };
+        problems.push(tier.error("the preset has no tier of this name", &remedy));
+        return;
+    };
+    layer.remove("note");
+    spell_out(&mut layer);
+    lay_over(base, layer);
+}

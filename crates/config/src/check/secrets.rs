@@ -1,0 +1,121 @@
+//! Keys and headers: looked up, taken out of sight, never repeated.
+//!
+//! Promises: a key that cannot be found is an error that names where it was looked for, and nothing
+//! of its value; a key file that others can read is a warning (H3).
+//!
+//! Never: lets a control character into a header.
+
+use crate::field::{At, Fields};
+use crate::problem::{Level, Problems};
+use crate::secret::{Lookup, SECRET_MAX, Secret, World, filled, lookup};
+
+/// Headers that the gateway sets itself, or that would change where a message ends.
+const OURS: [&str; 9] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "te",
+    "trailer",
+    "keep-alive",
+    "proxy-connection",
+];
+
+/// `api_key` or `api_keys`.
+pub(super) fn keys(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Secret> {
+    let (one, many) = (fields.get("api_key"), fields.get("api_keys"));
+    if let (Some(at), Some(_)) = (&one, &many) {
+        problems.push(at.error(
+            "`api_key` and `api_keys` are two ways to say one thing",
+            "keep one of them",
+        ));
+    }
+    let mut keys: Vec<Secret> = one
+        .iter()
+        .filter_map(|at| secret(at, world, problems))
+        .collect();
+    if let Some(at) = many {
+        let items = at.list().unwrap_or_else(|| vec![at.clone()]);
+        keys.extend(
+            items
+                .iter()
+                .filter_map(|item| secret(item, world, problems)),
+        );
+    }
+    keys
+}
+
+/// Headers to send where the caller sends none. Their values may be keys, so they are treated so.
+pub(super) fn headers(
+    fields: &Fields<'_>,
+    world: &World<'_>,
+    problems: &mut Problems,
+) -> Vec<(String, Secret)> {
+    let Some(at) = fields.get("headers") else {
+        return Vec::new();
+    };
+    let mut headers = Vec::new();
+    for (name, place, value) in at.entries(problems) {
+        let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let lower = name.to_ascii_lowercase();
+        if name.is_empty() || !name.bytes().all(known) || OURS.contains(&lower.as_str()) {
+            let mut problem = at.error("a header has a name that cannot be set here", "use letters, digits and `-`; the gateway sets Host, Content-Length and Connection itself");
+            problem.place = place;
+            problems.push(problem);
+            continue;
+        }
+        if let Some(value) = secret(&value, world, problems) {
+            headers.push((lower, value));
+        }
+    }
+    headers
+}
+
+/// A secret: a literal, `${ENV}`, or `file:/path`.
+pub(super) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
+    let text = match lookup(at.text(problems)?) {
+        Lookup::Text(text) => filled(text, world)
+            .map_err(|name| {
+                let what = format!("the environment variable `{name}` is not set");
+                problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
+            })
+            .ok()?,
+        Lookup::File(path) => from_file(at, path, world, problems)?,
+    };
+    if text.is_empty() {
+        problems.push(at.error("is empty", "write a literal, `${VARIABLE}` or `file:/path`"));
+        return None;
+    }
+    let plain = text.len() <= SECRET_MAX && !text.chars().any(char::is_control);
+    if !plain {
+        problems.push(at.error(
+            "is longer than 16 KiB or has a control character",
+            "a key is one line of text",
+        ));
+        return None;
+    }
+    Some(Secret::new(text))
+}
+
+fn from_file(
+    at: &At<'_>,
+    path: &str,
+    world: &World<'_>,
+    problems: &mut Problems,
+) -> Option<String> {
+    match (world.key_file)(path) {
+        Ok(file) => {
+            if file.open_to_others {
+                let remedy = "run `chmod 600` on it";
+                problems.push(at.problem(Level::Warning, "others can read this key file", remedy));
+            }
+            Some(file.text.trim_end_matches(['\r', '\n']).to_owned())
+        }
+        Err(why) => {
+            let what = format!("the key file cannot be read ({why})");
+            problems.push(at.error(&what, "check the path and who may read it"));
+            None
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Presets: provider files that are built in, one for each provider whose limits we know.
+//!
+//! Promises: a preset is a provider file like the user's own, with a few fields more (`title`,
+//! `tiers`, `batching`, `source`, …), so that whatever it can say a user can say too. A known host
+//! finds its preset with no file at all.
+//!
+//! Never: holds a key.
+
+mod table;
+mod show;
+pub use show::{describe, list, show, table_of_presets};
+
+use std::sync::LazyLock;
+
+use tollgate_core::domain::{Domain, DomainTable, Host};
+
+use crate::check::{Checked, Draft};
+use crate::problem::{Place, Problems};
+use crate::raw::{self, Node, Value};
+use crate::secret::World;
+
+/// Fields that only presets have: what is shown to people, and how presets are chosen.
+pub const OWN_FIELDS: &[&str] = &[
+    "title",
+    "tiers",
+    "batching",
+    "caching",
+    "penalty",
+    "notes",
+    "source",
+    "variant_of",
+    "becomes",
+];
+
+/// A built-in provider file.
+#[derive(Debug)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    text: &'static str,
+    tree: Node,
+}
+
+static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
+    let parse = |&(name, text): &(&'static str, &'static str)| Preset {
+        name,
+        text,
+        // A preset that cannot be read is an empty one; the tests read every one of them.
+        tree: raw::read(&format!("preset {name}"), text).unwrap_or_else(|_| Node {
+            place: Place::whole(name),
+            value: Value::Nothing,
+        }),
+    };
+    table::FILES.iter().map(parse).collect()
+});
+
+static BY_DOMAIN: LazyLock<DomainTable<usize>> = LazyLock::new(|| {
+    let mut table = DomainTable::default();
+    for (index, preset) in ALL.iter().enumerate() {
+        // A variant is chosen by name; the domain belongs to what it is a variant of.
+        if preset.tree.get("variant_of").is_some() {
+            continue;
+        }
+        for domain in preset.domains() {
+            // Two owners of one domain are found by the tests; here the first one keeps it.
+            table.insert(&domain, index).ok();
+        }
+    }
+    table
+});
+
+/// Every preset, by name.
+#[must_use]
+pub fn all() -> &'static [Preset] {
+    &ALL
+}
+
+/// The preset of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Preset> {
+    ALL.iter().find(|preset| preset.name == name)
+}
+
+/// The preset that knows a host.
+#[must_use]
+pub fn for_host(host: &Host) -> Option<&'static Preset> {
+    BY_DOMAIN.find(host).and_then(|&index| ALL.get(index))
+}
+
+/// Takes out what only presets have, so that a provider file remains.
+pub(crate) fn drop_own_fields(tree: &mut Node) {
+    for name in OWN_FIELDS {
+        tree.remove(name);
+    }
+}
+
+impl Preset {
+    /// The file as it is built in, for `provider show` and for copying.
+    #[must_use]
+    pub fn text(&self) -> &'static str {
+        self.text
+    }
+
+    /// The file as a tree.
+    #[must_use]
+    pub fn tree(&self) -> &Node {
+        &self.tree
+    }
+
+    /// The names of its plans.
+    pub fn tiers(&self) -> impl Iterator<Item = &str> {
+        let entries = self.tree.get("tiers").and_then(Node::entries);
+        entries
+            .unwrap_or_default()
+            .iter()
+            .map(|entry| entry.name.as_str())
+    }
+
+    /// The hosts that belong to it.
+    #[must_use]
+    pub fn domains(&self) -> Vec<Domain> {
+        let nodes = ["domain", "domains"]
+            .into_iter()
+            .filter_map(|name| self.tree.get(name));
+        let items = nodes.flat_map(|node| match &node.value {
+            Value::List(items) => items.iter().collect(),
+            Value::Nothing | Value::Text(_) | Value::Map(_) => vec![node],
+        });
+        items
+            .filter_map(|node| Domain::parse(node.text()?).ok())
+            .collect()
+    }
+
+    /// The provider that this preset makes by itself, as `presets: auto` does.
+    #[must_use]
+    pub fn provider(&self, tier: Option<&str>, world: &World<'_>) -> Checked {
+        let tier = tier
+            .map(|tier| format!("tier: {tier:?}\n"))
+            .unwrap_or_default();
+        let text = format!("preset: {}\n{tier}", self.name);
+        match Draft::read(&format!("{}.yaml", self.name), &text) {
+            Ok(draft) => draft.check(world),
+            Err(problems) => Checked {
+                provider: None,
+                problems,
+            },
+        }
+    }
+
+    /// The variant that a second key chooses, or this one.
+    pub(crate) fn with_second_key(&'static self, is_set: impl Fn(&str) -> bool) -> &'static Preset {
+        let becomes = self
+            .tree
+            .get("becomes")
+            .and_then(Node::entries)
+            .unwrap_or_default();
+        let chosen = becomes.iter().find(|entry| is_set(&entry.name));
+        chosen
+            .and_then(|entry| find(entry.node.text()?))
+            .unwrap_or(self)
+    }
+
+    pub(crate) fn says(&self, name: &str) -> Option<&str> {
+        self.tree.get(name)?.text()
+    }
+}
+
+/// Problems of the presets themselves; empty in every build that passed its tests.
+#[must_use]
+pub fn problems() -> Problems {
+    let mut problems = Problems::default();
+    for preset in all() {
+        if let Err(problem) = raw::read(&format!("preset {}", preset.name), preset.text) {
+            problems.push(problem);
+        }
+        for tier in std::iter::once(None).chain(preset.tiers().map(Some)) {
+            problems.extend(preset.provider(tier, &World::empty()).problems);
+        }
+    }
+    problems
+}

@@ -1,0 +1,245 @@
+//! A provider as it is obeyed.
+//!
+//! Promises: everything here is checked. Limits are rules of `core`, names have one spelling,
+//! secrets are out of sight.
+//!
+//! Never: knows how it was written.
+
+use std::net::SocketAddr;
+
+use jiff::tz::TimeZone;
+use tollgate_core::domain::{Domain, Host};
+use tollgate_core::entity::{Entities, Entity};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::Span;
+
+use crate::amount::Lifetime;
+use crate::field::words;
+use crate::secret::Secret;
+use crate::settings::{
+    Alerts, Cache, Confined, Cooldown, Dedup, Degrade, Health, Merge, OnStoreLoss, Queue, Retry,
+    Timeouts,
+};
+
+/// A provider as it is obeyed.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// Its name in addresses, messages and metrics.
+    pub name: String,
+    /// The preset it started from.
+    pub preset: Option<&'static str>,
+    /// The dialect in which it speaks of limits; `generic` if nothing is known.
+    pub dialect: String,
+    /// The hosts that belong to it.
+    pub domains: Vec<Domain>,
+    /// An address of the gateway that is this provider only.
+    pub listen: Option<SocketAddr>,
+    /// Where calls go, if not to the host they name.
+    pub upstream: Option<Upstream>,
+    /// Off: no limiting for this provider.
+    pub enabled: bool,
+    /// Its limits are read from its answers, because nobody publishes them.
+    pub learn: bool,
+    /// Its keys; several are a pool.
+    pub keys: Vec<Secret>,
+    /// Headers that are sent if the caller sends none of that name.
+    pub headers: Vec<(String, Secret)>,
+    /// How a key is attached.
+    pub auth: Auth,
+    /// Every limit, in the order of the file.
+    pub limits: Vec<Limit>,
+    /// What calls cost in units other than calls.
+    pub costs: Vec<Cost>,
+    /// Calls at a time.
+    pub concurrency: Option<Concurrency>,
+    /// Connections to the upstream.
+    pub connections: u64,
+    /// How long a call given up may still arrive, at least.
+    pub late_arrival: Span,
+    /// Answers that the provider does not count.
+    pub free_status: Vec<u16>,
+    /// How the entity of a call is found.
+    pub entities: Entities,
+    /// Lifetimes of entities.
+    pub entity_ttl: Vec<(Entity, Lifetime)>,
+    /// Sharing by entity.
+    pub entity_dedup: Vec<(Entity, Dedup)>,
+    /// Keeping answers.
+    pub cache: Cache,
+    /// Sharing calls in flight.
+    pub dedup: Dedup,
+    /// Joining calls that wait.
+    pub merge: Merge,
+    /// Waiting for a permit.
+    pub queue: Queue,
+    /// When background work may run.
+    pub off_peak: Option<OffPeak>,
+    /// Trying again.
+    pub retry: Retry,
+    /// Resting after a refusal.
+    pub cooldown: Cooldown,
+    /// Serving from cache only when little is left.
+    pub degrade: Option<Degrade>,
+    /// When to raise an alert.
+    pub alerts: Alerts,
+    /// How long each stage of a call may take.
+    pub timeouts: Timeouts,
+    /// Links in answers come back through the gateway.
+    pub rewrite_links: bool,
+    /// Guards on callers, when the upstream is the user's own service.
+    pub guards: Vec<String>,
+    /// What happens while the ledger cannot be reached.
+    pub on_store_loss: OnStoreLoss,
+    /// The health machine.
+    pub health: Health,
+}
+
+words! {
+    /// For whom a limit is counted apart.
+    Per {
+        /// Everybody together.
+        Provider = "provider",
+        /// Each key.
+        ApiKey = "api_key",
+        /// Each entity.
+        Entity = "entity",
+        /// Each caller.
+        Caller = "caller",
+        /// Each address of a caller.
+        Ip = "ip",
+        /// Each host that is called.
+        Host = "host",
+    }
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// Its name in every error.
+    pub name: String,
+    /// How it counts.
+    pub rule: Rule,
+    /// For whom it is counted apart.
+    pub per: Per,
+    /// The part that only urgent calls may use.
+    pub reserve: u64,
+    /// What it counts, in the provider's word: `calls`, `input_tokens`, `points`.
+    pub unit: String,
+}
+
+/// What a call costs in one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// The unit: `tokens`.
+    pub unit: String,
+    /// Fields of the request that tell the cost beforehand; the first that is there counts.
+    pub before: Vec<String>,
+    /// What is held if none is.
+    pub otherwise: u64,
+    /// The field of the answer that tells the true cost.
+    pub after: Option<String>,
+}
+
+/// Calls at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Concurrency {
+    /// For all calls together.
+    pub rule: Rule,
+    /// How many of them may be background work.
+    pub low: u64,
+}
+
+/// Where calls go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Over TLS.
+    pub tls: bool,
+    /// To this host.
+    pub host: Host,
+    /// At this port.
+    pub port: u16,
+    /// Below this path; empty or without a slash at the end.
+    pub base: String,
+}
+
+/// When background work may run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OffPeak {
+    /// From this minute of the day.
+    pub from_minute: u16,
+    /// To this one; before `from_minute` if it runs over midnight.
+    pub to_minute: u16,
+    /// Of this zone.
+    pub zone: TimeZone,
+    /// Whom it confines: this urgency and below.
+    pub applies_to: Confined,
+}
+
+/// How a key is attached to a call.
+#[derive(Clone, Debug)]
+pub struct Auth {
+    /// The way.
+    pub style: Style,
+    /// Ours replaces the client's; otherwise the client's own wins.
+    pub replace: bool,
+    /// Further keys, sent the same way under their own names.
+    pub also: Vec<(String, Secret)>,
+}
+
+/// A way to attach a key.
+#[derive(Clone, Debug, Default)]
+pub enum Style {
+    /// Not at all: it is not known how, or the client signs its calls.
+    #[default]
+    Nothing,
+    /// As a parameter of the query.
+    Query {
+        /// Its name.
+        name: String,
+    },
+    /// As a header.
+    Header {
+        /// Its name.
+        name: String,
+        /// What stands before the key, such as `Bot `.
+        prefix: String,
+    },
+    /// As `Authorization: Bearer`.
+    Bearer,
+    /// As `Authorization: Basic`; the key is `user:password`.
+    Basic,
+    /// By a token of OAuth 2.
+    OAuth2(OAuth2),
+    /// By a token of the provider's own login.
+    Login(Login),
+}
+
+/// OAuth 2: a token for an id and a secret.
+#[derive(Clone, Debug)]
+pub struct OAuth2 {
+    /// Where tokens are given.
+    pub token_url: Upstream,
+    /// Who asks.
+    pub client_id: Secret,
+    /// The password of that.
+    pub client_secret: Secret,
+    /// For what.
+    pub scope: Option<String>,
+    /// The token that gives new tokens.
+    pub refresh_token: Option<Secret>,
+}
+
+/// A login of the provider's own: a body is posted, a token comes back.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// Where.
+    pub url: Upstream,
+    /// The JSON that is posted; `{api_key}` stands for the key in use.
+    pub body: Secret,
+    /// The field of the answer that holds the token.
+    pub token: String,
+    /// How long a token lives.
+    pub lifetime: Span,
+    /// How long before its end a new one is fetched.
+    pub refresh_before: Span,
+}

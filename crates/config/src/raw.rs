@@ -1,0 +1,126 @@
+//! A file as it is written: a tree in which every value knows its place.
+//!
+//! Promises: values keep the text they were written with (an `api_key: 0012` stays `0012`), keys
+//! keep their order, and trees can be laid over each other before anything is checked, so a preset,
+//! a tier, a file and a command-line setting are one question with one answer.
+//!
+//! Never: knows a field's name or meaning. Never shows a value: `Debug` prints only the shape.
+
+mod yaml;
+pub use yaml::{FILE_MAX, read};
+
+use std::fmt;
+
+use crate::problem::Place;
+
+/// A value and where it stands.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Where it stands.
+    pub place: Place,
+    /// What stands there.
+    pub value: Value,
+}
+
+/// What stands in a file.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing, `~` or `null`.
+    Nothing,
+    /// A text, number or switch, as it was written.
+    Text(String),
+    /// `[a, b]` or lines with `-`.
+    List(Vec<Node>),
+    /// Names and values, in order.
+    Map(Vec<Entry>),
+}
+
+/// One line of a map.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: String,
+    /// Where the name stands.
+    pub place: Place,
+    /// What it is set to.
+    pub node: Node,
+}
+
+impl Node {
+    /// The value of a name, if this is a map that has it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Node> {
+        let entries = self.entries()?;
+        let entry = entries.iter().find(|entry| entry.name == name)?;
+        Some(&entry.node)
+    }
+
+    /// The text, if it is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            Value::Nothing | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    /// The lines, if it is a map. A file with nothing in it is an empty map.
+    #[must_use]
+    pub fn entries(&self) -> Option<&[Entry]> {
+        match &self.value {
+            Value::Map(entries) => Some(entries),
+            Value::Nothing => Some(&[]),
+            Value::Text(_) | Value::List(_) => None,
+        }
+    }
+
+    /// Takes a name out of a map.
+    pub fn remove(&mut self, name: &str) -> Option<Node> {
+        let Value::Map(entries) = &mut self.value else {
+            return None;
+        };
+        let at = entries.iter().position(|entry| entry.name == name)?;
+        Some(entries.remove(at).node)
+    }
+
+    /// Lays another tree over this one: maps are joined name by name, everything else is replaced.
+    /// Nothing laid over something removes it.
+    pub fn lay_over(&mut self, over: Node) {
+        let (Value::Map(below), Value::Map(above)) = (&mut self.value, &over.value) else {
+            *self = over;
+            return;
+        };
+        for entry in above {
+            match below.iter_mut().find(|old| old.name == entry.name) {
+                Some(old) => {
+                    old.place = entry.place.clone();
+                    old.node.lay_over(entry.node.clone());
+                }
+                None => below.push(entry.clone()),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {}", self.value, self.place)
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Nothing => f.write_str("nothing"),
+            Value::Text(_) => f.write_str("text"),
+            Value::List(items) => f.debug_list().entries(items).finish(),
+            Value::Map(entries) => f.debug_list().entries(entries).finish(),
+        }
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?}", self.name, self.node)
+    }
+}

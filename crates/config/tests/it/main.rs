@@ -1,0 +1,45 @@
+//! Provider files from outside: what a user writes and what comes of it.
+
+mod docs;
+mod grammar;
+mod h1;
+mod m5;
+mod presets;
+mod problems;
+mod secrets;
+
+use tollgate_config::{Checked, Draft, Level, Provider, World};
+
+/// Checks a text as `test.yaml`.
+fn check(text: &str) -> Checked {
+    check_in(text, &World::empty())
+}
+
+fn check_in(text: &str, world: &World<'_>) -> Checked {
+    match Draft::read("test.yaml", text) {
+        Ok(draft) => draft.check(world),
+        Err(problems) => Checked {
+            provider: None,
+            problems,
+        },
+    }
+}
+
+/// The provider of a text that has no errors.
+fn provider(text: &str) -> Provider {
+    let checked = check(text);
+    let problems = checked.problems.to_string();
+    checked
+        .provider
+        .unwrap_or_else(|| panic!("{text}\n{problems}"))
+}
+
+/// Every error of a text, one per line.
+fn errors(text: &str) -> Vec<String> {
+    let checked = check(text);
+    let errors = checked.problems.iter();
+    errors
+        .filter(|problem| problem.level == Level::Error)
+        .map(ToString::to_string)
+        .collect()
+}

@@ -1,0 +1,258 @@
+//! Alerts (S10): what is worth waking somebody for, and when it is over.
+//!
+//! Promises: [`AlertSettings::judge`] is a pure picture of now, in the document's words;
+//! [`AlertBoard`] turns pictures into notices, each told once when it begins and once when it is
+//! over. A value that trembles around its threshold does not ring twice: an alert is over only
+//! after it has been quiet for a minute.
+//!
+//! Never: sends anything.
+
+mod board;
+pub use board::{AlertBoard, BOARD_MAX, Notice, QUIET_FOR, Stage};
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use crate::problem::{Problem, Problems};
+use crate::ratio::Ppm;
+use crate::time::{Micros, Span};
+
+/// Fewer look-ups than this say nothing about a hit rate.
+pub const LOOKUPS_MIN: u64 = 20;
+
+/// How far back refusals are counted.
+pub const MINUTE: Span = Span::from_secs(60);
+
+/// When to ring. `None` = never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlertSettings {
+    /// Critical below this many left; off unless configured, since quotas differ.
+    pub critical: Option<u64>,
+    /// Warning below this many left; off unless configured.
+    pub warning: Option<u64>,
+    /// Warning above this many 429s in a minute: 10.
+    pub rate_429_per_minute: Option<u64>,
+    /// Warning below this hit rate of the cache: 50 %.
+    pub cache_hit_rate: Option<Ppm>,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Somebody should look.
+    Warning,
+    /// Somebody must look now.
+    Critical,
+}
+
+/// What it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Little is left of a limit.
+    Remaining,
+    /// Many refusals.
+    Rate429,
+    /// The cache does not help.
+    CacheHitRate,
+}
+
+/// What is known of one entity, or of a provider without entities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The smaller of ours and the provider's; `None` = no limit.
+    pub remaining: Option<u64>,
+    /// 429s in the last minute.
+    pub refused_last_minute: u64,
+    /// Look-ups that found something.
+    pub cache_hits: u64,
+    /// Look-ups that did not.
+    pub cache_misses: u64,
+}
+
+/// One alert. Its `Display` is the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alert {
+    /// How bad.
+    pub level: Level,
+    /// About what.
+    pub kind: Kind,
+    /// The entity, `provider/entity`, or the provider.
+    pub name: String,
+    /// What was measured; a hit rate in parts per million.
+    pub value: u64,
+    /// What it should not have passed, in the same unit.
+    pub threshold: u64,
+}
+
+/// 429s of the last minute, in a bucket per second: exact to a second, always the same size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recent {
+    seconds: [u32; SECONDS],
+    last: u64,
+}
+
+const SECONDS: usize = 60;
+
+impl Default for AlertSettings {
+    fn default() -> AlertSettings {
+        AlertSettings {
+            critical: None,
+            warning: None,
+            rate_429_per_minute: Some(10),
+            cache_hit_rate: Some(Ppm::percent(50)),
+        }
+    }
+}
+
+impl AlertSettings {
+    /// The document's thresholds, all of them on.
+    #[must_use]
+    pub fn documented() -> AlertSettings {
+        AlertSettings {
+            critical: Some(200),
+            warning: Some(500),
+            ..AlertSettings::default()
+        }
+    }
+
+    /// What is wrong now. Below `critical` only the critical alert speaks.
+    #[must_use]
+    pub fn judge(&self, name: &str, facts: &Facts) -> Vec<Alert> {
+        let alert = |level, kind, value, threshold| Alert {
+            level,
+            kind,
+            name: name.to_owned(),
+            value,
+            threshold,
+        };
+        let low = |level, threshold: Option<u64>| {
+            let (left, threshold) = facts.remaining.zip(threshold)?;
+            (left < threshold).then(|| alert(level, Kind::Remaining, left, threshold))
+        };
+        let refused = self.rate_429_per_minute.and_then(|threshold| {
+            let value = facts.refused_last_minute;
+            (value > threshold).then(|| alert(Level::Warning, Kind::Rate429, value, threshold))
+        });
+        let lookups = facts.cache_hits.saturating_add(facts.cache_misses);
+        let cache = self.cache_hit_rate.and_then(|threshold| {
+            let is_low =
+                lookups >= LOOKUPS_MIN && !threshold.is_reached_by(facts.cache_hits, lookups);
+            let rate = Ppm::of(facts.cache_hits, lookups);
+            is_low.then(|| {
+                let (rate, threshold) = (u64::from(rate.0), u64::from(threshold.0));
+                alert(Level::Warning, Kind::CacheHitRate, rate, threshold)
+            })
+        });
+        low(Level::Critical, self.critical)
+            .or_else(|| low(Level::Warning, self.warning))
+            .into_iter()
+            .chain(refused)
+            .chain(cache)
+            .collect()
+    }
+
+    /// Every problem of the `alerts` block.
+    #[must_use]
+    pub fn check(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        let in_order = self
+            .critical
+            .zip(self.warning)
+            .is_none_or(|(critical, warning)| critical <= warning);
+        problems.unless(
+            in_order,
+            "alerts.critical",
+            "must not be above `warning`; write `200`",
+        );
+        problems.unless(
+            self.cache_hit_rate.is_none_or(|rate| rate <= Ppm::ONE),
+            "alerts.cache_hit_rate",
+            "must be between 0 and 1; write `0.5`",
+        );
+        problems.found()
+    }
+}
+
+impl fmt::Display for Alert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Warning => "Warning",
+            Level::Critical => "Critical",
+        };
+        let Alert { name, value, .. } = self;
+        match self.kind {
+            Kind::Remaining => write!(f, "{level}: {name} has {value} requests remaining"),
+            Kind::Rate429 => write!(
+                f,
+                "{level}: {name} had {value} 429 errors in the last minute"
+            ),
+            Kind::CacheHitRate => {
+                write!(f, "{level}: {name} cache hit rate is {}%", value / 10_000)
+            }
+        }
+    }
+}
+
+impl Level {
+    /// As in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Level::Warning => "warning",
+            Level::Critical => "critical",
+        }
+    }
+}
+
+impl Kind {
+    /// As in JSON: the kind, and the name of the field that holds the value.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Remaining => "remaining",
+            Kind::Rate429 => "rate_429",
+            Kind::CacheHitRate => "cache_hit_rate",
+        }
+    }
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent {
+            seconds: [0; SECONDS],
+            last: 0,
+        }
+    }
+}
+
+impl Recent {
+    /// One more 429.
+    pub fn note(&mut self, now: Micros) {
+        self.roll(now);
+        let slot = Recent::slot(self.last);
+        self.seconds[slot] = self.seconds[slot].saturating_add(1);
+    }
+
+    /// How many in the last minute.
+    #[must_use]
+    pub fn count(&self, now: Micros) -> u64 {
+        let mut then = self.clone();
+        then.roll(now);
+        then.seconds.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    fn slot(second: u64) -> usize {
+        usize::try_from(second % SECONDS as u64).unwrap_or(0)
+    }
+
+    /// Empties the seconds that have passed; at most all of them.
+    fn roll(&mut self, now: Micros) {
+        let second = now.0 / Span::from_secs(1).0;
+        let passed = second.saturating_sub(self.last).min(SECONDS as u64);
+        for ago in 0..passed {
+            self.seconds[Recent::slot(second - ago)] = 0;
+        }
+        self.last = self.last.max(second);
+    }
+}

@@ -1,0 +1,153 @@
+//! A cool-down: after a 429 the scope it is about rests for everybody (S5).
+//!
+//! Promises: as long as the provider said (`Retry-After`, else its reset), otherwise 1 s × 2ⁿ up to
+//! 300 s with 0–30 % on top. Refusals that were on their way together are one refusal: they do
+//! not make the next rest longer. Other scopes go on.
+//!
+//! Never: touches the scope of the health machine; a cool-down ends with everybody going, not
+//! with a probe.
+
+#[cfg(test)]
+mod tests;
+
+use crate::ask::{Reopen, ScopeId, Settle};
+use crate::backoff::{
+    Backoff, BackoffNames, Dice, Jitter, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX, heeded,
+};
+use crate::problem::{Problem, Problems};
+use crate::ratio::Ppm;
+use crate::time::{Micros, Span};
+
+/// Which rests are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JitterOn {
+    /// Only those we compute: what the provider says is taken at its word.
+    #[default]
+    Backoff,
+    /// All of them, `Retry-After` and reset included.
+    All,
+}
+
+/// How long a scope rests after a 429.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CooldownSettings {
+    /// The rest when the provider names none.
+    pub backoff: Backoff,
+    /// Which rests are spread.
+    pub on: JitterOn,
+    /// What a `Retry-After` of 0 or of the past is taken for.
+    pub retry_after_floor: Span,
+}
+
+/// What the provider said about when to return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// `Retry-After`, in any of its forms.
+    pub retry_after: Option<Span>,
+    /// How long until its count starts anew.
+    pub reset_after: Option<Span>,
+}
+
+/// The cool-downs of one scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cooldown {
+    /// Refusals in a row, as far as they count.
+    refusals: u32,
+    /// When the last rest began: calls granted before are old news.
+    began: Micros,
+    /// When it ends.
+    until: Option<Micros>,
+}
+
+impl Default for CooldownSettings {
+    fn default() -> CooldownSettings {
+        CooldownSettings {
+            backoff: Backoff {
+                base: Span::from_secs(1),
+                factor: Ppm(2_000_000),
+                max: Span::from_secs(300),
+                jitter: Jitter::Additive(Ppm::percent(30)),
+            },
+            on: JitterOn::Backoff,
+            retry_after_floor: RETRY_AFTER_FLOOR,
+        }
+    }
+}
+
+impl CooldownSettings {
+    /// The rest that the provider named, if it named one.
+    #[must_use]
+    pub fn named(&self, told: Told, dice: Dice) -> Option<Span> {
+        // A reset that has passed, and still a refusal: the provider's clock is no help.
+        let reset = told
+            .reset_after
+            .filter(|reset| (Span(1)..=RETRY_AFTER_MAX).contains(reset));
+        let rest = heeded(told.retry_after, self.retry_after_floor).or(reset)?;
+        Some(match self.on {
+            JitterOn::Backoff => rest,
+            JitterOn::All => self.backoff.jitter.spread(rest, dice),
+        })
+    }
+
+    /// Every problem of the `cooldown` block.
+    #[must_use]
+    pub fn check(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        self.backoff.check(&BackoffNames::COOLDOWN, &mut problems);
+        problems.found()
+    }
+}
+
+impl Cooldown {
+    /// A call of this scope, granted at `granted`, was refused. Returns the rest that begins now,
+    /// or `None` if the scope rests longer already.
+    pub fn refused(
+        &mut self,
+        settings: &CooldownSettings,
+        granted: Micros,
+        told: Told,
+        dice: Dice,
+        now: Micros,
+    ) -> Option<Span> {
+        let named = settings.named(told, dice);
+        let rest = if granted >= self.began {
+            let n = self.refusals;
+            self.refusals = n.saturating_add(1);
+            self.began = now;
+            named.unwrap_or_else(|| settings.backoff.wait(n, dice))
+        } else {
+            named?
+        };
+        let until = Some(now + rest);
+        if until <= self.until {
+            return None;
+        }
+        self.until = until;
+        Some(rest)
+    }
+
+    /// A call of this scope, granted at `granted`, went well: the next rest is a first one again.
+    pub fn went_well(&mut self, granted: Micros) {
+        if granted >= self.began {
+            self.refusals = 0;
+        }
+    }
+
+    /// How long the scope still rests.
+    #[must_use]
+    pub fn left(&self, now: Micros) -> Option<Span> {
+        let left = self.until?.since(now);
+        (left > Span::ZERO).then_some(left)
+    }
+}
+
+/// What the ledger is told: everybody waits, then everybody goes.
+#[must_use]
+pub fn settle(scope: ScopeId, rest: Span) -> Settle {
+    Settle::Close {
+        scope,
+        age: Span::ZERO,
+        rest: Some(rest),
+        then: Reopen::All,
+    }
+}

@@ -1,0 +1,159 @@
+//! S5: how long a scope rests after a 429, and who rests.
+
+use smallvec::smallvec;
+
+use super::{Cooldown, CooldownSettings, JitterOn, Told, settle};
+use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Verdict};
+use crate::backoff::Dice;
+use crate::table::Table;
+use crate::time::{Micros, Now, Span, Wall};
+use crate::turn::turn;
+
+const NOW: Micros = Micros(1_000_000_000);
+const NONE: Dice = Dice(0);
+const MOST: Dice = Dice(u64::MAX);
+
+fn told(retry_after: Option<u64>, reset_after: Option<u64>) -> Told {
+    Told {
+        retry_after: retry_after.map(Span::from_secs),
+        reset_after: reset_after.map(Span::from_secs),
+    }
+}
+
+fn rest(settings: &CooldownSettings, told: Told, dice: Dice) -> Span {
+    Cooldown::default()
+        .refused(settings, NOW, told, dice, NOW)
+        .unwrap()
+}
+
+/// S5: `Retry-After`, else the reset, else backoff.
+#[test]
+fn the_provider_s_word_comes_first() {
+    let settings = CooldownSettings::default();
+    let rest = |told| rest(&settings, told, NONE).0 / 1_000_000;
+    assert_eq!(rest(told(Some(7), Some(90))), 7);
+    assert_eq!(rest(told(None, Some(90))), 90);
+    assert_eq!(rest(told(None, None)), 1);
+    assert_eq!(rest(told(Some(0), Some(90))), 1, "the floor");
+    assert_eq!(rest(told(Some(32 * 86_400), Some(90))), 90, "absent");
+    assert_eq!(
+        rest(told(None, Some(0))),
+        1,
+        "a reset that has passed is no help"
+    );
+}
+
+/// S5: 1 s × 2ⁿ, n = 0 first, at most 300 s, with 0–30 % on top; a success begins anew.
+#[test]
+fn refusals_in_a_row_rest_longer() {
+    let settings = CooldownSettings::default();
+    let mut cooldown = Cooldown::default();
+    let mut now = NOW;
+    for secs in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+        let rest = cooldown.refused(&settings, now, Told::default(), NONE, now);
+        assert_eq!(rest, Some(Span::from_secs(secs)));
+        now += Span::from_secs(secs);
+        assert_eq!(cooldown.left(now), None);
+    }
+    let rest = cooldown.refused(&settings, now, Told::default(), MOST, now);
+    assert_eq!(rest, Some(Span::from_secs(390)));
+    now += Span::from_secs(390);
+    cooldown.went_well(now);
+    let rest = cooldown.refused(&settings, now, Told::default(), NONE, now);
+    assert_eq!(rest, Some(Span::from_secs(1)));
+}
+
+/// S5: by default only computed rests are spread; profile S spreads all three.
+#[test]
+fn jitter_is_on_backoff_or_on_all() {
+    let mut settings = CooldownSettings::default();
+    assert_eq!(
+        rest(&settings, told(Some(10), None), MOST),
+        Span::from_secs(10)
+    );
+    assert_eq!(
+        rest(&settings, told(None, Some(10)), MOST),
+        Span::from_secs(10)
+    );
+    assert_eq!(
+        rest(&settings, Told::default(), MOST),
+        Span::from_millis(1_300)
+    );
+    settings.on = JitterOn::All;
+    assert_eq!(
+        rest(&settings, told(Some(10), None), MOST),
+        Span::from_secs(13)
+    );
+    assert_eq!(
+        rest(&settings, told(None, Some(10)), MOST),
+        Span::from_secs(13)
+    );
+    assert_eq!(
+        rest(&settings, Told::default(), MOST),
+        Span::from_millis(1_300)
+    );
+}
+
+/// S5: refusals that were on their way together are one refusal; a longer word of theirs holds.
+#[test]
+fn refusals_on_their_way_together_are_one() {
+    let settings = CooldownSettings::default();
+    let mut cooldown = Cooldown::default();
+    let granted = NOW - Span::from_millis(50);
+    let mut refused = |told, at: Micros| cooldown.refused(&settings, granted, told, NONE, at);
+    assert_eq!(refused(Told::default(), NOW), Some(Span::from_secs(1)));
+    let later = NOW + Span::from_millis(20);
+    assert_eq!(refused(Told::default(), later), None);
+    assert_eq!(
+        refused(told(Some(1), None), NOW),
+        None,
+        "no longer than the present one"
+    );
+    assert_eq!(
+        refused(told(Some(30), None), later),
+        Some(Span::from_secs(30))
+    );
+    let next = later + Span::from_secs(30);
+    let rest = cooldown.refused(&settings, next, Told::default(), NONE, next);
+    assert_eq!(rest, Some(Span::from_secs(2)), "the second, not the fifth");
+}
+
+/// S5: every call of the entity waits until the rest is over, then all go; other entities go on.
+#[test]
+fn an_entity_rests_and_the_others_go_on() {
+    let fixtures = ScopeId::named(&["sports", "cooldown", "fixtures"]);
+    let odds = ScopeId::named(&["sports", "cooldown", "odds"]);
+    let ask = |seq, scope| Ask {
+        id: PermitId {
+            owner: OwnerId(1),
+            seq,
+        },
+        terms: smallvec![],
+        scopes: smallvec![scope],
+        priority: Priority::High,
+        evidence: Evidence::None {
+            use_within: Span::from_secs(1),
+        },
+    };
+    let mut ledger = Table::default();
+    let at = |secs| Now {
+        at: NOW + Span::from_secs(secs),
+        wall: Wall(0),
+    };
+    let asks = [ask(1, fixtures), ask(2, odds), ask(3, fixtures)];
+    let rest = settle(fixtures, Span::from_secs(9));
+    let verdicts = turn(&mut ledger, at(0), &[rest], &asks).verdicts;
+    let is_told = |verdict: &Verdict| matches!(verdict, Verdict::Wait { after, .. } if *after == Span::from_secs(9));
+    assert!(is_told(&verdicts[0]) && is_told(&verdicts[2]));
+    assert!(matches!(verdicts[1], Verdict::Go { .. }));
+    let verdicts = turn(&mut ledger, at(9), &[], &asks).verdicts;
+    assert!(verdicts.iter().all(|v| matches!(v, Verdict::Go { .. })));
+}
+
+#[test]
+fn senseless_cooldowns_are_named() {
+    let mut settings = CooldownSettings::default();
+    assert_eq!(settings.check(), []);
+    settings.backoff.max = Span::from_secs(32 * 86_400);
+    assert_eq!(settings.check()[0].setting, "cooldown.max");
+}

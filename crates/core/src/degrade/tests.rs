@@ -1,0 +1,295 @@
+//! S6: when a scope is served from the cache only, and that it never stays so for ever. S2: the two
+//! counts of an entity.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use super::{Change, Degrade, DegradeSettings, Ours, Theirs};
+use crate::ask::{
+    Ask, By, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, ScopeId, Settle, Term, Terms,
+    Verdict,
+};
+use crate::limit::{HoldUntil, Rule};
+use crate::scope::ScopeView;
+use crate::table::Table;
+use crate::time::{Micros, Now, Span, Wall};
+use crate::turn::turn;
+
+const NOW: Micros = Micros(1_000_000_000);
+const HOUR: Span = Span::from_secs(3_600);
+
+fn ours(remaining: u64) -> Ours {
+    let used = 3_000_u64.saturating_sub(remaining);
+    Ours {
+        remaining,
+        limit: 3_000,
+        full_after: Some(HOUR.scale_up(used, 3_000)),
+        period: HOUR,
+    }
+}
+
+fn theirs(remaining: u64, reset_secs: Option<u64>) -> Theirs {
+    Theirs {
+        remaining,
+        reset_after: reset_secs.map(Span::from_secs),
+    }
+}
+
+fn look(degrade: &mut Degrade, remaining: u64, now: Micros) -> Change {
+    degrade.look(&DegradeSettings::default(), ours(remaining), now)
+}
+
+/// S6: begins below 200, ends at 400 or more, nothing in between.
+#[test]
+fn it_begins_below_200_and_ends_at_400() {
+    let mut degrade = Degrade::default();
+    assert_eq!(look(&mut degrade, 200, NOW), Change::None);
+    assert!(matches!(
+        look(&mut degrade, 199, NOW),
+        Change::Degraded { .. }
+    ));
+    assert!(degrade.is_on(NOW));
+    assert_eq!(look(&mut degrade, 399, NOW), Change::None);
+    assert_eq!(look(&mut degrade, 400, NOW), Change::Recovered);
+    assert!(!degrade.is_on(NOW));
+    assert_eq!(look(&mut degrade, 399, NOW), Change::None);
+}
+
+/// S6: the smaller of ours and the provider's, while its reset lies ahead.
+#[test]
+fn the_smaller_of_both_counts_decides() {
+    let mut degrade = Degrade::default();
+    degrade.told(theirs(2_900, Some(600)), HOUR, NOW);
+    assert!(matches!(
+        look(&mut degrade, 150, NOW),
+        Change::Degraded { .. }
+    ));
+    let mut degrade = Degrade::default();
+    degrade.told(theirs(150, Some(600)), HOUR, NOW);
+    assert_eq!(degrade.remaining(ours(2_900), NOW), 150);
+    let rest = Span::from_secs(600);
+    assert_eq!(look(&mut degrade, 2_900, NOW), Change::Degraded { rest });
+    let mut degrade = Degrade::default();
+    degrade.told(theirs(150, Some(0)), HOUR, NOW);
+    assert_eq!(
+        look(&mut degrade, 2_900, NOW),
+        Change::None,
+        "its reset has passed"
+    );
+}
+
+/// S6: passing the provider's reset ends it, though nobody calls.
+#[test]
+fn the_provider_s_reset_ends_it() {
+    let mut degrade = Degrade::default();
+    degrade.told(theirs(10, Some(600)), HOUR, NOW);
+    look(&mut degrade, 250, NOW);
+    let reset = NOW + Span::from_secs(600);
+    assert_eq!(look(&mut degrade, 250, reset - Span(1)), Change::None);
+    assert_eq!(
+        look(&mut degrade, 250, reset),
+        Change::Recovered,
+        "250 is not below 200"
+    );
+}
+
+/// S6: a provider that names no reset, or one in the year 9999, is believed for one period.
+#[test]
+fn a_word_without_an_end_expires() {
+    for reset in [None, Some(u64::MAX / 1_000_000), Some(40 * 86_400)] {
+        let mut degrade = Degrade::default();
+        degrade.told(theirs(0, reset), HOUR, NOW);
+        assert!(matches!(
+            look(&mut degrade, 3_000, NOW),
+            Change::Degraded { .. }
+        ));
+        assert_eq!(degrade.next_tick(), Some(NOW + HOUR));
+        assert_eq!(look(&mut degrade, 3_000, NOW + HOUR), Change::Recovered);
+    }
+}
+
+/// S6: local refill past the threshold ends it, at the time that was named, with few looks.
+#[test]
+fn local_refill_ends_it() {
+    let mut degrade = Degrade::default();
+    let level = |now: Micros| 100 + now.since(NOW).0 / 1_200_000;
+    let mut looks = 0;
+    let mut now = NOW;
+    assert!(matches!(
+        look(&mut degrade, level(now), now),
+        Change::Degraded { .. }
+    ));
+    while degrade.is_on(now) || looks == 0 {
+        now = degrade.next_tick().unwrap();
+        if look(&mut degrade, level(now), now) == Change::Recovered {
+            break;
+        }
+        looks += 1;
+        assert!(looks < 5);
+    }
+    let waited = now.since(NOW).0 / 1_000_000;
+    assert!(
+        (360..=363).contains(&waited),
+        "300 tokens at 0.83/s: {waited}"
+    );
+}
+
+/// S6: never stuck, whatever was said: the rest in the ledger is finite, and the operator ends it.
+#[test]
+fn an_operator_ends_it() {
+    let mut degrade = Degrade::default();
+    degrade.told(theirs(0, Some(86_400)), HOUR, NOW);
+    let change = look(&mut degrade, 3_000, NOW);
+    let scope = ScopeId(3);
+    assert!(matches!(
+        change.settle(scope),
+        Some(Settle::Close { rest: Some(_), .. })
+    ));
+    assert_eq!(degrade.reset(), Change::Recovered);
+    assert_eq!(degrade.reset(), Change::None);
+    assert_eq!(
+        Change::Recovered.settle(scope),
+        Some(Settle::Open { scope })
+    );
+    assert_eq!(
+        look(&mut degrade, 3_000, NOW),
+        Change::None,
+        "its word is forgotten"
+    );
+}
+
+/// S15: a restart finds it, and the end that another process saw is followed.
+#[test]
+fn a_restart_finds_it() {
+    let mut degrade = Degrade::default();
+    let left = Some(Span::from_secs(100));
+    degrade.saw(ScopeView::Closed { left }, NOW);
+    assert!(degrade.is_on(NOW + Span::from_secs(99)));
+    assert!(
+        !degrade.is_on(NOW + Span::from_secs(100)),
+        "and cannot stick"
+    );
+    degrade.saw(ScopeView::Open, NOW);
+    assert!(!degrade.is_on(NOW));
+}
+
+/// `check` refuses `below` ≥ the smallest limit it applies to.
+#[test]
+fn senseless_thresholds_are_named() {
+    assert_eq!(DegradeSettings::default().check(3_000), []);
+    let problems = DegradeSettings::default().check(200);
+    assert_eq!(problems[0].setting, "degrade.below");
+    let wrong = DegradeSettings {
+        below: 200,
+        recover: 100,
+    };
+    assert_eq!(wrong.check(3_000)[0].setting, "degrade.recover");
+}
+
+/// The two limits of an entity in profile S: 3 per hour here, so that a test can use them up.
+fn both(entity: &str) -> Terms {
+    let term = |name, rule: Rule| Term {
+        cell: CellId::named(&["sports", entity, name]),
+        rule: Arc::new(rule.hold_until(HoldUntil::Send).drift_ppm(0)),
+        cost: 1,
+        leave: 0,
+    };
+    smallvec![
+        term("bucket", Rule::bucket(3, HOUR, 3).unwrap()),
+        term("window", Rule::sliding(3, HOUR).unwrap()),
+    ]
+}
+
+/// The ledger of one provider with such entities.
+#[derive(Default)]
+struct Entities(Table);
+
+impl Entities {
+    fn call(&mut self, entity: &str, seq: u64, secs: u64) -> Verdict {
+        let now = Now {
+            at: NOW + Span::from_secs(secs),
+            wall: Wall(0),
+        };
+        let (owner, terms) = (OwnerId(1), both(entity));
+        let ask = Ask {
+            id: PermitId { owner, seq },
+            terms: terms.clone(),
+            scopes: smallvec![],
+            priority: Priority::High,
+            evidence: Evidence::Report {
+                by: Span::from_secs(30),
+                late: Span::ZERO,
+            },
+        };
+        let verdict = turn(&mut self.0, now, &[], std::slice::from_ref(&ask))
+            .verdicts
+            .remove(0);
+        let outcome = Outcome::Arrived {
+            age: Span::ZERO,
+            refused: false,
+            readings: vec![],
+        };
+        let settle = Settle::Permit {
+            id: ask.id,
+            terms,
+            scopes: smallvec![],
+            outcome,
+        };
+        turn(&mut self.0, now, &[settle], &[]);
+        verdict
+    }
+
+    /// What is left in the bucket, and what was used in the window.
+    fn counts(&self, entity: &str, secs: u64) -> (u64, u64) {
+        let now = Now {
+            at: NOW + Span::from_secs(secs),
+            wall: Wall(0),
+        };
+        let terms = both(entity);
+        let view = |term: &Term| self.0.look(term.cell, &term.rule, now);
+        (view(&terms[0]).remaining, view(&terms[1]).used)
+    }
+}
+
+/// S2: the bucket refills in proportion to time, the window counts what was really made beside it;
+/// both must allow, and a refusal by one takes nothing from the other.
+#[test]
+fn both_counts_of_an_entity_must_allow() {
+    let mut ledger = Entities::default();
+    for seq in 1..=3 {
+        assert!(matches!(
+            ledger.call("fixtures", seq, 0),
+            Verdict::Go { .. }
+        ));
+    }
+    assert_eq!(ledger.counts("fixtures", 0), (0, 3));
+    assert_eq!(
+        ledger.counts("fixtures", 1_200),
+        (1, 3),
+        "a third of an hour, a third of it"
+    );
+    let verdict = ledger.call("fixtures", 4, 1_200);
+    let Verdict::Wait { after, by, .. } = verdict else {
+        panic!("{verdict:?}");
+    };
+    assert_eq!(
+        (after, by),
+        (Span::from_secs(2_400), By::Term(1)),
+        "the window refuses"
+    );
+    assert_eq!(
+        ledger.counts("fixtures", 1_200),
+        (1, 3),
+        "and nothing was taken"
+    );
+    assert!(
+        matches!(ledger.call("odds", 5, 1_200), Verdict::Go { .. }),
+        "its own counts"
+    );
+    assert!(matches!(
+        ledger.call("fixtures", 6, 3_600),
+        Verdict::Go { .. }
+    ));
+    assert_eq!(ledger.counts("fixtures", 3_600), (2, 1));
+}

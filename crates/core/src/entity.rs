@@ -1,0 +1,282 @@
+//! Which entity a call is about, and the path that is sent.
+//!
+//! Promises: what is matched is what is sent. The entity is a function of exactly the bytes that
+//! leave, and it is the same for every way in which a provider may read them (`%2e`, `//`, case,
+//! `;x`, `%2f`, trailing dots); where two readings disagree the call is refused with the reason.
+//! So no spelling dodges a limit.
+//!
+//! Never: guesses. Never changes the meaning of a path: only dot segments are resolved and needless
+//! percent-encoding is undone, as RFC 3986 allows.
+
+mod path;
+pub use path::{PATH_MAX, SEGMENTS_MAX};
+mod glob;
+pub use glob::{Glob, GlobError};
+mod field;
+pub use field::BODY_MAX;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod servers;
+
+use std::fmt;
+
+use crate::domain::Host;
+use path::{Reading, Segment};
+
+/// The longest name of an entity. Real ones have some twenty letters; what is longer is an id and
+/// shares the place of calls without an entity.
+pub const ENTITY_MAX: usize = 128;
+
+/// The name of an entity: lower case, never empty.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entity(String);
+
+impl Entity {
+    /// A name given by a caller or a file. Case does not matter.
+    pub fn named(name: &str) -> Result<Entity, Refusal> {
+        let name = name.trim();
+        let telling = name.bytes().all(|byte| byte.is_ascii_graphic());
+        if name.is_empty() || name.len() > ENTITY_MAX || !telling {
+            return Err(Refusal::Name);
+        }
+        Ok(Entity(name.to_ascii_lowercase()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Entity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where a provider's entities are read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum From {
+    /// The first segment of the path that is no version.
+    #[default]
+    Path,
+    /// The host of the call.
+    Host,
+    /// A parameter of the query.
+    Query(String),
+    /// A request header.
+    Header(String),
+    /// A field of the JSON body, level by level.
+    Body(Vec<String>),
+}
+
+/// What becomes of a call whose entity can be read in two ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doubt {
+    /// It is refused: something depends on the entity.
+    #[default]
+    Refuse,
+    /// It has no entity: nothing depends on it.
+    NoEntity,
+}
+
+/// How the entities of one provider are found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entities {
+    /// Where they are read from.
+    pub from: From,
+    /// What becomes of doubt.
+    pub doubt: Doubt,
+    strip: Vec<Segment>,
+    rules: Vec<(Glob, Entity)>,
+}
+
+/// What of a call can name its entity. Absent parts are empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// The name that the caller gave itself; it wins.
+    pub named: Option<&'a str>,
+    /// The host that is called.
+    pub host: Option<&'a Host>,
+    /// The path as it came, without the query.
+    pub path: &'a str,
+    /// The query as it came, without `?`.
+    pub query: &'a str,
+    /// The request's headers.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The request's body, as far as it was read.
+    pub body: &'a [u8],
+}
+
+/// Which entity a call is about, and the path to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routed {
+    /// The entity; calls without one share one place.
+    pub entity: Option<Entity>,
+    /// The path to send, in place of the one that came.
+    pub path: String,
+}
+
+/// Why a call is refused: somebody could read it differently than we do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The path does not begin with `/`.
+    #[error("the path does not begin with `/`; send `/path`")]
+    NoSlash,
+    /// The path is longer, or has more segments, than any API needs.
+    #[error("the path has more than 8192 bytes or 256 segments; shorten it or send a body")]
+    TooLong,
+    /// A character that must be percent-encoded, or `?` and `#`, in the path.
+    #[error(
+        "the path has a character that must be percent-encoded (blank, control, `\\`, `?`, `#` or a letter outside ASCII); encode it"
+    )]
+    Character,
+    /// `%zz` or a `%` at the end.
+    #[error(
+        "the path has a `%` that is not followed by two hexadecimal digits; write `%25` for a percent sign"
+    )]
+    Percent,
+    /// `%00`, `%0a` and the like.
+    #[error("the path has an encoded control character; remove it")]
+    Control,
+    /// Bytes that only a broken decoder accepts.
+    #[error(
+        "the path has a UTF-8 sequence longer than it needs to be; encode the character plainly"
+    )]
+    Overlong,
+    /// `.` or `..` behind an encoded slash, a `;` or a second encoding.
+    #[error(
+        "the path hides a `.` or `..` segment (behind `%2f`, `%5c`, `;` or a second encoding); write the path that is meant"
+    )]
+    HiddenDots,
+    /// Two readings of the path give two entities.
+    #[error(
+        "the path names one entity or another, depending on who decodes it; write it without `%2f`, `%5c` and double encoding"
+    )]
+    Path,
+    /// A segment that decides has letters outside ASCII.
+    #[error(
+        "the part of the call that names the entity has letters outside ASCII, which servers fold differently; name the entity with X-Tollgate-Entity"
+    )]
+    NotAscii,
+    /// The parameter occurs with two values, or in a form that some servers read as another.
+    #[error(
+        "the query names the entity twice or in a form that servers read differently; give the parameter once"
+    )]
+    Query,
+    /// The header occurs with two values.
+    #[error("the header that names the entity has two values; send it once")]
+    Header,
+    /// The body has the field twice, is too large, or is no JSON.
+    #[error(
+        "the body names the entity twice, is over 1 MiB, or is not JSON; send the field once or name the entity with X-Tollgate-Entity"
+    )]
+    Body,
+    /// The explicit name is empty, too long, or not printable ASCII.
+    #[error("the name of the entity is empty, over 128 characters, or not printable ASCII")]
+    Name,
+}
+
+impl Entities {
+    /// Drops this prefix before the entity is read, segment by segment.
+    pub fn strip(mut self, prefix: &str) -> Result<Entities, Refusal> {
+        let rooted = if prefix.starts_with('/') {
+            prefix.to_owned()
+        } else {
+            format!("/{prefix}")
+        };
+        self.strip = path::plain(&rooted)?;
+        Ok(self)
+    }
+
+    /// Names the entity of every path that a pattern matches; the first match wins.
+    #[must_use]
+    pub fn rule(mut self, pattern: Glob, entity: Entity) -> Entities {
+        self.rules.push((pattern, entity));
+        self
+    }
+
+    /// The entity of a call and the path to send.
+    pub fn route(&self, asked: &Asked<'_>) -> Result<Routed, Refusal> {
+        let clean = path::clean(asked.path)?;
+        let found = match asked.named {
+            Some(name) => {
+                return Ok(Routed {
+                    entity: Some(Entity::named(name)?),
+                    path: clean,
+                });
+            }
+            None => self.find(asked, &clean),
+        };
+        let entity = match (found, self.doubt) {
+            (Ok(entity), Doubt::Refuse | Doubt::NoEntity) => entity,
+            (Err(refusal), Doubt::Refuse) => return Err(refusal),
+            (Err(_), Doubt::NoEntity) => None,
+        };
+        Ok(Routed {
+            entity,
+            path: clean,
+        })
+    }
+
+    fn find(&self, asked: &Asked<'_>, clean: &str) -> Result<Option<Entity>, Refusal> {
+        let value = match &self.from {
+            From::Path => return self.by_path(clean),
+            From::Host => asked.host.map(|host| host.as_str().to_owned()),
+            From::Query(name) => field::in_query(asked.query, name)?,
+            From::Header(name) => field::in_headers(asked.headers, name)?,
+            From::Body(name) => field::in_body(asked.body, name)?,
+        };
+        Ok(value.filter(|value| is_name(value)).map(Entity))
+    }
+
+    /// Every reading of the path must name the same entity.
+    fn by_path(&self, clean: &str) -> Result<Option<Entity>, Refusal> {
+        let mut readings = path::readings(clean).into_iter();
+        let first = match readings.next() {
+            Some(reading) => self.by_reading(&reading)?,
+            None => None,
+        };
+        for reading in readings {
+            if self.by_reading(&reading)? != first {
+                return Err(Refusal::Path);
+            }
+        }
+        Ok(first)
+    }
+
+    fn by_reading(&self, reading: &Reading) -> Result<Option<Entity>, Refusal> {
+        let rest = without_prefix(reading, &self.strip)?;
+        let versions = rest
+            .iter()
+            .take_while(|segment| segment.is_version())
+            .count();
+        let rest = rest.get(versions..).unwrap_or_default();
+        for (glob, entity) in &self.rules {
+            if glob.matches(rest)? {
+                return Ok(Some(entity.clone()));
+            }
+        }
+        let Some(first) = rest.first() else {
+            return Ok(None);
+        };
+        let name = first.known()?;
+        Ok(is_name(name).then(|| Entity(name.to_owned())))
+    }
+}
+
+/// The segments after the prefix, or all of them if it is not there.
+fn without_prefix<'a>(reading: &'a Reading, prefix: &[Segment]) -> Result<&'a [Segment], Refusal> {
+    for (segment, wanted) in reading.iter().zip(prefix) {
+        if segment.known()? != wanted.known()? {
+            return Ok(reading);
+        }
+    }
+    Ok(reading.get(prefix.len()..).unwrap_or(reading))
+}
+
+fn is_name(value: &str) -> bool {
+    !value.is_empty() && value.len() <= ENTITY_MAX
+}

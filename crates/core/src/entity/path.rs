@@ -1,0 +1,267 @@
+//! Paths: the bytes that are sent, and every way in which a provider may read them.
+//!
+//! Promises: `clean` is idempotent and its result has no dot segments, in the open or hidden;
+//! `readings` lists every grouping of the same bytes into segments that servers are known to use.
+//!
+//! Never: decodes what a provider may tell apart. An encoded slash stays encoded.
+
+use std::borrow::Cow;
+
+use super::Refusal;
+
+/// The longest path: what common servers accept in a request line.
+pub const PATH_MAX: usize = 8_192;
+
+/// The most segments: deeper than any API, and a bound for everything that walks them.
+pub const SEGMENTS_MAX: usize = 256;
+
+/// How often a value may be percent-encoded over itself before nobody means it.
+const ENCODINGS_MAX: usize = 4;
+
+/// Endings that frameworks take for a choice of format, not for a part of the name.
+const FORMATS: [&str; 8] = [
+    ".json", ".xml", ".csv", ".yaml", ".html", ".rss", ".atom", ".txt",
+];
+
+/// One segment as the most forgiving server would compare it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Segment {
+    text: String,
+    /// It has letters outside ASCII, which servers fold in different ways.
+    foreign: bool,
+}
+
+/// One way to read a path.
+pub(super) type Reading = Vec<Segment>;
+
+impl Segment {
+    /// The text, if all servers agree about it.
+    pub(super) fn known(&self) -> Result<&str, Refusal> {
+        if self.foreign {
+            Err(Refusal::NotAscii)
+        } else {
+            Ok(&self.text)
+        }
+    }
+
+    /// `3`, `v3`, `v12`.
+    pub(super) fn is_version(&self) -> bool {
+        let digits = self.text.strip_prefix('v').unwrap_or(&self.text);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    }
+}
+
+/// The path to send: needless encoding undone, dot segments resolved.
+pub(super) fn clean(path: &str) -> Result<String, Refusal> {
+    if !path.starts_with('/') {
+        return Err(Refusal::NoSlash);
+    }
+    if path.len() > PATH_MAX || path.matches('/').count() > SEGMENTS_MAX {
+        return Err(Refusal::TooLong);
+    }
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'?' | b'#');
+    if !path.bytes().all(plain) {
+        return Err(Refusal::Character);
+    }
+    let decoded = undo_needless(path)?;
+    let resolved = resolve_dots(&decoded);
+    check_bytes(resolved.as_bytes())?;
+    check_dots(&resolved)?;
+    Ok(resolved)
+}
+
+/// A path that has only one reading, such as a prefix in a provider file.
+pub(super) fn plain(path: &str) -> Result<Vec<Segment>, Refusal> {
+    let mut all = readings(&clean(path)?).into_iter();
+    let first = all.next().unwrap_or_default();
+    for segment in &first {
+        segment.known()?;
+    }
+    if all.any(|other| other != first) {
+        return Err(Refusal::Path);
+    }
+    Ok(first)
+}
+
+/// Every way to read a clean path: what is a slash depends on how often and what a server decodes.
+pub(super) fn readings(clean: &str) -> Vec<Reading> {
+    let bytes = clean.as_bytes();
+    if !clean.contains('%') {
+        return vec![segments(bytes, b"/")];
+    }
+    let once = decode(bytes);
+    let fully = decode_fully(bytes);
+    // The first reading splits before it decodes; the others decode first.
+    let mut readings = vec![
+        clean
+            .split('/')
+            .filter_map(|part| segment(&decode(part.as_bytes())))
+            .collect(),
+        segments(&once, b"/"),
+        segments(&once, b"/\\"),
+        segments(&fully, b"/\\"),
+    ];
+    readings.dedup();
+    readings
+}
+
+fn segments(bytes: &[u8], slashes: &[u8]) -> Reading {
+    bytes
+        .split(|byte| slashes.contains(byte))
+        .filter_map(segment)
+        .collect()
+}
+
+/// Folds one decoded segment; one that some server takes for empty is none.
+fn segment(decoded: &[u8]) -> Option<Segment> {
+    let cut = decoded
+        .split(|&byte| byte == b';')
+        .next()
+        .unwrap_or_default();
+    let foreign = !cut.is_ascii();
+    let lower = String::from_utf8_lossy(cut).to_ascii_lowercase();
+    let mut text = trimmed(&lower);
+    if let Some(name) = FORMATS.iter().find_map(|format| text.strip_suffix(format)) {
+        text = trimmed(name);
+    }
+    (!text.is_empty()).then(|| Segment {
+        text: text.to_owned(),
+        foreign,
+    })
+}
+
+/// Without the blanks around and the dots behind that some file systems ignore.
+fn trimmed(text: &str) -> &str {
+    text.trim_start_matches(' ').trim_end_matches(['.', ' '])
+}
+
+/// Decodes what need not be encoded and writes the rest in capitals (RFC 3986 section 6.2.2).
+fn undo_needless(path: &str) -> Result<Cow<'_, str>, Refusal> {
+    if !path.contains('%') {
+        return Ok(Cow::Borrowed(path));
+    }
+    let bytes = path.as_bytes();
+    let mut plain = String::with_capacity(path.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        if byte != b'%' {
+            plain.push(char::from(byte));
+            at += 1;
+            continue;
+        }
+        let value = encoded_at(bytes, at).ok_or(Refusal::Percent)?;
+        if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
+            plain.push(char::from(value));
+        } else {
+            plain.push_str(&format!("%{value:02X}"));
+        }
+        at += 3;
+    }
+    Ok(Cow::Owned(plain))
+}
+
+/// RFC 3986 section 5.2.4; a path cannot climb above its root.
+fn resolve_dots(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut ends_open = false;
+    for part in path.split('/').skip(1) {
+        ends_open = matches!(part, "." | "..");
+        match part {
+            "." => {}
+            ".." => drop(kept.pop()),
+            _ => kept.push(part),
+        }
+    }
+    let mut resolved = String::with_capacity(path.len());
+    for part in &kept {
+        resolved.push('/');
+        resolved.push_str(part);
+    }
+    if ends_open || kept.is_empty() {
+        resolved.push('/');
+    }
+    resolved
+}
+
+/// No control characters and no overlong UTF-8, however often they are encoded.
+fn check_bytes(clean: &[u8]) -> Result<(), Refusal> {
+    let mut bytes = Cow::Borrowed(clean);
+    for _ in 0..ENCODINGS_MAX {
+        if bytes.iter().any(u8::is_ascii_control) {
+            return Err(Refusal::Control);
+        }
+        let overlong = |pair: &[u8]| {
+            matches!(
+                pair,
+                [0xc0 | 0xc1, _] | [0xe0, 0x80..=0x9f] | [0xf0, 0x80..=0x8f]
+            )
+        };
+        if bytes.windows(2).any(overlong) || matches!(bytes.last(), Some(0xc0 | 0xc1)) {
+            return Err(Refusal::Overlong);
+        }
+        let next = decode(&bytes);
+        if next == *bytes {
+            return Ok(());
+        }
+        bytes = Cow::Owned(next);
+    }
+    // Still not plain after four rounds: nobody encodes five times in good faith.
+    Err(Refusal::HiddenDots)
+}
+
+/// No segment that some server takes for `.` or `..`.
+fn check_dots(clean: &str) -> Result<(), Refusal> {
+    let hides = |bytes: &[u8]| {
+        bytes
+            .split(|byte| matches!(byte, b'/' | b'\\'))
+            .any(is_dots)
+    };
+    let mut bytes = clean.as_bytes().to_vec();
+    for _ in 0..=ENCODINGS_MAX {
+        if hides(&bytes) {
+            return Err(Refusal::HiddenDots);
+        }
+        bytes = decode(&bytes);
+    }
+    Ok(())
+}
+
+/// Dots and nothing else, apart from blanks and a `;` part.
+fn is_dots(part: &[u8]) -> bool {
+    let name = part.split(|&byte| byte == b';').next().unwrap_or_default();
+    let name: Vec<u8> = name.iter().copied().filter(|&byte| byte != b' ').collect();
+    !name.is_empty() && name.iter().all(|&byte| byte == b'.')
+}
+
+/// Undoes one percent-encoding. What is no encoding stays as it is.
+pub(super) fn decode(bytes: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        if let Some(value) = encoded_at(bytes, at) {
+            plain.push(value);
+            at += 3;
+        } else {
+            plain.push(byte);
+            at += 1;
+        }
+    }
+    plain
+}
+
+/// Undoes every percent-encoding, up to the bound that `check_bytes` enforces.
+fn decode_fully(bytes: &[u8]) -> Vec<u8> {
+    let mut plain = bytes.to_vec();
+    for _ in 0..ENCODINGS_MAX {
+        plain = decode(&plain);
+    }
+    plain
+}
+
+fn encoded_at(bytes: &[u8], at: usize) -> Option<u8> {
+    let (b'%', high, low) = (*bytes.get(at)?, *bytes.get(at + 1)?, *bytes.get(at + 2)?) else {
+        return None;
+    };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}

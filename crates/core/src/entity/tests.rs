@@ -1,0 +1,284 @@
+//! Entities: the document's examples, and every dodge by name.
+
+use super::*;
+
+pub(super) fn sports() -> Entities {
+    Entities::default().strip("/v3/football").unwrap()
+}
+
+pub(super) fn by_path(entities: &Entities, path: &str) -> Result<Routed, Refusal> {
+    entities.route(&Asked {
+        path,
+        ..Asked::default()
+    })
+}
+
+fn name(entities: &Entities, path: &str) -> Option<String> {
+    let routed = by_path(entities, path).unwrap();
+    routed.entity.map(|entity| entity.to_string())
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+/// S1: the entity is the first segment after the prefix.
+#[test]
+fn s1_the_entity_is_taken_from_the_path() {
+    let sports = sports();
+    assert_eq!(name(&sports, "/v3/football/fixtures/123"), some("fixtures"));
+    assert_eq!(
+        name(&sports, "/v3/football/odds/fixtures/123"),
+        some("odds")
+    );
+    assert_eq!(name(&sports, "/v3/football/livescores"), some("livescores"));
+    assert_eq!(name(&sports, "/v3/football"), None);
+    assert_eq!(name(&sports, "/v3/core/countries"), some("core"));
+}
+
+/// S1: segments that are versions are skipped.
+#[test]
+fn s1_versions_are_skipped() {
+    let any = Entities::default();
+    assert_eq!(name(&any, "/3/movie/550"), some("movie"));
+    assert_eq!(name(&any, "/v4/series/1"), some("series"));
+    assert_eq!(name(&any, "/v3.1/x"), some("v3.1"));
+    assert_eq!(name(&any, "/vault/x"), some("vault"));
+    assert_eq!(name(&any, "/"), None);
+    assert_eq!(name(&any, "/12/34"), None);
+}
+
+/// S1: rules name the entity of deeper paths, the first match wins.
+#[test]
+fn s1_rules_come_before_the_first_segment() {
+    let rule = |text: &str| Glob::parse(text).unwrap();
+    let entities = sports()
+        .rule(rule("fixtures/*/odds"), Entity::named("odds").unwrap())
+        .rule(rule("**/live-*"), Entity::named("live").unwrap())
+        .rule(rule("Odds/**"), Entity::named("Odds").unwrap());
+    assert_eq!(
+        name(&entities, "/v3/football/fixtures/1/odds"),
+        some("odds")
+    );
+    assert_eq!(
+        name(&entities, "/v3/football/fixtures/1/2/odds"),
+        some("fixtures")
+    );
+    assert_eq!(name(&entities, "/v3/football/a/b/live-now"), some("live"));
+    assert_eq!(name(&entities, "/v3/football/odds"), some("odds"));
+    assert_eq!(name(&entities, "/v3/football/teams"), some("teams"));
+}
+
+/// S1: a caller can name the entity.
+#[test]
+fn s1_the_callers_name_wins() {
+    let asked = Asked {
+        named: Some("Odds"),
+        path: "/v3/football/teams",
+        ..Asked::default()
+    };
+    let routed = sports().route(&asked).unwrap();
+    assert_eq!(routed.entity, Some(Entity::named("odds").unwrap()));
+    for bad in ["", " ", "a b", "ödds", &"x".repeat(ENTITY_MAX + 1)] {
+        let asked = Asked {
+            named: Some(bad),
+            ..asked
+        };
+        assert_eq!(sports().route(&asked), Err(Refusal::Name), "{bad}");
+    }
+}
+
+/// S1, R-E3: spellings that providers treat alike are one entity, and the sent path has no dots.
+#[test]
+fn s1_other_spellings_are_the_same_entity() {
+    for (path, sent) in [
+        ("/v3/football/%6fdds", "/v3/football/odds"),
+        ("/v3/football/ODDS", "/v3/football/ODDS"),
+        ("//v3//football//odds//", "//v3//football//odds//"),
+        ("/v3/football/odds;x=1/7", "/v3/football/odds;x=1/7"),
+        ("/v3/football;a/odds%3bx", "/v3/football;a/odds%3Bx"),
+        ("/v3/football/odds.", "/v3/football/odds."),
+        ("/v3/football/odds%2e%20", "/v3/football/odds.%20"),
+        ("/v3/football/odds.json", "/v3/football/odds.json"),
+        ("/v3/football/teams/../odds", "/v3/football/odds"),
+        ("/v3/football/teams/%2e%2E/odds", "/v3/football/odds"),
+        ("/v3/./football/odds/.", "/v3/football/odds/"),
+        ("/../../v3/football/odds", "/v3/football/odds"),
+        ("/v3/football/odds/a%2fb", "/v3/football/odds/a%2Fb"),
+    ] {
+        let routed = by_path(&sports(), path).unwrap();
+        assert_eq!(routed.entity.unwrap().as_str(), "odds", "{path}");
+        assert_eq!(routed.path, sent, "{path}");
+    }
+}
+
+/// S1, R-E3: what can be read in two ways is refused, with the reason.
+#[test]
+fn s1_ambiguous_paths_are_refused() {
+    let sports = sports();
+    for (path, why) in [
+        ("v3/football/odds", Refusal::NoSlash),
+        ("/v3/football/odds x", Refusal::Character),
+        ("/v3\\football/odds", Refusal::Character),
+        ("/v3/football/odds?x", Refusal::Character),
+        ("/v3/football/ödds", Refusal::Character),
+        ("/v3/football/odds%", Refusal::Percent),
+        ("/v3/football/odds%2", Refusal::Percent),
+        ("/v3/football/odds%zz", Refusal::Percent),
+        ("/v3/football/odds%00", Refusal::Control),
+        ("/v3/football/odds%2500", Refusal::Control),
+        ("/v3/football/odds%0a", Refusal::Control),
+        ("/v3/football/teams/%c0%ae%c0%ae/odds", Refusal::Overlong),
+        ("/v3/football/teams/..;/odds", Refusal::HiddenDots),
+        ("/v3/football/teams/..%3b/odds", Refusal::HiddenDots),
+        ("/v3/football/teams%2f..%2fodds", Refusal::HiddenDots),
+        ("/v3/football/teams/..%5codds", Refusal::HiddenDots),
+        ("/v3/football/teams/%252e%252e/odds", Refusal::HiddenDots),
+        ("/v3/football/teams/.../odds", Refusal::HiddenDots),
+        ("/v3/football/%2525252525", Refusal::HiddenDots),
+        ("/v3%2ffootball/odds", Refusal::Path),
+        ("/v3/football%2fodds", Refusal::Path),
+        ("/v3/football/odds%2f7", Refusal::Path),
+        ("/v3/football/odds%5c7", Refusal::Path),
+        ("/v3/football/%256fdds", Refusal::Path),
+        ("/v3/football/%ef%bd%8fdds", Refusal::NotAscii),
+    ] {
+        assert_eq!(by_path(&sports, path), Err(why), "{path}");
+    }
+    let long = format!("/{}", "a".repeat(PATH_MAX));
+    assert_eq!(by_path(&sports, &long), Err(Refusal::TooLong));
+    let deep = "/a".repeat(SEGMENTS_MAX + 1);
+    assert_eq!(by_path(&sports, &deep), Err(Refusal::TooLong));
+}
+
+#[test]
+fn doubt_means_no_entity_where_nothing_depends_on_it() {
+    let entities = Entities {
+        doubt: Doubt::NoEntity,
+        ..Entities::default()
+    };
+    let routed = by_path(&entities, "/group%2fproject/issues").unwrap();
+    assert_eq!(
+        routed,
+        Routed {
+            entity: None,
+            path: "/group%2Fproject/issues".to_owned()
+        }
+    );
+    assert_eq!(by_path(&entities, "/a/..;/b"), Err(Refusal::HiddenDots));
+}
+
+#[test]
+fn a_segment_too_long_for_a_name_has_no_entity() {
+    let path = format!("/{}", "a".repeat(ENTITY_MAX + 1));
+    assert_eq!(name(&Entities::default(), &path), None);
+}
+
+fn from(from: From, asked: Asked<'_>) -> Result<Option<String>, Refusal> {
+    let entities = Entities {
+        from,
+        ..Entities::default()
+    };
+    let asked = Asked {
+        path: "/query",
+        ..asked
+    };
+    let routed = entities.route(&asked)?;
+    Ok(routed.entity.map(|entity| entity.to_string()))
+}
+
+/// S1: entity by query parameter.
+#[test]
+fn s1_the_entity_is_taken_from_the_query() {
+    let by = |query| {
+        from(
+            From::Query("function".into()),
+            Asked {
+                query,
+                ..Asked::default()
+            },
+        )
+    };
+    assert_eq!(by("function=OVERVIEW&symbol=A"), Ok(some("overview")));
+    assert_eq!(by("symbol=A&%46unction=over%76iew"), Ok(some("overview")));
+    assert_eq!(by("function=a&FUNCTION=A"), Ok(some("a")));
+    assert_eq!(by("symbol=A"), Ok(None));
+    assert_eq!(by("function=a&function=b"), Err(Refusal::Query));
+    assert_eq!(by("function[]=a"), Err(Refusal::Query));
+    assert_eq!(by("function=a;function=b"), Err(Refusal::Query));
+    assert_eq!(by("function=%ff"), Err(Refusal::NotAscii));
+}
+
+/// S1: entity by header and by host.
+#[test]
+fn s1_the_entity_is_taken_from_a_header_or_the_host() {
+    let by = |headers| {
+        from(
+            From::Header("x-kind".into()),
+            Asked {
+                headers,
+                ..Asked::default()
+            },
+        )
+    };
+    assert_eq!(by(&[("X-Kind", " Odds ")]), Ok(some("odds")));
+    assert_eq!(
+        by(&[("X-Kind", "a"), ("x-kind", "b")]),
+        Err(Refusal::Header)
+    );
+    assert_eq!(by(&[]), Ok(None));
+    let host = Host::parse("Shop-1.MyShopify.com:443").unwrap();
+    let asked = Asked {
+        host: Some(&host),
+        ..Asked::default()
+    };
+    assert_eq!(from(From::Host, asked), Ok(some("shop-1.myshopify.com")));
+}
+
+/// S1: entity by field of the body.
+#[test]
+fn s1_the_entity_is_taken_from_the_body() {
+    let field = || From::Body(vec!["model".to_owned()]);
+    let by = |body: &str| {
+        from(
+            field(),
+            Asked {
+                body: body.as_bytes(),
+                ..Asked::default()
+            },
+        )
+    };
+    assert_eq!(
+        by(r#"{"messages":[{"model":"x"}],"model":"GPT-x"}"#),
+        Ok(some("gpt-x"))
+    );
+    assert_eq!(by(r#"{"n":1}"#), Ok(None));
+    assert_eq!(by(""), Ok(None));
+    assert_eq!(by(r#"{"model":"a","model":"b"}"#), Err(Refusal::Body));
+    assert_eq!(by(r#"{"model":"a","Model":"b"}"#), Err(Refusal::Body));
+    assert_eq!(by(r#"{"model":"a"} {"model":"b"}"#), Err(Refusal::Body));
+    assert_eq!(by("model=a"), Err(Refusal::Body));
+    assert_eq!(by(&"[".repeat(10_000)), Err(Refusal::Body));
+    assert_eq!(by(&" ".repeat(BODY_MAX + 1)), Err(Refusal::Body));
+    let deep = From::Body(vec!["a".to_owned(), "b".to_owned()]);
+    let asked = Asked {
+        body: br#"{"a":{"b":7},"b":8}"#,
+        ..Asked::default()
+    };
+    assert_eq!(from(deep, asked), Ok(some("7")));
+}
+
+#[test]
+fn patterns_that_can_never_match_are_refused() {
+    for (text, error) in [
+        ("", GlobError::Length),
+        ("/", GlobError::Length),
+        ("a*b*c", GlobError::Stars),
+        ("a b", GlobError::Character),
+        ("ödds", GlobError::Character),
+        ("a%2fb", GlobError::Character),
+    ] {
+        assert_eq!(Glob::parse(text), Err(error), "{text}");
+    }
+    assert_eq!(Glob::parse(&"a/".repeat(17)), Err(GlobError::Length));
+}

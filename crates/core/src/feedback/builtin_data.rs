@@ -1,0 +1,173 @@
+//! Dialects of data providers: markets, media, science, maps.
+//!
+//! Promises: what is not in a table is standard. Never: a limit, with one exception: Binance
+//! sends what was used and documents what is allowed.
+
+use super::builtin::Tables;
+use super::dialect::{BodyFields, Fields, Place, Rows, WindowRule};
+use super::tables::{body, header, on, texts, when};
+use super::when::TimeUnit::{BySize, Seconds};
+use super::window::Unit;
+
+pub(super) fn add(tables: &mut Tables) {
+    tables.extend(markets());
+    tables.extend(media());
+    tables.extend(knowledge());
+}
+
+fn markets() -> Tables {
+    vec![
+        ("alphavantage", alphavantage()),
+        ("binance", binance()),
+        ("fmp", fmp()),
+        ("kraken", kraken()),
+        ("polygon", Rows::default().default_wait(60)),
+        ("yahoo", yahoo()),
+    ]
+}
+
+/// Refusals are successes with a note. The day's limit is told without a time.
+fn alphavantage() -> Rows {
+    let mut rows = Rows::default();
+    for place in [body("Note"), body("Information")] {
+        let says = |words: &[&str]| when(place.clone().has(words));
+        rows = rows
+            .passed(says(&["this is a premium endpoint"]))
+            .limited(says(&["request per second", "requests per second"]).scope("second"))
+            .limited(says(&["per minute"]).scope("minute"))
+            .limited(says(&["per day", "daily rate limit"]).scope("day"))
+            .limited(says(&["rate limit", "call frequency"]));
+    }
+    rows.default_wait_for("minute", 60)
+        .default_wait_for("second", 1)
+}
+
+/// 418 is a ban whose end may only stand in the text; the weight limit is never sent.
+fn binance() -> Rows {
+    Rows::default()
+        .limited(on(&[418]).scope("ip-ban"))
+        .limited(on(&[429]).and(body("code").is(&["-1015"])).scope("orders"))
+        .limited(on(&[429]).and(body("code").is(&["-1003"])).scope("ip"))
+        .wait_after(body("msg"), "banned until ")
+        .window(WindowRule::Fields(Fields {
+            name: Some("ip".to_owned()),
+            unit: Some(Unit::Points),
+            used: texts(&["x-mbx-used-weight-1m", "x-mbx-used-weight"]),
+            known_limit: Some(6_000),
+            ..Fields::default()
+        }))
+}
+
+/// A used-up bandwidth quota lasts up to 30 days; no wait cures it in time.
+fn fmp() -> Rows {
+    Rows::default()
+        .spent(when(body("Error Message").has(&["bandwidth limit reach"])).scope("bandwidth"))
+        .limited(when(body("Error Message").has(&["limit reach"])))
+}
+
+/// Errors come with 200. `EService:Throttled` names the second when it ends.
+fn kraken() -> Rows {
+    Rows::default()
+        .limited(when(body("error[]").starts(&["EOrder:Rate limit exceeded"])).scope("orders"))
+        .limited(when(body("error[]").has(&[":Rate limit exceeded"])).scope("account"))
+        .limited(when(body("error[]").starts(&["EService:Throttled"])).scope("account"))
+        .wait_after(body("error[]"), "EService:Throttled:")
+}
+
+/// The refusal is the whole body, and may stand where a crumb was asked for.
+fn yahoo() -> Rows {
+    let text = &[
+        "Too Many Requests",
+        "Too Many Requests.",
+        "Edge: Too Many Requests",
+    ];
+    Rows::default().limited(when(Place::Text.is(text)))
+}
+
+fn media() -> Tables {
+    vec![
+        ("discogs", Rows::default().default_wait(60)),
+        (
+            "lastfm",
+            Rows::default().limited(when(body("error").is(&["29"])).scope("ip")),
+        ),
+        ("musicbrainz", musicbrainz()),
+        (
+            "omdb",
+            Rows::default().limited(when(body("Error").has(&["limit reached"])).scope("daily")),
+        ),
+        (
+            "riot",
+            Rows::default().scope_in(header("x-rate-limit-type")),
+        ),
+        ("sportmonks", sportmonks()),
+        // 420 is the size of the account's lists, which no waiting changes.
+        ("trakt", Rows::default().passed(on(&[420]))),
+    ]
+}
+
+/// A busy server sheds load with 503 and the numbers of a zone that everybody shares.
+fn musicbrainz() -> Rows {
+    let text = &["exceeding the allowable rate limit"];
+    let mut rows = Rows::default()
+        .limited(on(&[503]).and(Place::Text.has(text)))
+        .limited(when(body("error").has(text)))
+        .named_by("x-ratelimit-zone");
+    rows.shared_if = vec![header("x-ratelimit-zone").is(&["global"])];
+    rows
+}
+
+/// The quota of the entity stands beside the data; both documented spellings are read.
+fn sportmonks() -> Rows {
+    let fields = BodyFields::at("rate_limit")
+        .name_at("requested_entity")
+        .limit("limit")
+        .remaining("remaining")
+        .reset("resets_in_seconds", Seconds)
+        .reset("reset_at", BySize);
+    Rows::default().window(WindowRule::Body(fields))
+}
+
+fn knowledge() -> Tables {
+    let ip_api = Fields {
+        remaining: texts(&["x-rl"]),
+        reset: texts(&["x-ttl"]),
+        unit: Some(Unit::Requests),
+        ..Fields::default()
+    };
+    vec![
+        ("ip_api", Rows::default().window(WindowRule::Fields(ip_api))),
+        (
+            "nominatim",
+            Rows::default().limited(on(&[403]).and(Place::Text.has(&["usage limit"]))),
+        ),
+        ("pubmed", pubmed()),
+        ("wikipedia", wikipedia()),
+    ]
+}
+
+/// Numbers are texts here, and `api-key` echoes the caller: nothing but the numbers is read.
+fn pubmed() -> Rows {
+    let fields = BodyFields::at("")
+        .limit("limit")
+        .used("count")
+        .in_refusals();
+    Rows::default()
+        .limited(when(body("error").has(&["API rate limit exceeded"])))
+        .window(WindowRule::Body(fields))
+}
+
+/// `maxlag` is the lag of the databases, not our budget.
+fn wikipedia() -> Rows {
+    let mut rows = Rows::default();
+    for place in [
+        body("error.code"),
+        body("errors[].code"),
+        header("mediawiki-api-error"),
+    ] {
+        rows = rows
+            .limited(when(place.clone().is(&["ratelimited"])))
+            .overloaded(when(place.is(&["maxlag"])).scope("maxlag"));
+    }
+    rows
+}

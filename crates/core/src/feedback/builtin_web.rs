@@ -1,0 +1,154 @@
+//! Dialects of services for teams, shops and developers.
+//!
+//! Promises: what is not in a table is standard. Never: a limit.
+
+use super::builtin::Tables;
+use super::dialect::{BodyFields, Rows, WindowRule};
+use super::tables::{body, header, on, when};
+use super::when::TimeUnit::{BySize, Millis, Seconds};
+use super::window::Unit;
+
+pub(super) fn add(tables: &mut Tables) {
+    tables.extend([
+        // The base is locked for 30 seconds, and no header says so.
+        ("airtable", Rows::default().default_wait(30)),
+        (
+            "brave",
+            Rows {
+                parallel_lists: true,
+                ..Rows::default()
+            },
+        ),
+        // Every call is blocked for the next five minutes.
+        ("cloudflare", Rows::default().default_wait(300)),
+        ("discord", discord()),
+        ("github", github()),
+        ("gitlab", Rows::default().named_by("ratelimit-name")),
+        ("hubspot", hubspot()),
+        ("jira", Rows::default().scope_in(header("ratelimit-reason"))),
+        ("linear", Rows::default().limited(throttled("RATELIMITED"))),
+        (
+            "notion",
+            Rows::default().scope_in(body("additional_data.rate_limit_reason")),
+        ),
+        // Zero left of zero marks the limit on concurrent calls.
+        (
+            "okta",
+            Rows {
+                zero_of_zero: Some("concurrency".to_owned()),
+                ..Rows::default()
+            },
+        ),
+        // The only one known to count its reset in milliseconds from now.
+        (
+            "prisjakt",
+            Rows {
+                reset_unit: Millis,
+                ..Rows::default()
+            },
+        ),
+        ("salesforce", salesforce()),
+        ("shopify_graphql", shopify_graphql()),
+        (
+            "slack",
+            Rows::default().limited(when(body("error").is(&["ratelimited", "rate_limited"]))),
+        ),
+        ("spotify", spotify()),
+        ("stripe", stripe()),
+    ]);
+}
+
+/// A GraphQL refusal: 200 or 400 with a code among the errors.
+fn throttled(code: &str) -> super::tables::When {
+    when(body("errors[].extensions.code").is(&[code]))
+}
+
+/// The body's fraction is finer than the header; global and shared limits are not a bucket's.
+fn discord() -> Rows {
+    Rows::default()
+        .wait_in(body("retry_after"), Seconds)
+        .scope_if(header("x-ratelimit-global").is(&["true"]), "global")
+        .scope_if(body("global").is(&["true"]), "global")
+        .scope_if(header("x-ratelimit-scope").is(&["global"]), "global")
+        .scope_if(header("x-ratelimit-scope").is(&["shared"]), "shared")
+        .scope_prefixed("bucket:", header("x-ratelimit-bucket"))
+}
+
+/// Three limits, three ways to say so. Only the secondary one has a documented default wait.
+fn github() -> Rows {
+    let secondary = &["secondary rate limit", "abuse detection mechanism"];
+    let graphql = BodyFields::at("data.rateLimit")
+        .named("graphql")
+        .counts(Unit::Requests)
+        .limit("limit")
+        .remaining("remaining")
+        .used("used")
+        .reset("resetAt", BySize);
+    Rows::default()
+        .limited(
+            on(&[403, 429])
+                .and(body("message").has(secondary))
+                .scope("secondary"),
+        )
+        .limited(on(&[403]).and(header("x-ratelimit-remaining").zero()))
+        .limited(when(body("errors[].type").is(&["RATE_LIMITED"])).scope("graphql"))
+        .limited(throttled("RATE_LIMITED").scope("graphql"))
+        .window(WindowRule::Body(graphql))
+        .named_by("x-ratelimit-resource")
+        .default_wait_for("secondary", 60)
+}
+
+/// The policy names the window, and its length is the wait.
+fn hubspot() -> Rows {
+    Rows::default()
+        .scope_lower(body("policyName"))
+        .default_wait_for("ten_secondly_rolling", 10)
+        .default_wait_for("secondly", 1)
+}
+
+/// One code for two limits; the message tells them apart.
+fn salesforce() -> Rows {
+    let refused = || when(body("[].errorCode").is(&["REQUEST_LIMIT_EXCEEDED"]));
+    let concurrent = body("[].message").has(&["concurrent"]);
+    Rows::default()
+        .limited(refused().and(concurrent).scope("concurrent"))
+        .limited(refused().scope("daily"))
+}
+
+/// Points come back at a known rate, so the wait can be computed.
+fn shopify_graphql() -> Rows {
+    let status = |field: &str| format!("extensions.cost.throttleStatus.{field}");
+    let points = BodyFields::at("extensions.cost.throttleStatus")
+        .named("cost")
+        .counts(Unit::Points)
+        .limit("maximumAvailable")
+        .remaining("currentlyAvailable");
+    Rows::default()
+        .limited(throttled("THROTTLED"))
+        .refill(
+            "extensions.cost.requestedQueryCost",
+            &status("currentlyAvailable"),
+            &status("restoreRate"),
+        )
+        .window(WindowRule::Body(points))
+}
+
+fn spotify() -> Rows {
+    Rows::default().limited(
+        on(&[429])
+            .and(body("error.reason").is(&["QUOTA_EXCEEDED"]))
+            .scope("quota"),
+    )
+}
+
+/// A 429 without the reason header may be a lock on the object.
+fn stripe() -> Rows {
+    let lock = body("error.code").is(&["lock_timeout"]);
+    Rows::default()
+        .passed(
+            on(&[429])
+                .and(lock)
+                .and(header("stripe-rate-limited-reason").absent()),
+        )
+        .scope_in(header("stripe-rate-limited-reason"))
+}

@@ -1,0 +1,152 @@
+//! What a response is: refused by a limit, refused for good, overloaded, or neither.
+//!
+//! Promises: the dialect's own signatures decide first, then the standard ones; within a table
+//! the first that fits. Free words in the body of an unknown provider are never matched.
+//!
+//! Never: looks at how much is left or how long to wait.
+
+use super::dialect::{Condition, Dialect, Place, Say, ScopeRule, Signature, Test};
+use super::headers::Headers;
+use super::json::{Json, TEXT_MAX};
+use super::number::Decimal;
+
+/// The longest scope kept. The longest known name, a Google quota id, has about 60 characters;
+/// scopes become labels and keys of the ledger.
+const SCOPE_MAX: usize = 128;
+
+/// What a response says about this call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing about limits, whatever else it says.
+    #[default]
+    Passed,
+    /// Refused because of a limit; waiting helps.
+    Limited,
+    /// Refused because of a limit that waiting does not cure: a bill to pay, bytes used up.
+    Spent,
+    /// The provider is in trouble; our budget is not the reason.
+    Overloaded,
+}
+
+/// One response, opened: everything that the tables can look at.
+#[derive(Debug)]
+pub(super) struct Opened<'a> {
+    pub(super) status: u16,
+    pub(super) headers: Headers<'a>,
+    pub(super) json: Option<Json>,
+    pub(super) body: &'a [u8],
+}
+
+impl Opened<'_> {
+    /// The first signature that fits, if any.
+    pub(super) fn signature<'d>(&self, dialect: &'d Dialect) -> Option<&'d Signature> {
+        dialect.signatures().find(|signature| {
+            let status_fits =
+                signature.status.is_empty() || signature.status.contains(&self.status);
+            status_fits && self.holds(&signature.conditions)
+        })
+    }
+
+    /// Whether every condition holds.
+    pub(super) fn holds(&self, conditions: &[Condition]) -> bool {
+        conditions
+            .iter()
+            .all(|condition| self.passes(&condition.place, &condition.test))
+    }
+
+    /// The scope that the signature or a field names outright.
+    pub(super) fn scope(&self, dialect: &Dialect, signature: Option<&Signature>) -> Option<String> {
+        let known = signature.and_then(|signature| signature.scope.clone());
+        let written = || {
+            let place = signature?.scope_at.as_ref()?;
+            printable(self.values(place).first()?)
+        };
+        known
+            .or_else(written)
+            .or_else(|| dialect.scopes().find_map(|rule| self.say(rule)))
+    }
+
+    fn say(&self, rule: &ScopeRule) -> Option<String> {
+        if rule
+            .test
+            .as_ref()
+            .is_some_and(|test| !self.passes(&rule.place, test))
+        {
+            return None;
+        }
+        let found = self.values(&rule.place).into_iter().next()?;
+        let name = match &rule.say {
+            Say::Found => found,
+            Say::Lower => found.to_lowercase(),
+            Say::Prefixed(prefix) => format!("{prefix}{}", printable(&found)?),
+            Say::Always(name) => name.clone(),
+        };
+        printable(&name)
+    }
+
+    fn passes(&self, place: &Place, test: &Test) -> bool {
+        let values = self.values(place);
+        let any = |fits: &dyn Fn(&str) -> bool| values.iter().any(|value| fits(value.trim()));
+        match test {
+            Test::Absent => values.is_empty(),
+            Test::Zero => any(&|value| Decimal::parse(value).and_then(Decimal::count) == Some(0)),
+            Test::Is(texts) => {
+                any(&|value| texts.iter().any(|text| value.eq_ignore_ascii_case(text)))
+            }
+            Test::Has(texts) => any(&|value| {
+                let value = value.to_ascii_lowercase();
+                texts
+                    .iter()
+                    .any(|text| value.contains(&text.to_ascii_lowercase()))
+            }),
+            Test::Starts(texts) => any(&|value| {
+                texts.iter().any(|text| {
+                    value
+                        .get(..text.len())
+                        .is_some_and(|start| start.eq_ignore_ascii_case(text))
+                })
+            }),
+            Test::Code(codes) => any(&|value| {
+                let code = value.split_once(':').map_or(value, |(code, _)| code);
+                let code = code.rsplit_once('#').map_or(code, |(_, code)| code);
+                codes.iter().any(|known| known == code.trim())
+            }),
+        }
+    }
+
+    /// Every text at a place.
+    pub(super) fn values(&self, place: &Place) -> Vec<String> {
+        match place {
+            Place::Header(name) => self.headers.all(name).map(str::to_owned).collect(),
+            Place::Body(path) => {
+                let found = self.json.iter().flat_map(|json| json.at(path));
+                found.filter_map(Json::text).collect()
+            }
+            Place::Tag(name) => self.tag(name).into_iter().collect(),
+            Place::Text => Some(self.text())
+                .filter(|text| !text.is_empty())
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let start = self.body.get(..TEXT_MAX).unwrap_or(self.body);
+        String::from_utf8_lossy(start).trim().to_owned()
+    }
+
+    fn tag(&self, name: &str) -> Option<String> {
+        let text = self.text();
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        let (inner, _) = rest.split_once(&format!("</{name}>"))?;
+        Some(inner.to_owned())
+    }
+}
+
+/// The name if it can stand in a log line and a label.
+pub(super) fn printable(name: &str) -> Option<String> {
+    let name = name.trim();
+    let fits = !name.is_empty() && name.len() <= SCOPE_MAX;
+    let clean = name.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+    (fits && clean).then(|| name.to_owned())
+}

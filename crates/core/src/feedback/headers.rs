@@ -1,0 +1,158 @@
+//! The header lines of one response, by name.
+//!
+//! Promises: names match without regard to case, values come trimmed, lines of one name keep
+//! their order. A value that is not text, or longer than any rate-limit field, is absent.
+//!
+//! Never: decides what a header means.
+
+use super::interest::Interest;
+
+/// The most header lines looked at. Servers and proxies stop at about 100; more is an attack.
+pub const LINES_MAX: usize = 256;
+
+/// The longest value looked at. The longest known field, a structured list of a dozen policies,
+/// stays below 1 KiB; common servers refuse whole heads beyond 8 KiB.
+pub const VALUE_MAX: usize = 4 * 1024;
+
+/// The most items read from one list. No provider is known to send more than ten windows.
+pub const ITEMS_MAX: usize = 64;
+
+/// The lines of one response.
+#[derive(Debug)]
+pub(super) struct Headers<'a> {
+    lines: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Headers<'a> {
+    /// The lines that `interest` knows.
+    pub(super) fn new(lines: &[(&'a str, &'a [u8])], interest: &Interest) -> Headers<'a> {
+        let known = lines
+            .iter()
+            .take(LINES_MAX)
+            .filter(|(name, _)| interest.has_header(name));
+        let lines = known.filter_map(|(name, value)| {
+            let value = std::str::from_utf8(value)
+                .ok()
+                .filter(|value| value.len() <= VALUE_MAX)?;
+            Some((*name, value.trim_matches([' ', '\t'])))
+        });
+        Headers {
+            lines: lines.collect(),
+        }
+    }
+
+    /// Every value of `name`, in the order sent.
+    pub(super) fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a str> + 's {
+        self.lines
+            .iter()
+            .filter(|line| line.0.eq_ignore_ascii_case(name))
+            .map(|line| line.1)
+    }
+
+    /// The first value of `name`.
+    pub(super) fn first(&self, name: &str) -> Option<&'a str> {
+        self.all(name).next()
+    }
+
+    /// The values of a list field as one list, whichever way it was split over lines.
+    pub(super) fn joined(&self, name: &str) -> Option<String> {
+        let lines: Vec<&str> = self.all(name).take(ITEMS_MAX).collect();
+        (!lines.is_empty()).then(|| lines.join(", "))
+    }
+
+    /// What stands for the `*` in the names that match `pattern`, in lower case, sorted, once each.
+    pub(super) fn stars(&self, pattern: &str) -> Vec<String> {
+        let matches = self.lines.iter().filter_map(|line| star(line.0, pattern));
+        let mut stars: Vec<String> = matches.map(str::to_ascii_lowercase).collect();
+        stars.sort_unstable();
+        stars.dedup();
+        stars.truncate(ITEMS_MAX);
+        stars
+    }
+}
+
+/// The part of `name` that the one `*` of `pattern` covers; never empty.
+fn star<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
+    let (before, after) = pattern.split_once('*')?;
+    let end = name.len().checked_sub(after.len())?;
+    let middle = name
+        .get(before.len()..end)
+        .filter(|middle| !middle.is_empty())?;
+    let fits = name.get(..before.len())?.eq_ignore_ascii_case(before)
+        && name.get(end..)?.eq_ignore_ascii_case(after);
+    fits.then_some(middle)
+}
+
+/// The items of a comma list, trimmed. A number with thousands separators (`1,000`) is one
+/// malformed item: reading it as 1 and 0 would turn a thousand into nothing left.
+pub(super) fn items(value: &str) -> impl Iterator<Item = &str> {
+    let separator = if is_grouped_number(value) { '\n' } else { ',' };
+    value
+        .split(separator)
+        .take(ITEMS_MAX)
+        .map(|item| item.trim_matches([' ', '\t']))
+}
+
+/// Whether this is a list of more than one item.
+pub(super) fn is_list(value: &str) -> bool {
+    value.contains(',') && !is_grouped_number(value)
+}
+
+fn is_grouped_number(value: &str) -> bool {
+    let mut groups = value.split(',');
+    let first = groups
+        .next()
+        .is_some_and(|first| is_digits(first) && first.len() <= 3);
+    let mut rest = groups.peekable();
+    first && rest.peek().is_some() && rest.all(|group| is_digits(group) && group.len() == 3)
+}
+
+fn is_digits(text: &str) -> bool {
+    super::number::digits(text).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feedback::dialect::Rows;
+    use crate::feedback::tables::header;
+
+    /// Interest in every name that the tests use.
+    fn interest() -> Interest {
+        let rows = Rows::default()
+            .scope_in(header("x-a"))
+            .scope_in(header("x-b"));
+        Interest::of(&[&rows.scope_in(header("a-*"))])
+    }
+
+    #[test]
+    fn names_match_without_case_and_values_are_trimmed() {
+        let headers = Headers::new(
+            &[("X-A", b" 1\t"), ("x-a", b"2"), ("X-B", b"\xff")],
+            &interest(),
+        );
+        assert_eq!(headers.all("x-A").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(headers.joined("X-a").as_deref(), Some("1, 2"));
+        assert_eq!(headers.first("x-b"), None, "not text");
+    }
+
+    #[test]
+    fn a_star_covers_the_middle_of_a_name() {
+        let lines: [(&str, &[u8]); 4] = [
+            ("A-Input-Tokens-Limit", b"1"),
+            ("a-input-tokens-LIMIT", b"2"),
+            ("a--limit", b"3"),
+            ("a-limit", b"4"),
+        ];
+        let headers = Headers::new(&lines, &interest());
+        assert_eq!(headers.stars("a-*-limit"), ["input-tokens"]);
+    }
+
+    #[test]
+    fn thousands_separators_are_not_a_list() {
+        assert!(!is_list("1,000") && !is_list("12,345,678"));
+        assert!(is_list("1, 000") && is_list("60,10") && is_list("1,15000") && is_list("1000,200"));
+        assert_eq!(items("1,000").collect::<Vec<_>>(), ["1,000"]);
+        assert_eq!(items("60 ,10").collect::<Vec<_>>(), ["60", "10"]);
+    }
+}

@@ -1,0 +1,172 @@
+//! What a dialect looks at, so that everything else of a response can be passed over.
+//!
+//! Promises: a header or JSON member that some row names is never passed over. Most lines of a
+//! response are about other things; leaving them out first makes reading it cheap.
+//!
+//! Never: decides what anything means; a line too many only costs a comparison.
+
+use super::dialect::{BodyFields, Fields, Place, Rows, WaitRule, WindowRule};
+
+/// Headers that are read for every dialect, whatever its rows.
+const ALWAYS: [&str; 2] = ["date", "age"];
+
+/// The headers and JSON members that the rows of a dialect name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Interest {
+    /// Names of JSON members, sorted.
+    pub(super) members: Vec<String>,
+    /// Hashes of header names, sorted.
+    headers: Vec<u64>,
+    /// What stands before the `*` of header names that have one.
+    prefixes: Vec<String>,
+}
+
+impl Interest {
+    pub(super) fn of(tables: &[&Rows]) -> Interest {
+        let mut interest = Interest::default();
+        ALWAYS.iter().for_each(|name| interest.header(name));
+        tables.iter().for_each(|rows| interest.rows(rows));
+        interest.members.sort_unstable();
+        interest.members.dedup();
+        interest.headers.sort_unstable();
+        interest.headers.dedup();
+        interest.prefixes.sort_unstable();
+        interest.prefixes.dedup();
+        interest
+    }
+
+    /// Whether a header of this name, in any case, may matter.
+    pub(super) fn has_header(&self, name: &str) -> bool {
+        let starts = |prefix: &String| {
+            let start = name.as_bytes().get(..prefix.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+        };
+        self.headers.binary_search(&hash(name)).is_ok() || self.prefixes.iter().any(starts)
+    }
+
+    fn rows(&mut self, rows: &Rows) {
+        for signature in &rows.signatures {
+            signature
+                .conditions
+                .iter()
+                .for_each(|condition| self.place(&condition.place));
+            signature
+                .scope_at
+                .iter()
+                .for_each(|place| self.place(place));
+        }
+        rows.shared_if
+            .iter()
+            .for_each(|condition| self.place(&condition.place));
+        rows.scopes.iter().for_each(|rule| self.place(&rule.place));
+        rows.window_name.iter().for_each(|name| self.header(name));
+        for rule in &rows.waits {
+            match rule {
+                WaitRule::Told { place, .. } | WaitRule::After { place, .. } => self.place(place),
+                WaitRule::Refill {
+                    cost,
+                    available,
+                    per_second,
+                } => {
+                    [cost, available, per_second]
+                        .into_iter()
+                        .for_each(|path| self.path(path));
+                }
+            }
+        }
+        rows.windows.iter().for_each(|rule| self.window(rule));
+    }
+
+    fn window(&mut self, rule: &WindowRule) {
+        match rule {
+            WindowRule::Fields(fields) => self.fields(fields),
+            WindowRule::Body(fields) => self.body_fields(fields),
+            WindowRule::Structured { rate: a, policy: b }
+            | WindowRule::PerPeriod {
+                limits: a,
+                counts: b,
+                ..
+            } => {
+                self.header(a);
+                self.header(b);
+            }
+            WindowRule::UsedOfLimit { header }
+            | WindowRule::NamedCounts { header }
+            | WindowRule::Pairs { header }
+            | WindowRule::JsonHeader { header } => self.header(header),
+        }
+    }
+
+    fn fields(&mut self, fields: &Fields) {
+        fields.names().for_each(|name| self.header(name));
+        fields.period.iter().for_each(|(name, _)| self.header(name));
+    }
+
+    fn body_fields(&mut self, fields: &BodyFields) {
+        let BodyFields {
+            root,
+            name_at,
+            limit,
+            remaining,
+            used,
+            reset,
+            ..
+        } = fields;
+        self.path(root);
+        [name_at, limit, remaining, used]
+            .into_iter()
+            .flatten()
+            .for_each(|path| self.path(path));
+        reset.iter().for_each(|(path, _)| self.path(path));
+    }
+
+    fn place(&mut self, place: &Place) {
+        match place {
+            Place::Header(name) => self.header(name),
+            Place::Body(path) => self.path(path),
+            Place::Tag(_) | Place::Text => {}
+        }
+    }
+
+    fn header(&mut self, name: &str) {
+        match name.split_once('*') {
+            Some((prefix, _)) => self.prefixes.push(prefix.to_owned()),
+            None => self.headers.push(hash(name)),
+        }
+    }
+
+    fn path(&mut self, path: &str) {
+        self.members
+            .extend(super::json::names(path).map(str::to_owned));
+    }
+}
+
+/// FNV-1a of the name in lower case. Names are chosen by the provider, but a collision only lets
+/// a line through to be compared in full.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feedback::tables::{body, header, when};
+
+    #[test]
+    fn what_a_row_names_is_never_passed_over() {
+        let rows = Rows::default()
+            .limited(when(body("errors[].extensions.code").is(&["X"])))
+            .scope_in(header("X-Reason"))
+            .window(WindowRule::Pairs {
+                header: "vendor-*".to_owned(),
+            });
+        let interest = Interest::of(&[&rows]);
+        assert_eq!(interest.members, ["code", "errors", "extensions"]);
+        for name in ["x-reason", "X-REASON", "Date", "AGE", "Vendor-Anything"] {
+            assert!(interest.has_header(name), "{name}");
+        }
+        assert!(!interest.has_header("etag") && !interest.has_header(""));
+    }
+}

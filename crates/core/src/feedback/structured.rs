@@ -1,0 +1,128 @@
+//! The IETF's `RateLimit` and `RateLimit-Policy` fields.
+//!
+//! Promises: both grammars that are in use are read: the structured list of draft-08 and later
+//! (`"burst";r=50;t=30`) and the dictionary of draft-07 (`limit=100, remaining=50, reset=30`). A
+//! field that is no structured field is ignored whole, an item that breaks the rules is ignored
+//! alone.
+//!
+//! Never: makes a window of a policy alone; it says nothing about what is left.
+
+use super::classify::{Opened, printable};
+use super::headers::ITEMS_MAX;
+use super::when::believed;
+use super::window::{Unit, Window};
+use crate::time::Span;
+use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parser};
+
+/// What a policy adds to the item of the same name.
+struct Policy {
+    name: String,
+    unit: Unit,
+    quota: u64,
+    window: Option<Span>,
+}
+
+/// Reads both fields and joins them by name.
+pub(super) fn windows(rate: &str, policy: &str, opened: &Opened<'_>, found: &mut Vec<Window>) {
+    let Some(field) = opened.headers.joined(rate) else {
+        return;
+    };
+    let list: Option<List> = Parser::new(&field).parse().ok();
+    let Some(list) = list else {
+        found.extend(dictionary(&field));
+        return;
+    };
+    let policies = policies(policy, opened);
+    for item in list.iter().take(ITEMS_MAX).filter_map(entry_item) {
+        let Some(name) = identifier(&item.bare_item) else {
+            continue;
+        };
+        let (Some(Some(left)), Ok(reset)) = (whole(item, "r").ok(), whole(item, "t")) else {
+            continue;
+        };
+        let policy = policies.iter().find(|policy| policy.name == name);
+        found.push(Window {
+            name: printable(&name),
+            unit: policy.map(|policy| policy.unit).unwrap_or_default(),
+            limit: policy.map(|policy| policy.quota),
+            remaining: Some(left),
+            reset: reset.and_then(|seconds| believed(Span::from_secs(seconds))),
+            period: policy.and_then(|policy| policy.window),
+        });
+    }
+}
+
+fn policies(header: &str, opened: &Opened<'_>) -> Vec<Policy> {
+    let field = opened.headers.joined(header).unwrap_or_default();
+    let list: List = Parser::new(&field).parse().unwrap_or_default();
+    let policy = |item: &Item| {
+        let unit = match item.params.get("qu").map(identifier) {
+            None => Unit::Requests,
+            Some(name) => match name?.as_str() {
+                "requests" => Unit::Requests,
+                "content-bytes" => Unit::Bytes,
+                "concurrent-requests" => Unit::Concurrent,
+                other => Unit::from_name(other),
+            },
+        };
+        Some(Policy {
+            name: identifier(&item.bare_item)?,
+            unit,
+            quota: whole(item, "q").ok()??,
+            window: whole(item, "w").ok()?.map(Span::from_secs),
+        })
+    };
+    list.iter()
+        .take(ITEMS_MAX)
+        .filter_map(entry_item)
+        .filter_map(policy)
+        .collect()
+}
+
+/// Draft-07: `limit=100, remaining=50, reset=30`.
+fn dictionary(field: &str) -> Option<Window> {
+    let members: Dictionary = Parser::new(field).parse().ok()?;
+    let number = |name: &str| {
+        members
+            .get(name)
+            .and_then(entry_item)
+            .and_then(|item| u64::try_from(i64::from(item.bare_item.as_integer()?)).ok())
+    };
+    let window = Window {
+        limit: number("limit"),
+        remaining: number("remaining"),
+        reset: number("reset").and_then(|seconds| believed(Span::from_secs(seconds))),
+        ..Window::default()
+    };
+    window.complete(None)
+}
+
+fn entry_item(entry: &ListEntry) -> Option<&Item> {
+    match entry {
+        ListEntry::Item(item) => Some(item),
+        ListEntry::InnerList(_) => None,
+    }
+}
+
+/// The name of a policy: a string, or a token as some drafts allow.
+fn identifier(item: &BareItem) -> Option<String> {
+    let token = || item.as_token().map(|token| token.as_str().to_owned());
+    item.as_string()
+        .map(|name| name.as_str().to_owned())
+        .or_else(token)
+}
+
+/// A parameter that must be a non-negative integer if it is there at all.
+fn whole(item: &Item, name: &str) -> Result<Option<u64>, Malformed> {
+    let Some(value) = item.params.get(name) else {
+        return Ok(None);
+    };
+    let integer = value.as_integer().map(i64::from);
+    integer
+        .and_then(|number| u64::try_from(number).ok())
+        .map(Some)
+        .ok_or(Malformed)
+}
+
+/// A parameter that breaks the draft's rules; its item is to be ignored.
+struct Malformed;

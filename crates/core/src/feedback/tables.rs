@@ -1,0 +1,270 @@
+//! Words to write the tables of dialects with.
+//!
+//! Promises: each word adds one row; a table reads from top to bottom as the reader tries it.
+//!
+//! Never: used outside the built-in tables; a provider file fills [`Rows`] itself.
+
+use super::classify::Verdict;
+use super::dialect::{
+    BodyFields, Condition, DefaultWait, Place, Rows, Say, ScopeRule, Signature, Test, WaitRule,
+    WindowRule,
+};
+use super::when::TimeUnit;
+use super::window::Unit;
+use crate::time::Span;
+
+pub(super) fn header(name: &str) -> Place {
+    Place::Header(name.to_owned())
+}
+
+pub(super) fn body(path: &str) -> Place {
+    Place::Body(path.to_owned())
+}
+
+pub(super) fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+impl Place {
+    pub(super) fn is(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Is(texts(any_of)),
+        }
+    }
+
+    pub(super) fn has(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Has(texts(any_of)),
+        }
+    }
+
+    pub(super) fn starts(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Starts(texts(any_of)),
+        }
+    }
+
+    pub(super) fn code(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Code(texts(any_of)),
+        }
+    }
+
+    pub(super) fn zero(self) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Zero,
+        }
+    }
+
+    pub(super) fn absent(self) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Absent,
+        }
+    }
+}
+
+/// What a signature looks for: statuses (none = all), conditions, and the scope it tells.
+#[derive(Default)]
+pub(super) struct When {
+    status: Vec<u16>,
+    conditions: Vec<Condition>,
+    scope: Option<String>,
+    scope_at: Option<Place>,
+}
+
+/// With any status.
+pub(super) fn when(condition: Condition) -> When {
+    When::default().and(condition)
+}
+
+/// With one of these statuses.
+pub(super) fn on(status: &[u16]) -> When {
+    When {
+        status: status.to_vec(),
+        ..When::default()
+    }
+}
+
+impl When {
+    pub(super) fn and(mut self, condition: Condition) -> When {
+        self.conditions.push(condition);
+        self
+    }
+
+    pub(super) fn scope(mut self, name: &str) -> When {
+        self.scope = Some(name.to_owned());
+        self
+    }
+
+    pub(super) fn scope_at(mut self, place: Place) -> When {
+        self.scope_at = Some(place);
+        self
+    }
+}
+
+impl Rows {
+    fn signature(mut self, when: When, verdict: Verdict) -> Rows {
+        let When {
+            status,
+            conditions,
+            scope,
+            scope_at,
+        } = when;
+        self.signatures.push(Signature {
+            status,
+            conditions,
+            verdict,
+            scope,
+            scope_at,
+        });
+        self
+    }
+
+    pub(super) fn limited(self, when: When) -> Rows {
+        self.signature(when, Verdict::Limited)
+    }
+
+    pub(super) fn spent(self, when: When) -> Rows {
+        self.signature(when, Verdict::Spent)
+    }
+
+    pub(super) fn overloaded(self, when: When) -> Rows {
+        self.signature(when, Verdict::Overloaded)
+    }
+
+    pub(super) fn passed(self, when: When) -> Rows {
+        self.signature(when, Verdict::Passed)
+    }
+
+    pub(super) fn wait_in(mut self, place: Place, unit: TimeUnit) -> Rows {
+        self.waits.push(WaitRule::Told { place, unit });
+        self
+    }
+
+    pub(super) fn wait_after(mut self, place: Place, words: &str) -> Rows {
+        self.waits.push(WaitRule::After {
+            place,
+            words: words.to_owned(),
+        });
+        self
+    }
+
+    pub(super) fn refill(mut self, cost: &str, available: &str, per_second: &str) -> Rows {
+        let [cost, available, per_second] = [cost, available, per_second].map(str::to_owned);
+        self.waits.push(WaitRule::Refill {
+            cost,
+            available,
+            per_second,
+        });
+        self
+    }
+
+    pub(super) fn window(mut self, rule: WindowRule) -> Rows {
+        self.windows.push(rule);
+        self
+    }
+
+    fn scope_rule(mut self, place: Place, test: Option<Test>, say: Say) -> Rows {
+        self.scopes.push(ScopeRule { place, test, say });
+        self
+    }
+
+    pub(super) fn scope_in(self, place: Place) -> Rows {
+        self.scope_rule(place, None, Say::Found)
+    }
+
+    pub(super) fn scope_lower(self, place: Place) -> Rows {
+        self.scope_rule(place, None, Say::Lower)
+    }
+
+    pub(super) fn scope_prefixed(self, prefix: &str, place: Place) -> Rows {
+        self.scope_rule(place, None, Say::Prefixed(prefix.to_owned()))
+    }
+
+    pub(super) fn scope_if(self, condition: Condition, name: &str) -> Rows {
+        let Condition { place, test } = condition;
+        self.scope_rule(place, Some(test), Say::Always(name.to_owned()))
+    }
+
+    pub(super) fn default_wait(mut self, seconds: u64) -> Rows {
+        self.default_waits.push(DefaultWait {
+            scope: None,
+            wait: Span::from_secs(seconds),
+        });
+        self
+    }
+
+    pub(super) fn default_wait_for(mut self, scope: &str, seconds: u64) -> Rows {
+        let scope = Some(scope.to_owned());
+        self.default_waits.push(DefaultWait {
+            scope,
+            wait: Span::from_secs(seconds),
+        });
+        self
+    }
+
+    pub(super) fn named_by(mut self, header: &str) -> Rows {
+        self.window_name = Some(header.to_owned());
+        self
+    }
+}
+
+impl BodyFields {
+    pub(super) fn at(root: &str) -> BodyFields {
+        BodyFields {
+            root: root.to_owned(),
+            ..BodyFields::default()
+        }
+    }
+
+    pub(super) fn named(mut self, name: &str) -> BodyFields {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    pub(super) fn name_at(mut self, path: &str) -> BodyFields {
+        self.name_at = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn counts(mut self, unit: Unit) -> BodyFields {
+        self.unit = Some(unit);
+        self
+    }
+
+    pub(super) fn limit(mut self, path: &str) -> BodyFields {
+        self.limit = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn remaining(mut self, path: &str) -> BodyFields {
+        self.remaining = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn used(mut self, path: &str) -> BodyFields {
+        self.used = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn reset(mut self, path: &str, unit: TimeUnit) -> BodyFields {
+        self.reset.push((path.to_owned(), unit));
+        self
+    }
+
+    pub(super) fn exhausted(mut self) -> BodyFields {
+        self.is_exhausted = true;
+        self
+    }
+
+    pub(super) fn in_refusals(mut self) -> BodyFields {
+        self.refused_only = true;
+        self
+    }
+}

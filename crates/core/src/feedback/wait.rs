@@ -1,0 +1,156 @@
+//! Explicit waits: where a provider says outright how long to stay away.
+//!
+//! Promises: of several instructions the longest counts; but where one of them is the same
+//! instruction in finer units (65 seconds beside 64.57), the finer one does.
+//!
+//! Never: derives a wait from what is left; that is the windows' business.
+
+use super::classify::Opened;
+use super::dialect::{Dialect, Place, WaitRule};
+use super::headers::{ITEMS_MAX, is_list};
+use super::json::Json;
+use super::number::Decimal;
+use super::when::{Clocks, TimeUnit, believed};
+use super::window::wait_of;
+use crate::time::Span;
+
+/// How far below the longest instruction a finer one may lie and still be the same: whole seconds
+/// are rounded up from it. A whole second and more apart is a contradiction, and the longer counts.
+const ROUNDING: Span = Span::from_secs(1);
+
+/// One instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    wait: Span,
+    /// Written in a unit that can tell parts of a second.
+    fine: bool,
+}
+
+/// The explicit wait of a response, if it has one.
+pub(super) fn explicit(dialect: &Dialect, opened: &Opened<'_>, clocks: Clocks) -> Option<Span> {
+    let mut told = Vec::new();
+    for rule in dialect.waits() {
+        match rule {
+            WaitRule::Told { place, unit } => in_place(place, *unit, opened, clocks, &mut told),
+            WaitRule::After { place, words } => {
+                let sentences = opened.values(place);
+                let waits = sentences
+                    .iter()
+                    .filter_map(|text| after(text, words, clocks));
+                told.extend(waits.map(|wait| Told { wait, fine: true }));
+            }
+            WaitRule::Refill {
+                cost,
+                available,
+                per_second,
+            } => {
+                let wait = refill(opened.json.as_ref(), [cost, available, per_second]);
+                told.extend(wait.map(|wait| Told { wait, fine: true }));
+            }
+        }
+    }
+    choose(&told)
+}
+
+fn choose(told: &[Told]) -> Option<Span> {
+    let longest = told.iter().map(|told| told.wait).max()?;
+    let finer = told
+        .iter()
+        .filter(|told| told.fine && told.wait + ROUNDING > longest);
+    Some(finer.map(|told| told.wait).max().unwrap_or(longest))
+}
+
+fn in_place(
+    place: &Place,
+    unit: TimeUnit,
+    opened: &Opened<'_>,
+    clocks: Clocks,
+    told: &mut Vec<Told>,
+) {
+    match place {
+        Place::Header(name) if name.contains('*') => {
+            for star in opened.headers.stars(name) {
+                let name = Place::Header(name.replacen('*', &star, 1));
+                in_place(&name, unit, opened, clocks, told);
+            }
+        }
+        Place::Header(name) => {
+            let lines = opened.headers.all(name).take(ITEMS_MAX);
+            for text in lines.flat_map(instructions).take(ITEMS_MAX) {
+                let wait = clocks.wait(&text, unit);
+                let fine = unit == TimeUnit::Millis || is_fine(&text);
+                told.extend(wait.map(|wait| Told { wait, fine }));
+            }
+        }
+        Place::Body(path) => {
+            let found = opened.json.iter().flat_map(|json| json.at(path));
+            let waits = found.filter_map(|json| wait_of(json, unit, clocks));
+            told.extend(waits.map(|wait| Told { wait, fine: true }));
+        }
+        Place::Tag(_) | Place::Text => {
+            let texts = opened.values(place);
+            let waits = texts.iter().filter_map(|text| clocks.wait(text, unit));
+            told.extend(waits.map(|wait| Told { wait, fine: true }));
+        }
+    }
+}
+
+/// Whether a time is written to more than the second: a fraction, milliseconds, or an epoch in
+/// milliseconds (twelve digits and more).
+fn is_fine(text: &str) -> bool {
+    text.contains('.') || text.contains("ms") || (is_digits(text) && text.len() >= 12)
+}
+
+fn is_digits(text: &str) -> bool {
+    super::number::digits(text).is_some()
+}
+
+/// The instructions of one line: a proxy may have joined several (`60, 10`), and an HTTP-date has
+/// a comma of its own.
+fn instructions(line: &str) -> Vec<String> {
+    if !is_list(line) {
+        return vec![line.to_owned()];
+    }
+    let mut found: Vec<String> = Vec::new();
+    let mut weekday: Option<&str> = None;
+    for item in line.split(',').map(str::trim).take(ITEMS_MAX) {
+        match weekday.take() {
+            Some(day) => found.push(format!("{day}, {item}")),
+            None if is_word(item) => weekday = Some(item),
+            None => found.push(item.to_owned()),
+        }
+    }
+    found
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic())
+}
+
+/// The time that follows `words` in a sentence: the next word, without the sentence's own marks.
+fn after(sentence: &str, words: &str, clocks: Clocks) -> Option<Span> {
+    // Lower-casing ASCII keeps every byte where it is.
+    let at = sentence
+        .to_ascii_lowercase()
+        .find(&words.to_ascii_lowercase())?
+        + words.len();
+    let time = sentence.get(at..)?.split_whitespace().next()?;
+    clocks.wait(
+        time.trim_end_matches(['.', ',', ';', '!', ')']),
+        TimeUnit::BySize,
+    )
+}
+
+/// (cost - available) / rate, rounded up to the microsecond.
+fn refill(json: Option<&Json>, paths: [&String; 3]) -> Option<Span> {
+    let number = |path: &str| {
+        let value = json?.at(path).into_iter().next()?.number()?;
+        Some(Decimal::in_millionths(value))
+    };
+    let [cost, available, per_second] = paths.map(|path| number(path));
+    let missing = cost?.saturating_sub(available?);
+    let micros = missing
+        .checked_mul(1_000_000)?
+        .div_ceil(per_second.filter(|rate| *rate > 0)?);
+    believed(Span(u64::try_from(micros).ok()?))
+}

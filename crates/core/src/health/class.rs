@@ -1,0 +1,80 @@
+//! What an answer, or its absence, says about the provider (A11).
+//!
+//! Promises: every status and every error has exactly one class. What the provider's dialect says
+//! about a refusal wins over the status, both ways.
+//!
+//! Never: reads a header or a body. Feedback does, and its verdict comes in.
+
+/// What came of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// 2xx and 3xx: the provider works.
+    Success,
+    /// 429, or a refusal in the provider's own dialect.
+    Refused,
+    /// 5xx.
+    ServerError,
+    /// A timeout (408 too), DNS, or a connection that failed.
+    Network,
+    /// Every other 4xx: the caller's own fault. It says nothing about the provider's health.
+    Other,
+}
+
+/// Why there was no answer. The words are those of `requests_total{code}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// No connection, no head or no further byte in time.
+    Timeout,
+    /// The name has no address.
+    Dns,
+    /// No connection: refused, unreachable, TLS.
+    Connect,
+    /// The connection broke before the answer was whole.
+    Reset,
+}
+
+impl Class {
+    /// By status. `limited` is what the dialect says: `Some(true)` makes an OMDb 401 or a GitHub
+    /// 403 a refusal, `Some(false)` makes a 429 that is not about rates an ordinary 4xx, `None`
+    /// leaves it to the status.
+    #[must_use]
+    pub fn of_status(status: u16, limited: Option<bool>) -> Class {
+        match (status, limited) {
+            (_, Some(true)) | (429, None) => Class::Refused,
+            (100..=399, _) => Class::Success,
+            (408, _) => Class::Network,
+            (500..=599, _) => Class::ServerError,
+            (_, Some(false) | None) => Class::Other,
+        }
+    }
+
+    /// By the reason why there was no answer.
+    #[must_use]
+    pub fn of_fault(fault: Fault) -> Class {
+        match fault {
+            Fault::Timeout | Fault::Dns | Fault::Connect | Fault::Reset => Class::Network,
+        }
+    }
+
+    /// Backs off and counts against the provider.
+    #[must_use]
+    pub fn is_failure(self) -> bool {
+        match self {
+            Class::Refused | Class::ServerError | Class::Network => true,
+            Class::Success | Class::Other => false,
+        }
+    }
+}
+
+impl Fault {
+    /// The word in metrics and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Fault::Timeout => "timeout",
+            Fault::Dns => "dns",
+            Fault::Connect => "connect",
+            Fault::Reset => "reset",
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! How fast and how many at a time, beside what the limits allow.
+//!
+//! Promises: a pace only ever slows down. A rate never exceeds the base, concurrency never falls
+//! below one, and nothing here is a float.
+//!
+//! Never: enforces itself. The permit stage adds the pace as one more local limit.
+
+use std::fmt;
+
+use super::settings::HealthSettings;
+use crate::ask::Unit;
+use crate::limit::{Algorithm, Rule};
+use crate::ratio::Ppm;
+use crate::time::{Micros, Span};
+
+/// Calls per second, in millionths of a call, so that 1 000 a day is still a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+/// One call per second in the unit of [`Rate`].
+const CALL: u64 = 1_000_000;
+
+/// Limits with a longer period are budgets, not speeds: 1 000 a day beside 35 a second must not
+/// make the half of the speed one call in three minutes.
+const SPEED_PERIOD_MAX: Span = Span::from_secs(60);
+
+/// What the provider's limits allow when all is well. `None` = no such limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// Limit over period of the tightest limit.
+    pub rate: Option<Rate>,
+    /// Calls at a time.
+    pub concurrency: Option<u32>,
+}
+
+/// An extra local limit. `None` = nothing beside the provider's own limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// At most this many calls per second, evenly.
+    pub rate: Option<Rate>,
+    /// At most this many at a time.
+    pub concurrency: Option<u32>,
+}
+
+/// The climb back to the base after a recovery (A15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ramp {
+    pub(super) rate: Rate,
+    pub(super) next: Micros,
+}
+
+impl Rate {
+    /// Whole calls per second.
+    #[must_use]
+    pub const fn per_second(calls: u32) -> Rate {
+        Rate(calls as u64 * CALL)
+    }
+
+    /// Millionths of a call per second.
+    #[must_use]
+    pub const fn from_millionths(millionths: u64) -> Rate {
+        Rate(millionths)
+    }
+
+    /// `limit` calls in `period`. Rounded down, but never to nothing.
+    #[must_use]
+    pub fn of(limit: u64, period: Span) -> Rate {
+        let second = u128::from(Span::from_secs(1).0);
+        let scaled = u128::from(limit) * u128::from(CALL) * second / u128::from(period.0.max(1));
+        Rate(u64::try_from(scaled).unwrap_or(u64::MAX).max(1))
+    }
+
+    /// Millionths of a call per second.
+    #[must_use]
+    pub fn millionths(self) -> u64 {
+        self.0
+    }
+
+    /// The time from one call to the next, rounded up.
+    #[must_use]
+    pub fn gap(self) -> Span {
+        Span((CALL * Span::from_secs(1).0).div_ceil(self.0.max(1)))
+    }
+
+    fn times(self, factor: Ppm) -> Rate {
+        Rate(factor.times(self.0))
+    }
+
+    fn whole(self) -> Rate {
+        Rate(self.0 / CALL * CALL)
+    }
+}
+
+impl fmt::Display for Rate {
+    /// Calls per second: `17`, `18.7`, `0.011574`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{}.{:06}", self.0 / CALL, self.0 % CALL);
+        f.write_str(digits.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+impl Base {
+    /// The base of a provider with these limits: the lowest rate among its limits on calls of a
+    /// minute or shorter (among all, if none is that short), and the lowest concurrency.
+    #[must_use]
+    pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Base {
+        let mut base = Base::default();
+        let mut tightest: Option<(bool, Rate)> = None;
+        let counted = rules
+            .into_iter()
+            .filter(|rule| rule.counts() == Unit::Calls && !rule.is_shadow());
+        for rule in counted {
+            match rule.algorithm() {
+                Algorithm::InFlight => {
+                    let most = u32::try_from(rule.limit()).unwrap_or(u32::MAX);
+                    base.concurrency = Some(base.concurrency.map_or(most, |old| old.min(most)));
+                }
+                Algorithm::Sliding { .. }
+                | Algorithm::Bucket { .. }
+                | Algorithm::Fixed { .. }
+                | Algorithm::Calendar(_)
+                | Algorithm::Paced { .. } => {
+                    let is_budget = rule.period() > SPEED_PERIOD_MAX;
+                    let found = (is_budget, Rate::of(rule.limit(), rule.period()));
+                    tightest = Some(tightest.map_or(found, |old| old.min(found)));
+                }
+            }
+        }
+        base.rate = tightest.map(|(_, rate)| rate);
+        base
+    }
+
+    /// A3: `min(base, max(5, ⌊base/2⌋))`, and half of the calls at a time, at least one. Where the
+    /// rate would be the base itself there is nothing to add.
+    pub(super) fn throttled(self, settings: &HealthSettings) -> Pace {
+        Pace {
+            rate: self.throttle_rate(settings),
+            concurrency: self.concurrency.map(|most| {
+                let part = settings.throttle_factor.times(u64::from(most));
+                let part = u32::try_from(part).unwrap_or(most);
+                most.min(part.max(settings.throttle_min_concurrency))
+            }),
+        }
+    }
+
+    /// A15: the first rate after a recovery.
+    pub(super) fn throttle_rate(self, settings: &HealthSettings) -> Option<Rate> {
+        let base = self.rate?;
+        let part = base.times(settings.throttle_factor).whole();
+        let rate = part.max(settings.throttle_min_rate);
+        (rate < base).then_some(rate)
+    }
+
+    /// A6: `min(3/s, rate)`.
+    pub(super) fn probe_rate(self, settings: &HealthSettings) -> Rate {
+        let rate = self.throttle_rate(settings).or(self.rate);
+        rate.map_or(settings.probe_rate, |rate| rate.min(settings.probe_rate))
+    }
+}
+
+impl Ramp {
+    /// One step up; `None` when the base is reached.
+    pub(super) fn climbed(self, base: Base, settings: &HealthSettings) -> Option<Ramp> {
+        let rate = self.rate.times(settings.ramp.factor);
+        base.rate.filter(|&most| rate < most).map(|_| Ramp {
+            rate,
+            next: self.next + settings.ramp.every,
+        })
+    }
+}

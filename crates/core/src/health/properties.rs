@@ -1,0 +1,227 @@
+//! What holds for every course of events: no flapping, no sticking, bounds, and a window that counts
+//! as a naive one does.
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use super::bench::{Bench, breaker, profile_a};
+use super::{Action, Class, Command, Event, HealthSettings, Mode, Reason, State};
+use crate::ratio::Ppm;
+use crate::scope::ScopeView;
+use crate::time::{Micros, Span};
+
+/// One thing that happens, and the milliseconds before it.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Answer {
+        class: Class,
+        age_ms: u64,
+        wait: u64,
+    },
+    Command(Command),
+    Shared(ScopeView),
+    Nothing,
+}
+
+fn class() -> impl Strategy<Value = Class> {
+    prop_oneof![
+        4 => Just(Class::Success),
+        2 => Just(Class::Refused),
+        2 => Just(Class::ServerError),
+        1 => Just(Class::Network),
+        1 => Just(Class::Other),
+    ]
+}
+
+fn answers() -> impl Strategy<Value = Happens> {
+    (class(), 0..5_000_u64, 0..200_u64).prop_map(|(class, age_ms, wait)| Happens::Answer {
+        class,
+        age_ms,
+        wait,
+    })
+}
+
+fn anything() -> impl Strategy<Value = Happens> {
+    let seconds = |left: u64| ScopeView::Closed {
+        left: Some(Span::from_secs(left)),
+    };
+    prop_oneof![
+        20 => answers(),
+        1 => Just(Happens::Command(Command::Offline)),
+        1 => Just(Happens::Command(Command::Resume)),
+        1 => Just(Happens::Command(Command::Reset)),
+        1 => (1..4_000_u64).prop_map(|s| Happens::Command(Command::CacheOnly {
+            lasts: (s < 2_000).then(|| Span::from_secs(s)),
+        })),
+        1 => (0..400_u64).prop_map(move |s| Happens::Shared(seconds(s))),
+        1 => Just(Happens::Shared(ScopeView::Open)),
+        1 => Just(Happens::Shared(ScopeView::Probing)),
+        1 => Just(Happens::Shared(ScopeView::Closed { left: None })),
+        1 => Just(Happens::Nothing),
+    ]
+}
+
+fn course(happens: impl Strategy<Value = Happens>) -> impl Strategy<Value = Vec<(u64, Happens)>> {
+    let gap = prop_oneof![8 => 0..300_u64, 1 => 0..400_000_u64];
+    prop::collection::vec((gap, happens), 0..250)
+}
+
+fn settings() -> impl Strategy<Value = HealthSettings> {
+    let minutes = prop::option::of(1..40_u64);
+    (0..3_usize, minutes.clone(), minutes, 1..4_u32).prop_map(|(which, auto, after, confirm)| {
+        HealthSettings {
+            auto_recover: auto.map(|minutes| Span::from_secs(minutes * 60)),
+            cache_only_after: after.map(|minutes| Span::from_secs(minutes * 60)),
+            confirm,
+            ..[HealthSettings::default(), profile_a(), breaker()][which]
+        }
+    })
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 128,
+        rng_seed: RngSeed::Fixed(0x6865_616c),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+impl Bench {
+    fn happen(&mut self, gap_ms: u64, what: Happens) {
+        self.pass(Span::from_millis(gap_ms));
+        match what {
+            Happens::Answer {
+                class,
+                age_ms,
+                wait,
+            } => {
+                let granted = self.now - Span::from_millis(age_ms);
+                let retry_after = (wait < 100).then(|| Span::from_secs(wait));
+                self.answer(class, granted, retry_after)
+            }
+            Happens::Command(command) => self.order(command),
+            Happens::Shared(view) => self.saw(view),
+            Happens::Nothing => self.on(Event::Tick),
+        };
+    }
+}
+
+/// Why the last actions moved the state, if they did.
+fn reasons(bench: &Bench) -> Vec<Reason> {
+    let reason = |action: &Action| match action {
+        Action::Transition { reason, .. } => Some(*reason),
+        Action::Close { .. } | Action::Open | Action::Pace(_) => None,
+    };
+    bench.last.iter().filter_map(reason).collect()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// A8: no flapping. Whatever the answers, a move by ratio needs `confirm` counted results in
+    /// its state, a recovery needs its successes.
+    #[test]
+    fn a_state_is_never_left_early(settings in settings(), course in course(answers())) {
+        let mut bench = Bench::new(settings);
+        let probes = match settings.mode {
+            Mode::Adaptive | Mode::Off => settings.probe_success,
+            Mode::Breaker => settings.success_threshold,
+        };
+        let (mut results, mut successes) = (0_u32, 0_u32);
+        for (gap, what) in course {
+            let before = (bench.state(), bench.log.len());
+            bench.pass(Span::from_millis(gap));
+            if bench.log.len() != before.1 {
+                (results, successes) = (0, 0);
+            }
+            let moved = bench.log.len();
+            bench.happen(0, what);
+            if let Happens::Answer { class, .. } = what {
+                results += u32::from(class != Class::Other);
+                successes += u32::from(class == Class::Success);
+            }
+            for reason in reasons(&bench) {
+                match reason {
+                    Reason::ErrRatio => prop_assert!(results >= settings.confirm.max(1)),
+                    Reason::SuccessWindowOk => prop_assert!(successes >= settings.s_recover),
+                    Reason::ProbeOk => prop_assert!(successes >= probes),
+                    Reason::Consec429 => prop_assert!(bench.health.runs.refused >= 3),
+                    Reason::Failures => prop_assert!(bench.health.runs.failed >= 5),
+                    Reason::ProbeFailed | Reason::SleepOver | Reason::Policy => {}
+                    Reason::Operator | Reason::AutoRecover => prop_assert!(false, "{reason}"),
+                }
+            }
+            if bench.log.len() != moved {
+                (results, successes) = (0, 0);
+            }
+        }
+    }
+
+    /// A1, A5, A7: no sticking. From wherever any course of events has led, time and successes lead
+    /// to Normal, unless somebody holds it.
+    #[test]
+    fn successes_and_time_lead_to_normal(settings in settings(), course in course(anything())) {
+        let mut bench = Bench::new(settings);
+        for (gap, what) in course {
+            bench.happen(gap, what);
+        }
+        let is_held = |bench: &Bench| {
+            bench.health.status(bench.now).breaker.word() == "open"
+                && bench.health.next_tick().is_none()
+        };
+        for _ in 0..400 {
+            if bench.state() == State::Normal || is_held(&bench) {
+                break;
+            }
+            let tick = bench.health.next_tick().unwrap_or(bench.now);
+            let wait = tick.since(bench.now).max(Span::from_secs(1));
+            bench.pass(wait).answers(Class::Success, 1);
+        }
+        prop_assert!(bench.state() == State::Normal || is_held(&bench), "{:?}", bench.health);
+    }
+
+    /// A5: a Sleep is never shorter than `sleep_min` nor, without a Retry-After, longer than
+    /// `sleep_max`; what the machine wants to be ticked for never lies in the past.
+    #[test]
+    fn rests_keep_their_bounds(course in course(answers())) {
+        let settings = HealthSettings::default();
+        let mut bench = Bench::new(settings);
+        for (gap, what) in course {
+            let what = match what {
+                Happens::Answer { class, age_ms, .. } => Happens::Answer { class, age_ms, wait: 200 },
+                Happens::Command(_) | Happens::Shared(_) | Happens::Nothing => what,
+            };
+            bench.happen(gap, what);
+            if let Some(left) = bench.health.status(bench.now).sleep_left {
+                prop_assert!(left <= settings.sleep_max);
+            }
+            prop_assert!(bench.health.next_tick().is_none_or(|tick| tick > bench.now));
+        }
+    }
+
+    /// A2: the window counts what a naive one counts.
+    #[test]
+    fn the_window_counts_like_a_naive_one(results in prop::collection::vec((class(), 0..900_u64), 1..900)) {
+        let reach = HealthSettings::default().reach();
+        let mut window = super::window::Window::default();
+        let mut now = Micros(0);
+        let mut all = Vec::new();
+        for (class, gap_ms) in results {
+            now += Span::from_millis(gap_ms);
+            window.add(class, reach, now);
+            if class != Class::Other {
+                all.push((now, class));
+            }
+        }
+        let last = &all[all.len().saturating_sub(300)..];
+        let recent = last.iter().filter(|(at, _)| now.since(*at) < Span::from_secs(30));
+        let (total, failed) = recent.fold((0, 0), |(total, failed), (_, class)| {
+            (total + 1, failed + u64::from(class.is_failure()))
+        });
+        let counts = window.counts(reach, now);
+        prop_assert_eq!((counts.total, counts.failures()), (total, failed));
+        let expected = if total < 10 { Ppm::ZERO } else { Ppm::of(failed, total) };
+        prop_assert_eq!(window.ratio(reach, now), expected);
+    }
+}

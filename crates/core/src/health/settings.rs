@@ -1,0 +1,323 @@
+//! Every threshold of the health machine, its default and the reason for it.
+//!
+//! Promises: the names are those that users write under `health:`. [`HealthSettings::check`]
+//! reports every value with which the machine could flap or stick, all at once.
+//!
+//! Never: obeyed unchecked. A machine cannot be built from settings that have problems.
+
+use super::pace::Rate;
+use super::window::Reach;
+use crate::backoff::{FACTOR_MAX, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX};
+use crate::problem::{Problem, Problems};
+use crate::ratio::Ppm;
+use crate::time::Span;
+
+/// The most results a window may hold: at 16 bytes each, twice, 320 KB per provider.
+pub const WINDOW_RESULTS_MAX: u32 = 10_000;
+
+/// The most probes at a time. More than 64 are not a probe but a load.
+pub const PROBE_CONCURRENCY_MAX: u32 = 64;
+
+/// The slowest ramp: 1.01 needs about a thousand steps from 5/s to 100 000/s, which bounds the
+/// work after a long suspend.
+pub const RAMP_FACTOR_MIN: Ppm = Ppm(1_010_000);
+
+/// Which machine runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// All five states.
+    #[default]
+    Adaptive,
+    /// The same machine without Throttle: a circuit breaker (M9).
+    Breaker,
+    /// Answers move nothing; operators still can.
+    Off,
+}
+
+/// What happens to a call that meets a closed scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenBlocked {
+    /// It waits if its deadline lies later than the end of the rest.
+    #[default]
+    Wait,
+    /// It is refused at once.
+    Reject,
+}
+
+/// After which troubles the rate climbs back slowly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RampAfter {
+    /// Only if the provider refused calls: after a mere outage the full rate is welcome.
+    #[default]
+    Refusals,
+    /// After any.
+    Any,
+}
+
+/// The climb back after a recovery (A15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RampSettings {
+    /// Each step up: ×1.1.
+    pub factor: Ppm,
+    /// How long each step lasts: 5 min, long enough for a refusal to show.
+    pub every: Span,
+    /// After which troubles.
+    pub after: RampAfter,
+}
+
+/// The settings of one provider's health machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthSettings {
+    /// Which machine runs.
+    pub mode: Mode,
+    /// How far back the ratio looks: 30 s, so that an outage shows within seconds.
+    pub window: Span,
+    /// The most results it looks at: 300, so that a busy provider is judged by its last seconds.
+    pub window_results: u32,
+    /// Fewer results say nothing: 10, so that one failure of two is not 50 %.
+    pub min_results: u32,
+    /// How often a ratio condition must hold in a row: 2, against flapping (A8).
+    pub confirm: u32,
+    /// Ratio at which Normal becomes Throttle: 20 %.
+    pub p_throttle: Ppm,
+    /// Consecutive 429s at which Normal becomes Throttle: 3.
+    pub n_throttle: u32,
+    /// What is left of rate and concurrency in Throttle: half.
+    pub throttle_factor: Ppm,
+    /// But not less than 5 calls per second (nor more than the base).
+    pub throttle_min_rate: Rate,
+    /// Nor less than one call at a time.
+    pub throttle_min_concurrency: u32,
+    /// Ratio below which Throttle may become HalfOpen: 10 %, half of what led there.
+    pub p_recover: Ppm,
+    /// Successes that Throttle must see in total before that: 10.
+    pub s_recover: u32,
+    /// Consecutive 429s at which Throttle becomes Sleep: 5. (The document's name; it never meant
+    /// CacheOnly.)
+    pub n_cacheonly: u32,
+    /// Ratio at which Throttle becomes Sleep: 60 % …
+    pub p_sleep: Ppm,
+    /// … if it lasts for 5 min.
+    pub p_sleep_for: Span,
+    /// The shortest Sleep: 2 s.
+    pub sleep_min: Span,
+    /// The longest Sleep that we choose: 300 s. It does not cap a `Retry-After`.
+    pub sleep_max: Span,
+    /// How much longer each Sleep is after a failed HalfOpen: ×2.
+    pub cooldown_factor: Ppm,
+    /// The first Sleep: 30 s.
+    pub sleep_first: Span,
+    /// What a `Retry-After` of 0 or of the past is taken for: 1 s.
+    pub retry_after_floor: Span,
+    /// Successes that make HalfOpen Normal: 5.
+    pub probe_success: u32,
+    /// How fast HalfOpen probes: 3 calls per second.
+    pub probe_rate: Rate,
+    /// How many probes of this process are on their way at a time: 1.
+    pub probe_concurrency: u32,
+    /// Ratio below which HalfOpen may become Normal: 10 %.
+    pub p_probe: Ppm,
+    /// The climb back after a recovery.
+    pub ramp: RampSettings,
+    /// CacheOnly tries to recover this often; `None` = only the operator ends it.
+    pub auto_recover: Option<Span>,
+    /// Sleep and HalfOpen become CacheOnly after this long; `None` = never.
+    pub cache_only_after: Option<Span>,
+    /// What happens to a call that meets a closed scope.
+    pub when_blocked: WhenBlocked,
+    /// Consecutive failures of any class that lead to Sleep: 5 (M9); `None` = off.
+    pub failure_threshold: Option<u32>,
+    /// How long the breaker stays open: 5 min (M9).
+    pub reset_timeout: Span,
+    /// Successes that close the breaker: 2 (M9).
+    pub success_threshold: u32,
+}
+
+impl Default for RampSettings {
+    fn default() -> RampSettings {
+        RampSettings {
+            factor: Ppm(1_100_000),
+            every: Span::from_secs(300),
+            after: RampAfter::Refusals,
+        }
+    }
+}
+
+impl Default for HealthSettings {
+    fn default() -> HealthSettings {
+        HealthSettings {
+            mode: Mode::Adaptive,
+            window: Span::from_secs(30),
+            window_results: 300,
+            min_results: 10,
+            confirm: 2,
+            p_throttle: Ppm::percent(20),
+            n_throttle: 3,
+            throttle_factor: Ppm::percent(50),
+            throttle_min_rate: Rate::per_second(5),
+            throttle_min_concurrency: 1,
+            p_recover: Ppm::percent(10),
+            s_recover: 10,
+            n_cacheonly: 5,
+            p_sleep: Ppm::percent(60),
+            p_sleep_for: Span::from_secs(300),
+            sleep_min: Span::from_secs(2),
+            sleep_max: Span::from_secs(300),
+            cooldown_factor: Ppm(2_000_000),
+            sleep_first: Span::from_secs(30),
+            retry_after_floor: RETRY_AFTER_FLOOR,
+            probe_success: 5,
+            probe_rate: Rate::per_second(3),
+            probe_concurrency: 1,
+            p_probe: Ppm::percent(10),
+            ramp: RampSettings::default(),
+            auto_recover: None,
+            cache_only_after: None,
+            when_blocked: WhenBlocked::Wait,
+            failure_threshold: Some(5),
+            reset_timeout: Span::from_secs(300),
+            success_threshold: 2,
+        }
+    }
+}
+
+impl HealthSettings {
+    /// Every problem of the `health` block.
+    #[must_use]
+    pub fn check(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        self.check_window(&mut problems);
+        self.check_shares(&mut problems);
+        self.check_counts(&mut problems);
+        self.check_spans(&mut problems);
+        problems.found()
+    }
+
+    pub(super) fn reach(&self) -> Reach {
+        Reach {
+            age: self.window,
+            results: usize::try_from(self.window_results).unwrap_or(usize::MAX),
+            min_results: u64::from(self.min_results),
+        }
+    }
+
+    fn check_window(&self, problems: &mut Problems) {
+        problems.unless(
+            (1..=WINDOW_RESULTS_MAX).contains(&self.window_results),
+            "health.window_results",
+            "must be between 1 and 10000; write `300`",
+        );
+        problems.unless(
+            (1..=self.window_results).contains(&self.min_results),
+            "health.min_results",
+            "must be between 1 and `window_results`; write `10`",
+        );
+    }
+
+    /// A share of 0 or above 1, or thresholds in the wrong order, would flap or stick.
+    fn check_shares(&self, problems: &mut Problems) {
+        let share = |ppm: Ppm| ppm > Ppm::ZERO && ppm <= Ppm::ONE;
+        let shares = [
+            (self.p_throttle, "health.p_throttle"),
+            (self.p_recover, "health.p_recover"),
+            (self.p_sleep, "health.p_sleep"),
+            (self.p_probe, "health.p_probe"),
+            (self.throttle_factor, "health.throttle_factor"),
+        ];
+        for (ppm, name) in shares {
+            let remedy = "must be above 0 and not above 1; write `0.20` for 20 %";
+            problems.unless(share(ppm), name, remedy);
+        }
+        problems.unless(
+            self.p_recover <= self.p_throttle,
+            "health.p_recover",
+            "must not be above `p_throttle`, or the state flaps; write half of it",
+        );
+        problems.unless(
+            self.p_throttle <= self.p_sleep,
+            "health.p_sleep",
+            "must not be below `p_throttle`; write `0.60`",
+        );
+        problems.unless(
+            self.cooldown_factor >= Ppm::ONE && self.cooldown_factor <= FACTOR_MAX,
+            "health.cooldown_factor",
+            "must be between 1 and 100; write `2.0`",
+        );
+        problems.unless(
+            self.ramp.factor >= RAMP_FACTOR_MIN && self.ramp.factor <= FACTOR_MAX,
+            "health.ramp.factor",
+            "must be between 1.01 and 100; write `1.1`",
+        );
+    }
+
+    fn check_counts(&self, problems: &mut Problems) {
+        let counts = [
+            (self.confirm, "health.confirm"),
+            (self.n_throttle, "health.n_throttle"),
+            (
+                self.throttle_min_concurrency,
+                "health.throttle_min_concurrency",
+            ),
+            (self.s_recover, "health.s_recover"),
+            (self.n_cacheonly, "health.n_cacheonly"),
+            (self.probe_success, "health.probe_success"),
+            (self.success_threshold, "health.success_threshold"),
+            (
+                self.failure_threshold.unwrap_or(1),
+                "health.failure_threshold",
+            ),
+        ];
+        for (count, name) in counts {
+            problems.unless(count >= 1, name, "must be 1 or more");
+        }
+        problems.unless(
+            (1..=PROBE_CONCURRENCY_MAX).contains(&self.probe_concurrency),
+            "health.probe_concurrency",
+            "must be between 1 and 64; write `1`",
+        );
+        problems.unless(
+            self.mode != Mode::Breaker || self.failure_threshold.is_some(),
+            "health.failure_threshold",
+            "a breaker needs one; write `5`, or `mode: off`",
+        );
+        let slowest = Rate::from_millionths(1_000);
+        for (rate, name) in [
+            (self.throttle_min_rate, "health.throttle_min_rate"),
+            (self.probe_rate, "health.probe_rate"),
+        ] {
+            let remedy = "must be 0.001 calls per second or more; write `3`";
+            problems.unless(rate >= slowest, name, remedy);
+        }
+    }
+
+    /// A length of 0 would make a timer fire for ever, one above 31 days would look stuck.
+    fn check_spans(&self, problems: &mut Problems) {
+        let spans = [
+            (self.window, "health.window"),
+            (self.p_sleep_for, "health.p_sleep_for"),
+            (self.sleep_min, "health.sleep_min"),
+            (self.sleep_max, "health.sleep_max"),
+            (self.sleep_first, "health.sleep_first"),
+            (self.retry_after_floor, "health.retry_after_floor"),
+            (self.reset_timeout, "health.reset_timeout"),
+            (self.ramp.every, "health.ramp.every"),
+            (self.auto_recover.unwrap_or(SHORTEST), "health.auto_recover"),
+            (
+                self.cache_only_after.unwrap_or(SHORTEST),
+                "health.cache_only_after",
+            ),
+        ];
+        for (span, name) in spans {
+            let remedy = "must be between 1ms and 31d; write `30s`, `5m`, or `off` where allowed";
+            problems.unless((SHORTEST..=RETRY_AFTER_MAX).contains(&span), name, remedy);
+        }
+        problems.unless(
+            self.sleep_min <= self.sleep_max,
+            "health.sleep_min",
+            "must not be above `sleep_max`; write `2s`",
+        );
+    }
+}
+
+/// The shortest length that a timer is set for.
+const SHORTEST: Span = Span::from_millis(1);

@@ -1,0 +1,140 @@
+//! What the machines of other processes have done, as the ledger shows it.
+//!
+//! Promises: processes that share a ledger sleep, probe and wake together, and a process that
+//! starts finds the sleep it left. Our own actions come back as views too; they change nothing.
+//!
+//! Never: writes to the ledger because of what it read there, or two processes would answer each
+//! other for ever.
+
+use super::moves::middle;
+use super::phase::{Phase, Slot};
+use super::settings::Mode;
+use super::{Actions, Health, Reason};
+use crate::scope::ScopeView;
+use crate::time::{Micros, Span};
+
+/// What a view is worth.
+enum News {
+    /// It is from before the hold that we are in.
+    Old,
+    /// Somebody rests.
+    Rest,
+    /// Our hold is over: a hold gives way to nothing but an opening, so there was one.
+    EndOfHold,
+}
+
+impl Health {
+    /// With `mode: off` only what operators do is followed.
+    pub(super) fn saw(&mut self, view: ScopeView, now: Micros, actions: &mut Actions) {
+        let follows = match self.settings.mode {
+            Mode::Adaptive | Mode::Breaker => true,
+            Mode::Off => false,
+        };
+        match view {
+            ScopeView::Open => self.saw_open(now, actions),
+            ScopeView::Closed { left: None } => self.saw_held(now, actions),
+            ScopeView::Closed { left: Some(left) } if follows => {
+                self.saw_closed(left, now, actions);
+            }
+            ScopeView::Probing if follows => self.saw_probing(now, actions),
+            ScopeView::Closed { left: Some(_) } | ScopeView::Probing => {}
+        }
+    }
+
+    /// Before we have seen our own closing, "open" is a picture from before it.
+    fn saw_open(&mut self, now: Micros, actions: &mut Actions) {
+        if !self.seen_closed {
+            return;
+        }
+        self.seen_closed = false;
+        match &self.phase {
+            Phase::Normal { .. } | Phase::Throttle(_) => {}
+            Phase::HalfOpen(probing) => {
+                if probing.slot == Slot::Shared {
+                    self.follow_to_normal(Reason::ProbeOk, now, actions);
+                }
+            }
+            Phase::Sleep { .. } => self.follow_to_normal(Reason::ProbeOk, now, actions),
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => {
+                self.follow_to_normal(Reason::Operator, now, actions);
+            }
+        }
+    }
+
+    fn saw_probing(&mut self, now: Micros, actions: &mut Actions) {
+        let reason = match self.read() {
+            News::Old => return,
+            News::Rest => Reason::SleepOver,
+            News::EndOfHold => Reason::Operator,
+        };
+        self.fence = match &self.phase {
+            Phase::HalfOpen(_) => return,
+            Phase::Sleep { began, .. } => middle(*began, now),
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Offline { .. }
+            | Phase::CacheOnly { .. } => now,
+        };
+        self.enter_half_open(Slot::Shared, reason, now, actions);
+    }
+
+    fn saw_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {
+        // The space between two probes is a rest too, but no sleep.
+        let is_gap = left <= self.probe_gap();
+        let reason = match self.read() {
+            News::Old => return,
+            News::Rest => Reason::Policy,
+            News::EndOfHold => Reason::Operator,
+        };
+        match &mut self.phase {
+            Phase::Sleep { until, .. } => *until = (*until).max(now + left),
+            Phase::HalfOpen(_) if is_gap => {}
+            Phase::HalfOpen(probing) => match probing.slot {
+                // Another process's probe failed: that counts for all of us.
+                Slot::Shared => {
+                    self.failed_probes = self.failed_probes.saturating_add(1);
+                    self.follow_to_sleep(left, Reason::ProbeFailed, now, actions);
+                }
+                Slot::Local => self.follow_to_sleep(left, reason, now, actions),
+            },
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Offline { .. }
+            | Phase::CacheOnly { .. } => {
+                if is_gap {
+                    self.saw_probing(now, actions);
+                } else {
+                    self.follow_to_sleep(left, reason, now, actions);
+                }
+            }
+        }
+    }
+
+    /// Somebody holds it by hand. The ledger does not say whether offline or from cache only;
+    /// offline is what blocks either way.
+    fn saw_held(&mut self, now: Micros, actions: &mut Actions) {
+        self.seen_closed = true;
+        match &self.phase {
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => self.follow_offline(now, actions),
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => {}
+        }
+    }
+
+    /// What a rest that ends by itself means to us.
+    fn read(&mut self) -> News {
+        match &self.phase {
+            Phase::Offline { .. } | Phase::CacheOnly { .. } if self.seen_closed => News::EndOfHold,
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => News::Old,
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => {
+                self.seen_closed = true;
+                News::Rest
+            }
+        }
+    }
+}

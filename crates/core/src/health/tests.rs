@@ -1,0 +1,281 @@
+//! The rules of A2–A4, A8 and A11: what is counted, and what leads where.
+
+use super::bench::{Bench, profile_a};
+use super::{Action, Base, Class, Counts, Fault, HealthSettings, Mode, Pace, Rate, State};
+use crate::limit::Rule;
+use crate::ratio::Ppm;
+use crate::time::Span;
+
+const SEC: Span = Span::from_secs(1);
+
+/// A11: every status and error has its class; the dialect wins over the status.
+#[test]
+fn answers_are_classed_by_dialect_status_and_fault() {
+    let by_status = |status| Class::of_status(status, None);
+    for status in [200, 204, 206, 301, 304] {
+        assert_eq!(by_status(status), Class::Success, "{status}");
+    }
+    for status in [400, 401, 403, 404, 410, 418, 422, 451, 600] {
+        assert_eq!(by_status(status), Class::Other, "{status}");
+    }
+    for status in [500, 502, 503, 504, 529, 599] {
+        assert_eq!(by_status(status), Class::ServerError, "{status}");
+    }
+    assert_eq!(by_status(429), Class::Refused);
+    assert_eq!(by_status(408), Class::Network);
+    assert_eq!(Class::of_status(401, Some(true)), Class::Refused);
+    assert_eq!(Class::of_status(403, Some(true)), Class::Refused);
+    assert_eq!(Class::of_status(200, Some(true)), Class::Refused);
+    assert_eq!(Class::of_status(503, Some(true)), Class::Refused);
+    assert_eq!(Class::of_status(429, Some(false)), Class::Other);
+    assert_eq!(Class::of_status(503, Some(false)), Class::ServerError);
+    for fault in [Fault::Timeout, Fault::Dns, Fault::Connect, Fault::Reset] {
+        assert_eq!(Class::of_fault(fault), Class::Network, "{}", fault.as_str());
+    }
+}
+
+/// A11: other 4xx are counted apart, are no success and move nothing.
+#[test]
+fn other_4xx_do_not_move_the_state() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench.answers(Class::Refused, 2).answers(Class::Other, 400);
+    let status = bench.health.status(bench.now);
+    assert_eq!(status.state, State::Normal);
+    assert_eq!(status.consec429, 2, "a 404 is no success");
+    assert_eq!(status.counts.count_other, 300, "bounded");
+    assert_eq!(status.counts.total, 2, "outside the ratio");
+    bench.answers(Class::Refused, 1);
+    assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
+}
+
+/// A2: the last 30 s or the last 300 results, whichever is fewer.
+#[test]
+fn the_window_forgets_by_age_and_by_number() {
+    let mut bench = Bench::new(HealthSettings {
+        mode: Mode::Off,
+        ..HealthSettings::default()
+    });
+    bench.answers(Class::ServerError, 20);
+    bench.answers(Class::Success, 290);
+    let counts = bench.health.status(bench.now).counts;
+    let by_number = Counts {
+        count_2xx: 290,
+        count_5xx: 10,
+        total: 300,
+        ..Counts::default()
+    };
+    assert_eq!(counts, by_number);
+    bench.secs(30);
+    let status = bench.health.status(bench.now);
+    assert_eq!(
+        (status.counts, status.err_rate),
+        (Counts::default(), Ppm::ZERO)
+    );
+}
+
+/// A2: `count_2xx`, `count_429`, `count_5xx`, `count_other`, `net_errors`, `total`, and the ratio.
+#[test]
+fn the_status_shows_every_count() {
+    let mut bench = Bench::new(profile_a());
+    bench
+        .answers(Class::Success, 40)
+        .answers(Class::Refused, 2)
+        .answers(Class::ServerError, 3)
+        .answers(Class::Network, 5)
+        .answers(Class::Other, 7);
+    let status = bench.health.status(bench.now);
+    let expected = Counts {
+        count_2xx: 40,
+        count_429: 2,
+        count_5xx: 3,
+        count_other: 7,
+        net_errors: 5,
+        total: 50,
+    };
+    assert_eq!(status.counts, expected);
+    assert_eq!(status.err_rate, Ppm::percent(20));
+}
+
+/// A2: fewer than ten results are a ratio of 0.
+#[test]
+fn few_results_say_nothing() {
+    let mut bench = Bench::new(profile_a());
+    bench.answers(Class::ServerError, 9);
+    let status = bench.health.status(bench.now);
+    assert_eq!((status.state, status.err_rate), (State::Normal, Ppm::ZERO));
+    bench.answers(Class::ServerError, 1);
+    assert_eq!(bench.state(), State::Normal, "once is not confirmed");
+    bench.answers(Class::ServerError, 1);
+    assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
+}
+
+/// A3: rate = min(base, max(5, ⌊base/2⌋)), concurrency = max(1, ⌊base/2⌋).
+#[test]
+fn throttle_halves_rate_and_concurrency_within_bounds() {
+    let bench = Bench::throttled(HealthSettings::default());
+    let halved = Pace {
+        rate: Some(Rate::per_second(17)),
+        concurrency: Some(2),
+    };
+    assert_eq!(bench.pace(), halved);
+    assert!(bench.last.contains(&Action::Pace(halved)));
+    let throttled = |limit, period, concurrency| {
+        let base = Base {
+            rate: Some(Rate::of(limit, period)),
+            concurrency,
+        };
+        base.throttled(&HealthSettings::default())
+    };
+    let slow = throttled(40, Span::from_secs(10), Some(1));
+    assert_eq!(
+        (slow.rate, slow.concurrency),
+        (None, Some(1)),
+        "4/s is below 5/s"
+    );
+    let seven = throttled(7, SEC, None);
+    assert_eq!(seven.rate, Some(Rate::per_second(5)), "3 is below 5");
+    assert_eq!(seven.concurrency, None);
+}
+
+/// A3: the base is the tightest limit on calls; a daily budget is no speed.
+#[test]
+fn the_base_is_the_tightest_speed() {
+    let second = Rule::bucket(35, SEC, 35).unwrap();
+    let ten = Rule::sliding(100, Span::from_secs(10)).unwrap();
+    let day = Rule::sliding(1_000, Span::from_secs(86_400)).unwrap();
+    let slots = Rule::in_flight(4).unwrap();
+    let base = Base::of([&second, &day, &slots, &ten]);
+    assert_eq!(base.rate, Some(Rate::per_second(10)));
+    assert_eq!(base.concurrency, Some(4));
+    assert_eq!(Base::of([&day]).rate.unwrap().to_string(), "0.011574");
+    assert_eq!(Base::of([&slots]).rate, None);
+}
+
+/// A4: ten successes in total and a ratio below 10 % lead out of Throttle.
+#[test]
+fn throttle_ends_after_ten_successes_and_a_low_ratio() {
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.answers(Class::Success, 9).answers(Class::Refused, 1);
+    assert_eq!(bench.state(), State::Throttle);
+    bench.answers(Class::Success, 25);
+    assert_eq!(bench.state(), State::Throttle, "4 of 38 are 10.5 %");
+    bench.answers(Class::Success, 3);
+    assert_eq!(
+        bench.state(),
+        State::Throttle,
+        "4 of 41 once is not confirmed"
+    );
+    bench.answers(Class::Success, 1);
+    assert_eq!(bench.log[1..], ["Throttle -> HalfOpen (success_window_ok)"]);
+}
+
+/// A4: five 429s in a row lead from Throttle to Sleep.
+#[test]
+fn throttle_sleeps_after_five_refusals_in_a_row() {
+    let mut bench = Bench::throttled(profile_a());
+    bench.answers(Class::Refused, 2);
+    assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
+    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))));
+}
+
+/// A4: a ratio of 60 % or more that lasts for five minutes leads from Throttle to Sleep.
+#[test]
+fn throttle_sleeps_after_five_minutes_of_many_failures() {
+    let mut bench = Bench::new(profile_a());
+    let mut seconds = 0;
+    while bench.state() != State::Sleep && seconds < 1_000 {
+        bench
+            .answers(Class::ServerError, 2)
+            .answers(Class::Success, 1);
+        bench.secs(1);
+        seconds += 1;
+    }
+    assert_eq!(
+        bench.log,
+        [
+            "Normal -> Throttle (err_ratio)",
+            "Throttle -> Sleep (err_ratio)"
+        ]
+    );
+    assert!((290..=300).contains(&seconds), "{seconds}");
+}
+
+/// A4: five failures of any class in a row lead to Sleep, from Normal and from Throttle.
+#[test]
+fn five_failures_in_a_row_lead_to_sleep() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench
+        .answers(Class::ServerError, 2)
+        .answers(Class::Network, 1)
+        .answers(Class::Refused, 2);
+    assert_eq!(bench.log, ["Normal -> Sleep (failures)"]);
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.answers(Class::Network, 2);
+    assert_eq!(bench.log[1..], ["Throttle -> Sleep (failures)"]);
+}
+
+/// A3: consecutive 429s are 429s without anything else between them, but for other 4xx.
+#[test]
+fn a_server_error_breaks_a_run_of_refusals() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench
+        .answers(Class::Refused, 2)
+        .answers(Class::ServerError, 1);
+    bench.answers(Class::Refused, 1);
+    let status = bench.health.status(bench.now);
+    assert_eq!((status.consec429, status.failure_count), (1, 4));
+    assert_eq!(status.state, State::Normal);
+}
+
+/// A4: profile A has the threshold off, and a success breaks every run.
+#[test]
+fn a_success_breaks_every_run() {
+    let mut bench = Bench::new(profile_a());
+    bench.answers(Class::ServerError, 9);
+    assert_eq!(bench.state(), State::Normal);
+    let mut bench = Bench::new(HealthSettings::default());
+    for _ in 0..30 {
+        bench.answers(Class::Success, 19).answers(Class::Refused, 2);
+    }
+    assert_eq!(bench.log, [""; 0]);
+}
+
+/// A4: answers to calls granted before the scope closed are in the ratio and in no run.
+#[test]
+fn late_answers_advance_no_run() {
+    let mut bench = Bench::asleep(HealthSettings::default());
+    let granted = bench.now - SEC;
+    for _ in 0..4 {
+        bench.answer(Class::ServerError, granted, None);
+    }
+    let status = bench.health.status(bench.now);
+    assert_eq!((status.failure_count, status.counts.count_5xx), (5, 9));
+    bench.secs(30);
+    assert_eq!(bench.state(), State::HalfOpen);
+    bench.answer(Class::ServerError, granted, None);
+    assert_eq!(
+        bench.state(),
+        State::HalfOpen,
+        "an old failure is no failed probe"
+    );
+    for _ in 0..9 {
+        bench.answer(Class::Success, granted, None);
+    }
+    assert_eq!(bench.state(), State::HalfOpen, "an old success is no probe");
+    assert_eq!(bench.health.status(bench.now).counts.total, 10);
+}
+
+/// A8: a ratio condition that holds once, fails once and holds again is not confirmed.
+#[test]
+fn a_ratio_that_trembles_moves_nothing() {
+    let settings = HealthSettings {
+        n_throttle: 100,
+        ..profile_a()
+    };
+    let mut bench = Bench::new(settings);
+    bench.answers(Class::Success, 40).answers(Class::Network, 9);
+    for _ in 0..20 {
+        bench.answers(Class::Network, 1).answers(Class::Success, 4);
+    }
+    assert_eq!(bench.log, [""; 0]);
+}

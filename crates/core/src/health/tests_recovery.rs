@@ -1,0 +1,193 @@
+//! The rules of A5, A6 and A15: how long it rests, how it probes, how it climbs back.
+
+use super::bench::Bench;
+use super::{Action, Class, Counts, Event, HealthSettings, Pace, RampAfter, Rate, State};
+use crate::ask::{Reopen, ScopeId, Settle};
+use crate::time::Span;
+
+const SEC: Span = Span::from_secs(1);
+
+/// A5: max(Retry-After, ceiling); the ceiling does not cap the Retry-After.
+#[test]
+fn sleep_lasts_as_long_as_the_provider_says_or_longer() {
+    let sleep_after = |secs| {
+        let mut bench = Bench::new(HealthSettings::default());
+        bench.answers(Class::Refused, 4).refused_for(secs);
+        assert_eq!(bench.state(), State::Sleep);
+        bench.rest().flatten().unwrap()
+    };
+    assert_eq!(sleep_after(0), Span::from_secs(30));
+    assert_eq!(sleep_after(2), Span::from_secs(30));
+    assert_eq!(sleep_after(3_600), Span::from_secs(3_600));
+    assert_eq!(sleep_after(32 * 86_400), Span::from_secs(30), "absent (A9)");
+}
+
+/// A5: an earlier, longer Retry-After of the same run is kept; one that comes late extends.
+#[test]
+fn the_longest_retry_after_holds() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench.refused_for(120).secs(20);
+    bench.answers(Class::ServerError, 4);
+    let left = bench.health.status(bench.now).reset_in;
+    assert_eq!(left, Span::from_millis(99_960));
+    let granted = bench.now - SEC;
+    bench.answer(Class::Refused, granted, Some(Span::from_secs(600)));
+    assert_eq!(bench.rest(), Some(Some(Span::from_secs(600))));
+    bench.secs(599);
+    assert_eq!(bench.state(), State::Sleep);
+    bench.secs(1);
+    assert_eq!(bench.log[1..], ["Sleep -> HalfOpen (sleep_over)"]);
+}
+
+/// A5: the cool-down doubles with each failed HalfOpen, up to `sleep_max`, and is reset on Normal.
+#[test]
+fn each_failed_probe_doubles_the_rest() {
+    let mut bench = Bench::half_open(HealthSettings::default());
+    for rest in [60, 120, 240, 300, 300] {
+        bench.answers(Class::Network, 1);
+        assert_eq!(bench.rest(), Some(Some(Span::from_secs(rest))));
+        bench.secs(rest);
+        assert_eq!(bench.state(), State::HalfOpen);
+    }
+    bench
+        .answers(Class::Success, 5)
+        .answers(Class::ServerError, 5);
+    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))), "as at first");
+}
+
+/// A5: a success in between takes back what an earlier refusal said about when to return.
+#[test]
+fn a_success_forgets_an_old_retry_after() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench.refused_for(3_600).answers(Class::Success, 1);
+    bench.answers(Class::ServerError, 5);
+    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))));
+}
+
+/// A2: the window is cleared on entering HalfOpen, from Sleep and from Throttle.
+#[test]
+fn half_open_starts_with_an_empty_window() {
+    let bench = Bench::half_open(HealthSettings {
+        sleep_first: Span::from_secs(2),
+        ..HealthSettings::default()
+    });
+    assert_eq!(bench.health.status(bench.now).counts, Counts::default());
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.secs(30).answers(Class::Success, 10);
+    assert_eq!(bench.state(), State::HalfOpen);
+    assert_eq!(bench.health.status(bench.now).counts, Counts::default());
+}
+
+/// A4: a call granted just after the decision to sleep, before the ledger knew, is no probe when it
+/// times out in HalfOpen; one granted when the rest was over by a clock slightly ahead is.
+#[test]
+fn a_call_that_slipped_into_the_sleep_is_no_probe() {
+    let mut bench = Bench::asleep(HealthSettings::default());
+    let slipped = bench.now + Span::from_millis(5);
+    let early = bench.now + Span::from_millis(29_990);
+    bench.secs(31);
+    bench.answer(Class::Network, slipped, None);
+    assert_eq!(bench.state(), State::HalfOpen);
+    bench.answer(Class::Network, early, None);
+    assert_eq!(bench.state(), State::Sleep);
+}
+
+/// A6: one call at a time at min(3/s, rate): the next probe goes 1/3 s after the last one went.
+#[test]
+fn probes_go_one_at_a_time_three_per_second() {
+    let mut bench = Bench::half_open(HealthSettings::default());
+    let probing = Pace {
+        rate: Some(Rate::per_second(3)),
+        concurrency: Some(1),
+    };
+    assert_eq!(bench.pace(), probing);
+    bench.answers(Class::Success, 1);
+    let next = Action::Close {
+        age: Span::from_millis(10),
+        rest: Some(Span(333_334)),
+        then: Reopen::Probe,
+    };
+    assert_eq!(bench.last.as_slice(), [next]);
+    let scope = ScopeId(7);
+    assert!(matches!(
+        next.settle(scope),
+        Some(Settle::Close {
+            scope: ScopeId(7),
+            ..
+        })
+    ));
+    bench.answers(Class::Other, 1);
+    assert_eq!(bench.last.as_slice(), [next], "a 404 frees the place");
+    bench.on(Event::Dropped { granted: bench.now });
+    assert!(bench.rest().is_some(), "so does a caller that went away");
+}
+
+/// A6: the same from Throttle is a local matter: nothing is closed for others.
+#[test]
+fn the_way_out_of_throttle_closes_no_scope() {
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.secs(30).answers(Class::Success, 10);
+    assert_eq!(bench.state(), State::HalfOpen);
+    assert_eq!(bench.rest(), None);
+    bench.answers(Class::Success, 5);
+    assert_eq!(bench.state(), State::Normal);
+    assert!(!bench.opens());
+}
+
+/// A6: `probe_concurrency` lets further probes follow while the first is on its way.
+#[test]
+fn more_probes_at_a_time_if_configured() {
+    let settings = HealthSettings {
+        probe_concurrency: 2,
+        ..HealthSettings::default()
+    };
+    let mut bench = Bench::half_open(settings);
+    bench.on(Event::Granted);
+    assert_eq!(bench.rest(), Some(Some(Span(333_334))));
+    bench.on(Event::Granted);
+    assert_eq!(bench.rest(), None, "two are on their way");
+}
+
+/// A15: the rate starts at Throttle's and climbs ×1.1 every 5 min to the base.
+#[test]
+fn the_rate_climbs_back_after_refusals() {
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.secs(30).answers(Class::Success, 15);
+    assert_eq!(bench.state(), State::Normal);
+    let mut rates = Vec::new();
+    while let Some(rate) = bench.pace().rate {
+        rates.push(rate.to_string());
+        bench.secs(300);
+    }
+    let expected = [
+        "17",
+        "18.7",
+        "20.57",
+        "22.627",
+        "24.8897",
+        "27.37867",
+        "30.116537",
+        "33.12819",
+    ];
+    assert_eq!(rates, expected);
+    assert_eq!(
+        bench.health.status(bench.now).rate,
+        Some(Rate::per_second(35))
+    );
+    assert_eq!(bench.health.next_tick(), None);
+}
+
+/// A15: after a mere outage the full rate returns at once, unless `after: any`.
+#[test]
+fn an_outage_without_refusals_needs_no_ramp_by_default() {
+    let after = |settings| {
+        let mut bench = Bench::half_open(settings);
+        bench.answers(Class::Success, 5);
+        assert_eq!(bench.state(), State::Normal);
+        bench.pace().rate
+    };
+    let mut settings = HealthSettings::default();
+    assert_eq!(after(settings), None);
+    settings.ramp.after = RampAfter::Any;
+    assert_eq!(after(settings), Some(Rate::per_second(17)));
+}

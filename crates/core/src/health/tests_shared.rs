@@ -1,0 +1,231 @@
+//! Several processes on one ledger: they sleep, probe and wake together, through the very scope
+//! rows that `turn` keeps.
+
+use smallvec::smallvec;
+
+use super::bench::{Bench, base};
+use super::{Action, Actions, Answer, Class, Command, Event, Health, HealthSettings, Mode, State};
+use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
+use crate::scope::ScopeView;
+use crate::table::Table;
+use crate::time::{Micros, Now, Span, Wall};
+use crate::turn::turn;
+
+const SCOPE: ScopeId = ScopeId(1);
+const SEC: Span = Span::from_secs(1);
+
+/// Machines that share one scope. Every change is shown to all of them.
+struct Hosts {
+    ledger: Table,
+    machines: Vec<Health>,
+    now: Micros,
+    seq: u64,
+}
+
+impl Hosts {
+    fn new(count: usize) -> Hosts {
+        let now = Micros(1_000_000);
+        let machine = Health::new(HealthSettings::default(), base(), now).unwrap();
+        Hosts {
+            ledger: Table::default(),
+            machines: vec![machine; count],
+            now,
+            seq: 0,
+        }
+    }
+
+    fn clock(&self) -> Now {
+        Now {
+            at: self.now,
+            wall: Wall(0),
+        }
+    }
+
+    fn on(&mut self, host: usize, event: Event) {
+        let actions = self.machines[host].on(event, self.now);
+        self.apply(&actions);
+    }
+
+    fn apply(&mut self, actions: &Actions) {
+        let settles: Vec<Settle> = actions.iter().filter_map(|a| a.settle(SCOPE)).collect();
+        let now = self.clock();
+        let changed = turn(&mut self.ledger, now, &settles, &[]).scopes;
+        if changed.is_empty() {
+            return;
+        }
+        let view = self.view();
+        for machine in &mut self.machines {
+            let echo = machine.on(Event::Shared(view), self.now);
+            let writes = echo.iter().any(|action| action.settle(SCOPE).is_some());
+            assert!(!writes, "a view never makes a machine write");
+        }
+    }
+
+    fn view(&self) -> ScopeView {
+        self.ledger.look_scope(SCOPE, self.now)
+    }
+
+    /// Asks for a permit; `true` = granted.
+    fn goes(&mut self, host: usize) -> bool {
+        self.seq += 1;
+        let ask = Ask {
+            id: PermitId {
+                owner: OwnerId(u32::try_from(host).unwrap()),
+                seq: self.seq,
+            },
+            terms: smallvec![],
+            scopes: smallvec![SCOPE],
+            priority: Priority::Normal,
+            evidence: Evidence::Report {
+                by: Span::from_secs(30),
+                late: Span::from_secs(5),
+            },
+        };
+        let now = self.clock();
+        let verdicts = turn(&mut self.ledger, now, &[], &[ask]).verdicts;
+        matches!(verdicts[0], Verdict::Go { .. })
+    }
+
+    fn answer(&mut self, host: usize, class: Class) {
+        let answer = Answer {
+            class,
+            granted: self.now,
+            retry_after: None,
+        };
+        self.on(host, Event::Answered(answer));
+    }
+
+    fn pass(&mut self, span: Span) {
+        self.now += span;
+        for host in 0..self.machines.len() {
+            self.on(host, Event::Tick);
+        }
+    }
+
+    fn states(&self) -> Vec<State> {
+        self.machines.iter().map(Health::state).collect()
+    }
+
+    fn all(&self, state: State) -> bool {
+        self.states().iter().all(|&each| each == state)
+    }
+}
+
+/// A5: one process finds out, all sleep; nobody is granted until the rest is over.
+#[test]
+fn processes_sleep_together() {
+    let mut hosts = Hosts::new(3);
+    for _ in 0..5 {
+        assert!(hosts.goes(0));
+        hosts.answer(0, Class::ServerError);
+    }
+    assert!(hosts.all(State::Sleep), "{:?}", hosts.states());
+    for _ in 0..29 {
+        hosts.pass(SEC);
+        assert!(!hosts.goes(0) && !hosts.goes(1) && !hosts.goes(2));
+    }
+    hosts.pass(SEC);
+    assert!(hosts.all(State::HalfOpen), "{:?}", hosts.states());
+}
+
+/// A6: however many processes wait, one call probes at a time; enough successes of one open all.
+#[test]
+fn processes_probe_once_and_wake_together() {
+    let mut hosts = Hosts::new(3);
+    (0..5).for_each(|_| hosts.answer(0, Class::ServerError));
+    hosts.pass(Span::from_secs(30));
+    for probe in 0..5 {
+        assert!(hosts.goes(1), "probe {probe}");
+        assert!(!hosts.goes(0) && !hosts.goes(2), "only one at a time");
+        hosts.answer(1, Class::Success);
+        if probe < 4 {
+            assert!(!hosts.goes(1), "not more than three per second");
+            hosts.pass(Span::from_millis(334));
+        }
+    }
+    assert!(hosts.all(State::Normal), "{:?}", hosts.states());
+    assert!(hosts.goes(0) && hosts.goes(1) && hosts.goes(2));
+}
+
+/// A6: a failed probe of one process puts all back to sleep, for twice as long.
+#[test]
+fn a_failed_probe_counts_for_all() {
+    let mut hosts = Hosts::new(2);
+    (0..5).for_each(|_| hosts.answer(0, Class::Network));
+    hosts.pass(Span::from_secs(30));
+    assert!(hosts.goes(1));
+    hosts.answer(1, Class::Network);
+    assert!(hosts.all(State::Sleep));
+    hosts.pass(Span::from_secs(59));
+    assert!(!hosts.goes(0));
+    hosts.pass(SEC);
+    assert!(hosts.goes(0));
+    hosts.answer(0, Class::Network);
+    let left = hosts.machines[1].status(hosts.now).reset_in;
+    assert_eq!(left, Span::from_secs(120));
+}
+
+/// A5: an operator's hold and its end reach every process.
+#[test]
+fn an_operators_word_reaches_all() {
+    let mut hosts = Hosts::new(2);
+    hosts.on(0, Event::Operator(Command::Offline));
+    assert!(hosts.all(State::Sleep) && !hosts.goes(1));
+    hosts.pass(Span::from_secs(86_400));
+    hosts.on(1, Event::Operator(Command::Resume));
+    assert!(hosts.all(State::Normal) && hosts.goes(0));
+}
+
+/// A5: a process that starts finds the sleep it left, and a hold even with `mode: off`.
+#[test]
+fn a_restart_finds_the_sleep_it_left() {
+    let mut bench = Bench::new(HealthSettings::default());
+    let left = Some(Span::from_secs(20));
+    bench.saw(ScopeView::Closed { left });
+    assert_eq!(bench.log, ["Normal -> Sleep (policy)"]);
+    bench.secs(20);
+    assert_eq!(bench.state(), State::HalfOpen);
+    let mut off = Bench::new(HealthSettings {
+        mode: Mode::Off,
+        ..HealthSettings::default()
+    });
+    off.saw(ScopeView::Closed { left });
+    assert_eq!(off.state(), State::Normal);
+    off.saw(ScopeView::Closed { left: None });
+    assert_eq!(off.log, ["Normal -> Sleep (operator)"]);
+    off.order(Command::Resume);
+    assert!(off.opens());
+}
+
+/// A picture of the ledger from before our own closing does not wake us.
+#[test]
+fn an_old_picture_does_not_wake_a_sleeper() {
+    let mut bench = Bench::asleep(HealthSettings::default());
+    bench.saw(ScopeView::Open);
+    assert_eq!(bench.state(), State::Sleep);
+    bench.saw(ScopeView::Closed { left: Some(SEC) });
+    assert_eq!(bench.last.as_slice(), &[] as &[Action]);
+    bench.saw(ScopeView::Open);
+    assert_eq!(
+        bench.state(),
+        State::Normal,
+        "another process has opened it"
+    );
+}
+
+/// A7: the end of a hold by one process's trial or resume is followed by all.
+#[test]
+fn a_hold_that_another_process_ends_is_over() {
+    let mut bench = Bench::new(HealthSettings::default());
+    bench.order(Command::CacheOnly { lasts: None });
+    let left = Some(Span::from_secs(2));
+    bench.saw(ScopeView::Closed { left });
+    assert_eq!(bench.state(), State::CacheOnly, "a picture from before");
+    bench.saw(ScopeView::Closed { left: None });
+    bench.saw(ScopeView::Closed { left }).secs(2);
+    let expected = [
+        "CacheOnly -> Sleep (operator)",
+        "Sleep -> HalfOpen (sleep_over)",
+    ];
+    assert_eq!(bench.log[1..], expected);
+}

@@ -1,0 +1,224 @@
+//! How often (M7), how soon (M8, A9), what safely, and that retries cannot storm.
+
+use super::{Budget, BudgetSettings, Decision, Failed, Retries, RetrySettings, Safety, Stop};
+use crate::ask::Priority;
+use crate::backoff::{Backoff, Dice, Jitter};
+use crate::health::Class;
+use crate::ratio::Ppm;
+use crate::time::{Micros, Span};
+
+const NOW: Micros = Micros(1_000_000_000);
+
+fn failed() -> Failed {
+    Failed {
+        priority: Priority::Normal,
+        used: 0,
+        class: Class::ServerError,
+        retry_after: None,
+        safety: Safety::Idempotent,
+        probe: false,
+        left: None,
+    }
+}
+
+fn settings() -> RetrySettings {
+    RetrySettings {
+        backoff: Backoff {
+            base: Span::from_secs(1),
+            jitter: Jitter::None,
+            ..Backoff::default()
+        },
+        ..RetrySettings::default()
+    }
+}
+
+fn decide(failed: &Failed) -> Decision {
+    let mut budget = Budget::new(&settings().budget, NOW);
+    settings().decide(failed, &mut budget, Dice(1), NOW)
+}
+
+/// M7: two retries after the first try for user calls, five for background, 1 s × 2ⁿ apart.
+#[test]
+fn priorities_have_their_own_number_of_retries() {
+    for (priority, waits) in [
+        (Priority::High, &[1, 2][..]),
+        (Priority::Normal, &[1, 2, 4][..]),
+        (Priority::Low, &[1, 2, 4, 8, 16][..]),
+    ] {
+        let mut used = 0;
+        for &secs in waits {
+            let decision = decide(&Failed {
+                priority,
+                used,
+                ..failed()
+            });
+            let again = Decision::Again {
+                after: Span::from_secs(secs),
+                counts: true,
+            };
+            assert_eq!(decision, again, "{priority:?} {used}");
+            used += 1;
+        }
+        let decision = decide(&Failed {
+            priority,
+            used,
+            ..failed()
+        });
+        assert_eq!(decision, Decision::Stop(Stop::Spent), "{priority:?}");
+    }
+}
+
+/// M8: `Retry-After` wins over the computed backoff, shorter or longer.
+#[test]
+fn retry_after_wins() {
+    for secs in [1, 3, 45, 3_600, 31 * 86_400] {
+        let after = Span::from_secs(secs);
+        let decision = decide(&Failed {
+            used: 2,
+            retry_after: Some(after),
+            ..failed()
+        });
+        assert_eq!(
+            decision,
+            Decision::Again {
+                after,
+                counts: true
+            }
+        );
+    }
+}
+
+/// A wait that ends after the deadline is refused now, not then.
+#[test]
+fn a_wait_past_the_deadline_is_no_wait() {
+    let left = Some(Span::from_secs(10));
+    let retry_after = Some(Span::from_secs(10));
+    let decision = decide(&Failed {
+        left,
+        retry_after,
+        ..failed()
+    });
+    assert_eq!(decision, Decision::Stop(Stop::Deadline));
+    let decision = decide(&Failed { left, ..failed() });
+    assert!(matches!(decision, Decision::Again { .. }));
+}
+
+/// A11: other 4xx fail at once.
+#[test]
+fn what_trying_again_cannot_mend_is_final() {
+    for (class, is_retried) in [
+        (Class::Success, false),
+        (Class::Other, false),
+        (Class::Refused, true),
+        (Class::ServerError, true),
+        (Class::Network, true),
+    ] {
+        let decision = decide(&Failed { class, ..failed() });
+        assert_eq!(
+            decision != Decision::Stop(Stop::Final),
+            is_retried,
+            "{class:?}"
+        );
+    }
+}
+
+/// A call that may have acted is repeated only with a key, or if no byte of it left.
+#[test]
+fn only_harmless_repetitions_are_made() {
+    for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
+        assert_eq!(Safety::of(method, false, true), Safety::Idempotent);
+    }
+    for method in ["POST", "PATCH", "CONNECT", "get", "BREW", ""] {
+        let safety = Safety::of(method, false, true);
+        assert_eq!(
+            decide(&Failed { safety, ..failed() }),
+            Decision::Stop(Stop::Unsafe)
+        );
+    }
+    assert_eq!(Safety::of("POST", true, true), Safety::Keyed);
+    assert_eq!(Safety::of("POST", false, false), Safety::Unsent);
+    assert!(Safety::Keyed.is_safe() && Safety::Unsent.is_safe());
+}
+
+/// A failed probe uses up neither the call's retries nor the budget.
+#[test]
+fn a_probe_is_lent_not_spent() {
+    let mut budget = Budget::new(&settings().budget, NOW);
+    while budget.take(&settings().budget, NOW) {}
+    let probe = Failed {
+        used: 3,
+        probe: true,
+        ..failed()
+    };
+    let decision = settings().decide(&probe, &mut budget, Dice(1), NOW);
+    assert!(matches!(decision, Decision::Again { counts: false, .. }));
+}
+
+/// 20 % of the calls and 10 per second: in an outage where every call fails, retries stay that few.
+#[test]
+fn retries_cannot_storm() {
+    let settings = RetrySettings::default();
+    let mut budget = Budget::new(&settings.budget, NOW);
+    let (mut now, mut calls, mut retries) = (NOW, 0_u64, 0_u64);
+    for _ in 0..60_000 {
+        now += Span::from_millis(1);
+        budget.called(&settings.budget, now);
+        calls += 1;
+        let mut used = 0;
+        loop {
+            let attempt = Failed { used, ..failed() };
+            match settings.decide(&attempt, &mut budget, Dice(3), now) {
+                Decision::Again { .. } => used += 1,
+                Decision::Stop(_) => break,
+            }
+        }
+        retries += u64::from(used);
+    }
+    let seconds = now.since(NOW).0 / 1_000_000;
+    let most = settings.budget.depth() + 10 * seconds + calls / 5;
+    assert!(retries <= most, "{retries} of at most {most}");
+    assert!(retries >= most - 2, "and no fewer: {retries} of {most}");
+}
+
+/// A quiet provider can be retried: tokens come back with time, up to ten seconds' worth.
+#[test]
+fn the_budget_refills_with_time_and_has_a_depth() {
+    let settings = BudgetSettings::default();
+    let mut budget = Budget::new(&settings, NOW);
+    while budget.take(&settings, NOW) {}
+    assert_eq!(budget.left(&settings, NOW + Span::from_millis(99)), 0);
+    assert_eq!(budget.left(&settings, NOW + Span::from_millis(100)), 1);
+    assert_eq!(budget.left(&settings, NOW + Span::from_secs(3_600)), 100);
+    let alone = BudgetSettings {
+        min_per_second: 0,
+        ..settings
+    };
+    let mut budget = Budget::new(&alone, NOW);
+    while budget.take(&alone, NOW) {}
+    (0..5).for_each(|_| budget.called(&alone, NOW));
+    assert_eq!(budget.left(&alone, NOW), 1, "one in five");
+}
+
+#[test]
+fn senseless_retry_settings_are_all_named() {
+    assert_eq!(RetrySettings::default().check(), []);
+    let settings = RetrySettings {
+        retries: Retries {
+            high: 101,
+            ..Retries::default()
+        },
+        budget: BudgetSettings {
+            ratio: Ppm(1_000_001),
+            min_per_second: 1_000_000,
+        },
+        ..RetrySettings::default()
+    };
+    let problems = settings.check();
+    let named: Vec<&str> = problems.iter().map(|problem| problem.setting).collect();
+    let expected = [
+        "retry.retries.high",
+        "retry.budget.ratio",
+        "retry.budget.min_per_second",
+    ];
+    assert_eq!(named, expected);
+}
