@@ -298,7 +298,7 @@ fn aged(told: &Told, now: Micros) -> Settle {
     match &mut settle {
         Settle::Permit { outcome, .. } => match outcome {
             Outcome::Arrived { age, .. }
-            | Outcome::Failed { age }
+            | Outcome::Failed { age, .. }
             | Outcome::Finished { age }
             | Outcome::Unknown { age, .. } => *age = *age + waited,
             Outcome::Alive { by } => *by = *by - waited,
