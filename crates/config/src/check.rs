@@ -14,63 +14,24 @@ mod limits;
 mod place;
 mod plan;
 mod secrets;
+pub(crate) mod table;
+pub use table::{FIELDS, PROVIDER};
 
+use tollgate_core::alert::AlertSettings;
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::domain::Domain;
+use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
-use crate::field::{At, Fields, Setting};
+use crate::field::{At, Fields};
 use crate::preset::Preset;
 use crate::problem::{Level, Problems};
 use crate::provider::{Auth, Limit, Provider, Style};
 use crate::raw::{self, Entry, Node, Value};
 use crate::secret::World;
-use crate::settings::{Degrade, Timeout};
-
-/// Every field of a provider file.
-pub const FIELDS: &[&str] = &[
-    "name",
-    "preset",
-    "tier",
-    "domain",
-    "domains",
-    "listen",
-    "upstream",
-    "enabled",
-    "api_key",
-    "api_keys",
-    "headers",
-    "auth",
-    "limit",
-    "period",
-    "algorithm",
-    "limits",
-    "cost",
-    "concurrency",
-    "connections",
-    "hold_until",
-    "late_arrival",
-    "edge_margin",
-    "counter_lag",
-    "free_status",
-    "entities",
-    "cache",
-    "dedup",
-    "merge",
-    "queue",
-    "off_peak",
-    "retry",
-    "cooldown",
-    "degrade",
-    "alerts",
-    "timeout",
-    "rewrite_links",
-    "guards",
-    "on_store_loss",
-    "health",
-    "dialect",
-    "learn",
-    "acquire_only",
-];
+use crate::setting::Setting;
+use crate::settings::{Degrade, Health, Timeout};
 
 /// Names that the gateway and the API use themselves.
 const RESERVED: [&str; 5] = ["health", "ready", "metrics", "v1", "api"];
@@ -217,6 +178,7 @@ fn provider(
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
+    let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
     warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
     Provider {
@@ -250,15 +212,15 @@ fn provider(
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),
         off_peak: place::off_peak(fields, problems),
-        retry: or_default(fields, "retry", problems),
-        cooldown: or_default(fields, "cooldown", problems),
+        retry: retry(fields, health.retry_after_floor, problems),
+        cooldown: cooldown(fields, health.retry_after_floor, problems),
         degrade,
-        alerts: or_default(fields, "alerts", problems),
+        alerts: alerts(fields, problems),
         timeouts: or_default::<Timeout>(fields, "timeout", problems).0,
         rewrite_links: fields.read("rewrite_links", problems).unwrap_or(true),
         guards: or_default(fields, "guards", problems),
         on_store_loss: or_default(fields, "on_store_loss", problems),
-        health: or_default(fields, "health", problems),
+        health,
     }
 }
 
@@ -276,26 +238,47 @@ fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems)
 }
 
 /// Degrade mode that begins at or above a limit would never end.
-fn degrade(fields: &Fields<'_>, limits: &[Limit], problems: &mut Problems) -> Option<Degrade> {
+fn degrade(
+    fields: &Fields<'_>,
+    limits: &[Limit],
+    problems: &mut Problems,
+) -> Option<DegradeSettings> {
     let at = fields.get("degrade")?;
-    let mut degrade = Option::<Degrade>::read(&at, problems)??;
+    let degrade = Option::<Degrade>::read(&at, problems)??;
     let calls = limits.iter().filter(|limit| limit.unit == "calls");
     let smallest = calls.map(|limit| limit.rule.most()).min();
-    if degrade.recover == 0 {
-        // Twice as much, but never more than there can be.
-        let twice = degrade.below.saturating_mul(2);
-        degrade.recover = smallest.map_or(twice, |most| twice.min(most.max(degrade.below)));
+    let settings = degrade.settings(smallest);
+    at.found(&settings.check(smallest.unwrap_or(u64::MAX)), problems);
+    Some(settings)
+}
+
+/// How a failed call is tried again. What a `Retry-After` of 0 means is said once, under `health`.
+fn retry(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> RetrySettings {
+    let mut settings: RetrySettings = or_default(fields, "retry", problems);
+    settings.retry_after_floor = floor;
+    if let Some(at) = fields.get("retry") {
+        at.found(&settings.check(), problems);
     }
-    if smallest.is_some_and(|smallest| degrade.below >= smallest) {
-        problems.push(at.error(
-            "`below` is not smaller than the smallest limit, so it would never end",
-            "lower `below`",
-        ));
+    settings
+}
+
+/// How long a scope rests after a refusal.
+fn cooldown(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> CooldownSettings {
+    let mut settings: CooldownSettings = or_default(fields, "cooldown", problems);
+    settings.retry_after_floor = floor;
+    if let Some(at) = fields.get("cooldown") {
+        at.found(&settings.check(), problems);
     }
-    if degrade.recover < degrade.below {
-        problems.push(at.error("`recover` is smaller than `below`", "raise `recover`"));
+    settings
+}
+
+/// When to raise an alert.
+fn alerts(fields: &Fields<'_>, problems: &mut Problems) -> AlertSettings {
+    let settings: AlertSettings = or_default(fields, "alerts", problems);
+    if let Some(at) = fields.get("alerts") {
+        at.found(&settings.check(), problems);
     }
-    Some(degrade)
+    settings
 }
 
 fn warn_if_idle(fields: &Fields<'_>, domains: &[Domain], unlimited: bool, problems: &mut Problems) {

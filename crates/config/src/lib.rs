@@ -11,6 +11,8 @@ pub mod raw;
 pub mod amount;
 pub mod secret;
 mod field;
+mod setting;
+pub mod shape;
 pub mod settings;
 pub mod provider;
 pub mod check;

@@ -8,18 +8,20 @@
 use std::net::SocketAddr;
 
 use jiff::tz::TimeZone;
+use tollgate_core::alert::AlertSettings;
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::domain::{Domain, Host};
 use tollgate_core::entity::{Entities, Entity};
+use tollgate_core::health::HealthSettings;
 use tollgate_core::limit::Rule;
+use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
 use crate::amount::Lifetime;
-use crate::field::words;
 use crate::secret::Secret;
-use crate::settings::{
-    Alerts, Cache, Confined, Cooldown, Dedup, Degrade, Health, Merge, OnStoreLoss, Queue, Retry,
-    Timeouts,
-};
+use crate::setting::words;
+use crate::settings::{Cache, Confined, Dedup, Merge, OnStoreLoss, Queue, Timeouts};
 
 /// A provider as it is obeyed.
 #[derive(Clone, Debug)]
@@ -75,13 +77,13 @@ pub struct Provider {
     /// When background work may run.
     pub off_peak: Option<OffPeak>,
     /// Trying again.
-    pub retry: Retry,
+    pub retry: RetrySettings,
     /// Resting after a refusal.
-    pub cooldown: Cooldown,
+    pub cooldown: CooldownSettings,
     /// Serving from cache only when little is left.
-    pub degrade: Option<Degrade>,
+    pub degrade: Option<DegradeSettings>,
     /// When to raise an alert.
-    pub alerts: Alerts,
+    pub alerts: AlertSettings,
     /// How long each stage of a call may take.
     pub timeouts: Timeouts,
     /// Links in answers come back through the gateway.
@@ -91,7 +93,7 @@ pub struct Provider {
     /// What happens while the ledger cannot be reached.
     pub on_store_loss: OnStoreLoss,
     /// The health machine.
-    pub health: Health,
+    pub health: HealthSettings,
 }
 
 words! {

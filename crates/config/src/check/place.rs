@@ -10,10 +10,12 @@ use std::net::SocketAddr;
 use jiff::tz::TimeZone;
 use tollgate_core::domain::{Domain, Host};
 
+use super::table::OFF_PEAK;
 use super::{FIRST_WORDS, RESERVED};
-use crate::field::{At, Fields, Setting, read_text};
+use crate::field::{At, Fields};
 use crate::problem::Problems;
 use crate::provider::{OffPeak, Upstream};
+use crate::setting::{Setting, open, read_text};
 
 /// The longest name: it is a metric label and a folder of URLs.
 const NAME_MAX: usize = 64;
@@ -186,7 +188,7 @@ pub(super) fn off_peak(fields: &Fields<'_>, problems: &mut Problems) -> Option<O
     if at.node.text() == Some("off") {
         return None;
     }
-    let block = Fields::open(&at, &["hours", "timezone", "applies_to"], problems)?;
+    let block = open(&at, OFF_PEAK, problems)?;
     let zone = match block.get("timezone") {
         Some(at) => zone(&at, problems),
         None => Some(TimeZone::UTC),
