@@ -58,7 +58,7 @@ static BY_DOMAIN: LazyLock<DomainTable<usize>> = LazyLock::new(|| {
     let mut table = DomainTable::default();
     for (index, preset) in ALL.iter().enumerate() {
         // A variant is chosen by name; the domain belongs to what it is a variant of.
-        if preset.tree.get("variant_of").is_some() {
+        if preset.is_variant() {
             continue;
         }
         for domain in preset.domains() {
@@ -134,17 +134,19 @@ impl Preset {
     /// The provider that this preset makes by itself, as `presets: auto` does.
     #[must_use]
     pub fn provider(&self, tier: Option<&str>, world: &World<'_>) -> Checked {
+        match self.draft(tier) {
+            Ok(draft) => draft.check(world),
+            Err(problems) => Checked::refused(problems),
+        }
+    }
+
+    /// The file that says nothing but the name of this preset.
+    pub(crate) fn draft(&self, tier: Option<&str>) -> Result<Draft, Problems> {
         let tier = tier
             .map(|tier| format!("tier: {tier:?}\n"))
             .unwrap_or_default();
         let text = format!("preset: {}\n{tier}", self.name);
-        match Draft::read(&format!("{}.yaml", self.name), &text) {
-            Ok(draft) => draft.check(world),
-            Err(problems) => Checked {
-                provider: None,
-                problems,
-            },
-        }
+        Draft::read(&format!("{}.yaml", self.name), &text)
     }
 
     /// The variant that a second key chooses, or this one.
@@ -158,6 +160,11 @@ impl Preset {
         chosen
             .and_then(|entry| find(entry.node.text()?))
             .unwrap_or(self)
+    }
+
+    /// Chosen by name only; its domain belongs to what it is a variant of.
+    pub(crate) fn is_variant(&self) -> bool {
+        self.tree.get("variant_of").is_some()
     }
 
     pub(crate) fn says(&self, name: &str) -> Option<&str> {

@@ -92,6 +92,15 @@ pub struct Problems {
     left_out: usize,
 }
 
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Problems {
+        Problems {
+            all: vec![problem],
+            left_out: 0,
+        }
+    }
+}
+
 impl Problems {
     /// Adds one. Beyond [`PROBLEMS_MAX`] they are only counted; an error replaces what weighs less.
     pub fn push(&mut self, problem: Problem) {

@@ -24,7 +24,7 @@ use crate::setting::words;
 use crate::settings::{Cache, Confined, Dedup, Merge, OnStoreLoss, Queue, Timeouts};
 
 /// A provider as it is obeyed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Provider {
     /// Its name in addresses, messages and metrics.
     pub name: String,
@@ -178,7 +178,7 @@ pub struct OffPeak {
 }
 
 /// How a key is attached to a call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Auth {
     /// The way.
     pub style: Style,
@@ -189,7 +189,7 @@ pub struct Auth {
 }
 
 /// A way to attach a key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Style {
     /// Not at all: it is not known how, or the client signs its calls.
     #[default]
@@ -217,7 +217,7 @@ pub enum Style {
 }
 
 /// OAuth 2: a token for an id and a secret.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OAuth2 {
     /// Where tokens are given.
     pub token_url: Upstream,
@@ -232,7 +232,7 @@ pub struct OAuth2 {
 }
 
 /// A login of the provider's own: a body is posted, a token comes back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Login {
     /// Where.
     pub url: Upstream,

@@ -31,6 +31,7 @@ macro_rules! table {
         }, )*];
     };
 }
+pub(crate) use table;
 
 table! {
     /// The fields of a provider file, in the order of the documentation.

@@ -28,6 +28,7 @@ fn the_examples_of_the_documentation_load() {
     let world = World {
         env: &|_| Some("key".to_owned()),
         key_file: &key_file,
+        ..World::empty()
     };
     let mut examples = 0;
     for part in PAGE.split("```yaml\n").skip(1) {
