@@ -21,6 +21,7 @@ pub mod settings;
 pub mod provider;
 pub mod check;
 pub mod preset;
+pub mod promise;
 pub mod config;
 pub mod load;
 pub mod disk;

@@ -93,19 +93,21 @@ impl fmt::Debug for Set {
 }
 
 impl Set {
-    /// Reads `PROVIDER.KEY=VALUE`; the error is what to write instead.
-    pub fn parse(text: &str) -> Result<Set, String> {
-        const REMEDY: &str = "write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60";
-        let (way, value) = text.split_once('=').ok_or(REMEDY)?;
-        let (provider, key) = way.split_once('.').ok_or(REMEDY)?;
-        if provider.trim().is_empty() || key.trim().is_empty() {
-            return Err(REMEDY.to_owned());
+    /// Reads `PROVIDER.KEY=VALUE`. What is none has no provider, which loading tells: whoever reads
+    /// command lines would repeat the text, and it may be a key.
+    #[must_use]
+    pub fn parse(text: &str) -> Set {
+        let parts = text.split_once('=').and_then(|(way, value)| {
+            let (provider, key) = way.split_once('.')?;
+            Some((provider.trim(), key.trim(), value.trim()))
+        });
+        let whole = parts.filter(|(provider, key, _)| !provider.is_empty() && !key.is_empty());
+        let (provider, key, value) = whole.unwrap_or_default();
+        Set {
+            provider: provider.to_owned(),
+            key: key.to_owned(),
+            value: value.to_owned(),
         }
-        Ok(Set {
-            provider: provider.trim().to_owned(),
-            key: key.trim().to_owned(),
-            value: value.trim().to_owned(),
-        })
     }
 }
 

@@ -8,7 +8,7 @@
 
 mod table;
 mod show;
-pub use show::{describe, list, show, table_of_presets};
+pub use show::{describe, limit_in_words, limits_in_short, list, show, table_of_presets};
 
 use std::sync::LazyLock;
 
@@ -140,6 +140,25 @@ impl Preset {
         }
     }
 
+    /// The variables in which people usually keep its key, the most usual first.
+    #[must_use]
+    pub fn usual_variables(&self) -> Vec<String> {
+        const ENDINGS: [&str; 6] = [
+            "API_KEY",
+            "API_TOKEN",
+            "TOKEN",
+            "KEY",
+            "ACCESS_TOKEN",
+            "SECRET_KEY",
+        ];
+        let main = self.says("variant_of").unwrap_or(self.name);
+        let name = crate::overlay::in_variables(main);
+        ENDINGS
+            .iter()
+            .map(|ending| format!("{name}_{ending}"))
+            .collect()
+    }
+
     /// The file that says nothing but the name of this preset.
     pub(crate) fn draft(&self, tier: Option<&str>) -> Result<Draft, Problems> {
         let tier = tier
@@ -163,7 +182,8 @@ impl Preset {
     }
 
     /// Chosen by name only; its domain belongs to what it is a variant of.
-    pub(crate) fn is_variant(&self) -> bool {
+    #[must_use]
+    pub fn is_variant(&self) -> bool {
         self.tree.get("variant_of").is_some()
     }
 

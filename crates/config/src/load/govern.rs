@@ -16,7 +16,7 @@ use crate::preset;
 use crate::problem::{Level, Place, Problem, Problems};
 use crate::secret::World;
 
-use super::gather::{Gathered, Piece};
+use super::gather::{Gathered, Piece, problem};
 use super::{Governed, Loaded, Set, Sources, clash, hints};
 
 /// Checks every provider that was gathered; what has errors is refused, and its old version stays.
@@ -223,7 +223,10 @@ pub(super) fn unknown_sets(sources: &Sources, governed: &[Governed], refused: &m
     let flags = sources.set.iter().map(|set| (set, Place::whole("--set")));
     let later = sources.patched.iter().map(|set| (set, Origin::set()));
     for (set, place) in flags.chain(later) {
-        if !names.contains(&set.provider.as_str()) {
+        if set.provider.is_empty() {
+            let remedy = "write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60";
+            refused.push(problem(&place, "is not a setting", remedy));
+        } else if !names.contains(&set.provider.as_str()) {
             refused.push(hints::unknown_provider(&set.provider, &place, &names));
         }
     }

@@ -15,7 +15,8 @@ fn tmdb() -> Machine {
 }
 
 fn health(loaded: &Loaded, name: &str) -> HealthSettings {
-    loaded.config.provider(name).unwrap().health
+    let provider = loaded.config.provider(name);
+    provider.expect("a provider of this name").health
 }
 
 fn value<'a>(governed: &'a Governed, path: &str) -> (&'a str, String) {
@@ -28,7 +29,7 @@ fn value<'a>(governed: &'a Governed, path: &str) -> (&'a str, String) {
 }
 
 fn set(text: &str) -> Set {
-    Set::parse(text).unwrap()
+    Set::parse(text)
 }
 
 /// A14: set/PATCH > flag > environment for one > environment for all > file > preset > default, and
@@ -191,6 +192,7 @@ fn a14_what_cannot_be_obeyed_names_where_it_was_said() {
         .env("TOLLGATE_P_THROTTLE", "1.5");
     let mut sources = files(&["tmdb.yaml"]);
     sources.set = vec![
+        set("CANARY"),
         set("tmdb.slep_max=5"),
         set("tmbd.sleep_max=5"),
         set("tmdb.api_key=CANARY"),
@@ -200,6 +202,7 @@ fn a14_what_cannot_be_obeyed_names_where_it_was_said() {
     for line in [
         "environment TOLLGATE_TMDB_SLEEP_MAX: health.sleep_max: is not a length of time",
         "environment TOLLGATE_P_THROTTLE: health.p_throttle: must be above 0 and not above 1",
+        "--set: is not a setting; write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60",
         "--set: there is no setting of this name; did you mean `sleep_max`?",
         "--set: there is no provider of this name; did you mean `tmdb`?",
         "--set: a key does not belong on a command line, where others can read it; write `${VARIABLE}` or `file:/path`",

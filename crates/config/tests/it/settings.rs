@@ -111,6 +111,11 @@ fn c3_guards_and_callers_are_read() {
         ),
         (Some(50), secs(60), secs(300), 3, Ppm(2_000_000))
     );
+}
+
+#[test]
+fn callers_are_read() {
+    let is = whole();
     let callers: Vec<_> = is
         .callers
         .iter()
@@ -266,84 +271,86 @@ fn c12_values_may_come_from_variables_with_defaults() {
 }
 
 /// What is wrong, and the line that answers it.
+const MISTAKES: &[(&str, &str)] = &[
+    (
+        "listen: 4290",
+        "tollgate.yaml:1:9: listen: is not an address with a port",
+    ),
+    (
+        "admin: { tokn: x }",
+        "tollgate.yaml:1:10: admin: `tokn` is not a field; did you mean `token`?",
+    ),
+    (
+        "store: mysql://h",
+        "store: is not a store; write `sqlite:DIR`",
+    ),
+    (
+        "guard_store: postgres://h",
+        "guard_store: cannot be used for this; write `memory:` or `redis://…`",
+    ),
+    ("nodes: 0", "nodes: must be 1 or more"),
+    (
+        "env_prefix: my",
+        "env_prefix: is not a beginning of variables; write capital letters with `_` at the end",
+    ),
+    (
+        "callers: { web: { at_least: 60% }, api: { at_least: 50% } }",
+        "callers: the shares of `at_least` are more than 100 % together",
+    ),
+    (
+        "callers: { web: { priority: urgent } }",
+        "callers.web.priority: is none of `high`, `normal`, `low`",
+    ),
+    (
+        "callers: { web: { at_least: 60%, at_most: 10% } }",
+        "callers.web: `at_least` is above `at_most`; lower it",
+    ),
+    (
+        "guards: { ip: { limit: 5 } }",
+        "guards.ip: `period` is missing",
+    ),
+    (
+        "guards: { ip: { limit: 0, period: 1m } }",
+        "guards.ip.limit: must be 1 or more",
+    ),
+    (
+        "guards: { ip: { limit: 1, period: 2d } }",
+        "guards.ip.period: must be above 0s and at most 1d",
+    ),
+    (
+        "guards: { ip: { limit: 1, period: 1m, by: cookie } }",
+        "guards.ip.by: does not say whom to tell apart",
+    ),
+    (
+        "exempt_paths: [health]",
+        "exempt_paths: a path does not begin with `/`",
+    ),
+    (
+        "trusted_proxies: [10.0.0.0/99]",
+        "trusted_proxies[0]: is not a network",
+    ),
+    (
+        "alerts: { webhooks: [{ secret: x }] }",
+        "alerts.webhooks[0]: `url` is missing",
+    ),
+    (
+        "log: { format: xml }",
+        "log.format: is none of `logfmt`, `json`, `pretty`",
+    ),
+    (
+        "metrics: { prefix: 9x }",
+        "metrics.prefix: is not a beginning of metric names",
+    ),
+    (
+        "providers: [[a]]",
+        "tollgate.yaml:1:13: must be the name of a file",
+    ),
+    ("presets: maybe", "presets: is none of `auto`, `off`"),
+];
+
 #[test]
 fn each_mistake_has_its_place_and_remedy() {
-    for (text, answer) in [
-        (
-            "listen: 4290",
-            "tollgate.yaml:1:9: listen: is not an address with a port",
-        ),
-        (
-            "admin: { tokn: x }",
-            "tollgate.yaml:1:10: admin: `tokn` is not a field; did you mean `token`?",
-        ),
-        (
-            "store: mysql://h",
-            "store: is not a store; write `sqlite:DIR`",
-        ),
-        (
-            "guard_store: postgres://h",
-            "guard_store: cannot be used for this; write `memory:` or `redis://…`",
-        ),
-        ("nodes: 0", "nodes: must be 1 or more"),
-        (
-            "env_prefix: my",
-            "env_prefix: is not a beginning of variables; write capital letters with `_` at the end",
-        ),
-        (
-            "callers: { web: { at_least: 60% }, api: { at_least: 50% } }",
-            "callers: the shares of `at_least` are more than 100 % together",
-        ),
-        (
-            "callers: { web: { priority: urgent } }",
-            "callers.web.priority: is none of `high`, `normal`, `low`",
-        ),
-        (
-            "callers: { web: { at_least: 60%, at_most: 10% } }",
-            "callers.web: `at_least` is above `at_most`; lower it",
-        ),
-        (
-            "guards: { ip: { limit: 5 } }",
-            "guards.ip: `period` is missing",
-        ),
-        (
-            "guards: { ip: { limit: 0, period: 1m } }",
-            "guards.ip.limit: must be 1 or more",
-        ),
-        (
-            "guards: { ip: { limit: 1, period: 2d } }",
-            "guards.ip.period: must be above 0s and at most 1d",
-        ),
-        (
-            "guards: { ip: { limit: 1, period: 1m, by: cookie } }",
-            "guards.ip.by: does not say whom to tell apart",
-        ),
-        (
-            "exempt_paths: [health]",
-            "exempt_paths: a path does not begin with `/`",
-        ),
-        (
-            "trusted_proxies: [10.0.0.0/99]",
-            "trusted_proxies[0]: is not a network",
-        ),
-        (
-            "alerts: { webhooks: [{ secret: x }] }",
-            "alerts.webhooks[0]: `url` is missing",
-        ),
-        (
-            "log: { format: xml }",
-            "log.format: is none of `logfmt`, `json`, `pretty`",
-        ),
-        (
-            "metrics: { prefix: 9x }",
-            "metrics.prefix: is not a beginning of metric names",
-        ),
-        (
-            "providers: [[a]]",
-            "tollgate.yaml:1:13: must be the name of a file",
-        ),
-        ("presets: maybe", "presets: is none of `auto`, `off`"),
-    ] {
+    for (text, answer) in MISTAKES {
         let told = Machine::new()
             .file("tollgate.yaml", text)
             .refused(&Sources::default());
