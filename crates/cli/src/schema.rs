@@ -84,8 +84,8 @@ fn block(fields: &[Field]) -> Value {
         let mut value = shape(&field.shape);
         let default = (field.default)();
         let doc = match default.as_str() {
-            "" => field.doc.to_owned(),
-            default => format!("{} (default: {default})", field.doc),
+            "" => field.meaning().to_owned(),
+            default => format!("{} (default: {default})", field.meaning()),
         };
         value["description"] = json!(doc);
         properties.insert(field.name.to_owned(), value);

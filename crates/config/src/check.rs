@@ -226,7 +226,9 @@ fn provider(
     let found = entity::entities(fields, &limits, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
-    warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
+    if preset.is_some() || !wants_preset(fields) {
+        warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
+    }
     Provider {
         // Without a name there is an error, so nobody sees this provider.
         name: name.unwrap_or_default(),
@@ -341,6 +343,12 @@ fn alerts(fields: &Fields<'_>, problems: &mut Problems) -> AlertSettings {
         at.found(&settings.check(), problems);
     }
     settings
+}
+
+/// Where a preset was not found, what it would have said is not missing.
+fn wants_preset(fields: &Fields<'_>) -> bool {
+    let named = fields.get("preset").and_then(|at| at.node.text());
+    named.is_some_and(|name| name != "none")
 }
 
 fn warn_if_idle(fields: &Fields<'_>, domains: &[Domain], unlimited: bool, problems: &mut Problems) {

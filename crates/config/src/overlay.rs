@@ -96,7 +96,7 @@ fn flatten(path: &str, prefix: &str, keys: &mut Vec<Key>) {
             keys.push(Key {
                 name,
                 path,
-                doc: field.doc,
+                doc: field.meaning(),
                 target: Target::Field,
                 shape: field.shape,
             });

@@ -49,8 +49,7 @@ pub enum Shape {
 pub struct Field {
     /// Its name.
     pub name: &'static str,
-    /// What it is for.
-    pub doc: &'static str,
+    pub(crate) doc: &'static str,
     /// What may stand there.
     pub shape: Shape,
     /// What holds if nothing is written; empty if there is nothing to show.
@@ -58,6 +57,12 @@ pub struct Field {
 }
 
 impl Field {
+    /// What it is for, as a text of its own.
+    #[must_use]
+    pub fn meaning(&self) -> &'static str {
+        self.doc.trim()
+    }
+
     /// A field with a default that is a plain word.
     pub(crate) const fn new(
         name: &'static str,

@@ -168,7 +168,7 @@ fn log_metrics_and_the_rest_are_read() {
 /// Defaults where nothing is written at all.
 #[test]
 fn everything_has_a_default() {
-    let machine = Machine::new().env("HOME", "/home/me");
+    let machine = Machine::new().env("HOME", "/me");
     let is = machine.loaded(&Sources::default()).config;
     assert_eq!(
         (
@@ -177,7 +177,7 @@ fn everything_has_a_default() {
         ),
         ("127.0.0.1:4290", "127.0.0.1:4291")
     );
-    assert_eq!(is.store.shown(), "sqlite:/home/me/.local/state/tollgate");
+    assert_eq!(is.store.shown(), "sqlite:/me/.local/state/tollgate");
     assert_eq!(
         (
             is.unknown_domain.word(),
