@@ -175,7 +175,7 @@ fn defaults(fields: &'static [Field], above: &str, found: &mut Vec<(String, Stri
         match field.shape.fields() {
             Some(below) => defaults(below, &format!("{path}."), found),
             None if !default.is_empty() && !IN_WORDS.contains(&path.as_str()) => {
-                found.push((path, default))
+                found.push((path, default));
             }
             None => {}
         }
