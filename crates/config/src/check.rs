@@ -69,12 +69,13 @@ pub struct Checked {
     pub(crate) places: Places,
 }
 
-/// Where the things stand that only one provider may have.
+/// Where things stand that are checked together with others'.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) name: Option<Place>,
     pub(crate) domains: Vec<Place>,
     pub(crate) listen: Option<Place>,
+    pub(crate) on_store_loss: Option<Place>,
 }
 
 impl Checked {
@@ -197,6 +198,7 @@ fn places(fields: &Fields<'_>) -> Places {
         name: of("name"),
         domains: each.map(|at| at.node.place.clone()).collect(),
         listen: of("listen"),
+        on_store_loss: of("on_store_loss"),
     }
 }
 

@@ -32,7 +32,8 @@ pub(super) fn base(
     refused: &mut Problems,
 ) -> (Option<String>, Base) {
     let mut about = Problems::default();
-    let found = gather::config_file(sources, world, &mut about);
+    let found =
+        gather::config_file(sources, world, &mut about).and_then(|found| missed(found, old));
     let path = match &found {
         Ok(found) => found.as_ref().map(|(path, _)| path.clone()),
         // It cannot be read now, but it counts, and its old tree names the file.
@@ -52,7 +53,12 @@ pub(super) fn base(
         said.extend(problems);
         let mut base = base;
         if let Some(old) = old {
-            keep_until_start(&mut base.settings.config, &old.config, said);
+            keep_until_start(
+                &mut base.settings.config,
+                &old.config,
+                &base.tree.place.file,
+                said,
+            );
         }
         return (path, base);
     }
@@ -71,14 +77,36 @@ pub(super) fn base(
     (path, base)
 }
 
+/// A file that is gone or empty for a moment, because somebody is just writing it, takes nothing away.
+fn missed(
+    found: Option<(String, Node)>,
+    old: Option<&Loaded>,
+) -> Result<Option<(String, Node)>, Problems> {
+    let says = |tree: &Node| tree.entries().is_none_or(|entries| !entries.is_empty());
+    let is_silent = found.as_ref().is_none_or(|(_, tree)| !says(tree));
+    match old.filter(|old| is_silent && says(&old.tree)) {
+        None => Ok(found),
+        Some(old) => {
+            let place = Place::whole(&old.tree.place.file);
+            let remedy = "write it again; to take everything away, start anew";
+            Err(gather::problem(
+                &place,
+                "the file is gone or says nothing, so the old settings stay",
+                remedy,
+            )
+            .into())
+        }
+    }
+}
+
 /// Sockets, stores and the log are opened once. A change of them waits for the next start.
-fn keep_until_start(new: &mut Config, old: &Config, said: &mut Problems) {
+fn keep_until_start(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
     macro_rules! keep {
         ($( $field:ident ),*) => { $( if new.$field != old.$field {
             new.$field = old.$field.clone();
             said.push(Problem {
                 level: Level::Warning,
-                place: Place::whole("tollgate.yaml"),
+                place: Place::whole(file),
                 path: stringify!($field).to_owned(),
                 what: "has changed, but takes effect only at the next start".to_owned(),
                 remedy: "start again when it suits".to_owned(),

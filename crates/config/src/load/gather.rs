@@ -53,6 +53,7 @@ pub(super) fn config_file(
     let file = (world.key_file)(&path).map_err(|why| unreadable(&path, &why))?;
     let tree = raw::read(&path, &file.text)?;
     warn_of_keys(&tree, crate::config::CONFIG, &file, about);
+    warn_of_passwords(&tree, &file, about);
     Ok(Some((path, tree)))
 }
 
@@ -207,6 +208,23 @@ fn warn_of_keys(tree: &Node, table: &'static [Field], file: &KeyFile, about: &mu
             what: "a key is written out here and others can read this file".to_owned(),
             remedy: "run `chmod 600` on it, or write `${VARIABLE}` or `file:/path`".to_owned(),
         });
+    }
+}
+
+/// H3: the same for the password in the address of a store.
+fn warn_of_passwords(tree: &Node, file: &KeyFile, about: &mut Problems) {
+    for name in ["store", "cache_store", "guard_store"] {
+        let Some(node) = tree.get(name) else { continue };
+        let text = node.text().unwrap_or_default();
+        if file.open_to_others && text.contains('@') && !text.contains("${") {
+            about.push(Problem {
+                level: Level::Warning,
+                place: node.place.clone(),
+                path: name.to_owned(),
+                what: "a password is written out here and others can read this file".to_owned(),
+                remedy: "run `chmod 600` on it, or write `${VARIABLE}`".to_owned(),
+            });
+        }
     }
 }
 

@@ -14,7 +14,9 @@ use crate::config::{Config, Presets};
 use crate::origin::Origin;
 use crate::preset;
 use crate::problem::{Level, Place, Problem, Problems};
+use crate::provider::Provider;
 use crate::secret::World;
+use crate::settings::OnStoreLoss;
 
 use super::gather::{Gathered, Piece, problem};
 use super::{Governed, Loaded, Set, Sources, clash, hints};
@@ -31,7 +33,10 @@ pub(super) fn govern(
     let mut governed = Vec::new();
     for piece in &gathered.pieces {
         let checked = match &piece.draft {
-            Ok(draft) => checked(draft.clone(), sources, &config.env_prefix, world),
+            Ok(draft) => needs_nodes(
+                checked(draft.clone(), sources, &config.env_prefix, world),
+                config,
+            ),
             Err(problems) => Checked::refused(problems.clone()),
         };
         governed.extend(settled(piece, checked, old, refused));
@@ -46,6 +51,23 @@ pub(super) fn govern(
         );
     }
     governed
+}
+
+/// Without the number of nodes the share of one is the whole limit, and together they would exceed it.
+fn needs_nodes(checked: Checked, config: &Config) -> Checked {
+    let mut checked = checked;
+    let shares = |provider: &Provider| provider.on_store_loss == OnStoreLoss::LocalShare;
+    let alone = config.nodes == 1 && config.store.is_shared();
+    if alone && checked.provider.as_ref().is_some_and(shares) {
+        let place = checked.places.on_store_loss.clone();
+        let place = place.unwrap_or_else(|| Place::whole("tollgate.yaml"));
+        let what = "`local-share` needs to know how many share the limits";
+        let mut problem = problem(&place, what, "add `nodes: 4` to tollgate.yaml");
+        "on_store_loss".clone_into(&mut problem.path);
+        checked.problems.push(problem);
+        checked.provider = None;
+    }
+    checked
 }
 
 /// A draft with everything over it.

@@ -113,25 +113,36 @@ fn a_half_written_file_does_not_open_the_gate() {
     }
 }
 
-/// R-A13: an invalid tollgate.yaml is refused as a whole; providers still change.
+/// R-A13: an invalid tollgate.yaml is refused as a whole, also one that is empty or gone for a
+/// moment; providers still change.
 #[test]
 fn an_invalid_tollgate_yaml_leaves_the_old_settings() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
-    for broken in ["providers: dir\nlimiting: maybe\n", "providers: [", ""] {
-        machine.write("tollgate.yaml", broken);
-        machine.write(
-            "dir/b.yaml",
-            "domain: b.example.org\nlimit: 21\nperiod: 1s\n",
-        );
-        let new = machine.reload(&old, &Sources::default());
-        let refused = !broken.is_empty();
-        assert_eq!(new.refused.has_errors(), refused, "{broken}");
-        assert_eq!(new.loaded.config.providers.is_empty(), !refused, "{broken}");
-        if refused {
-            assert_eq!(limit(&new.loaded, "b"), Some(21));
-            assert_eq!(new.loaded.config.unknown_domain.word(), "refuse");
+    machine.write(
+        "dir/b.yaml",
+        "domain: b.example.org\nlimit: 21\nperiod: 1s\n",
+    );
+    for broken in [
+        Some("providers: dir\nlimiting: maybe\n"),
+        Some("providers: ["),
+        Some(""),
+        None,
+    ] {
+        match broken {
+            Some(text) => machine.write("tollgate.yaml", text),
+            None => machine.remove("tollgate.yaml"),
         }
+        let new = machine.reload(&old, &Sources::default());
+        assert!(
+            new.refused.to_string().starts_with("tollgate.yaml"),
+            "{broken:?}"
+        );
+        assert_eq!(
+            (limit(&new.loaded, "a"), limit(&new.loaded, "b")),
+            (Some(10), Some(21))
+        );
+        assert_eq!(new.loaded.config.unknown_domain.word(), "refuse");
     }
 }
 

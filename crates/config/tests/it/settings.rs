@@ -270,6 +270,31 @@ fn c12_values_may_come_from_variables_with_defaults() {
     );
 }
 
+/// A share of a limit needs to know among how many, where hosts share a store.
+#[test]
+fn a_local_share_needs_the_number_of_nodes() {
+    let text = "store: redis://h\nproviders: { a: { preset: tmdb, on_store_loss: local-share } }\n";
+    let machine = |text: &str| Machine::new().file("tollgate.yaml", text);
+    assert_eq!(
+        machine(text).refused(&Sources::default()),
+        "tollgate.yaml:2:48: on_store_loss: `local-share` needs to know how many share the limits; add `nodes: 4` to tollgate.yaml"
+    );
+    let told = machine(&format!("{text}nodes: 4\n")).loaded(&Sources::default());
+    assert_eq!(told.config.nodes, 4);
+}
+
+/// H3: a password in the address of a store is warned about like a key.
+#[test]
+fn h3_a_password_that_others_can_read_is_warned_about() {
+    let open = Machine::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
+    let told = open.loaded(&Sources::default()).problems.to_string();
+    assert!(
+        told.starts_with("tollgate.yaml:1:8: warning: store: a password is written out here"),
+        "{told}"
+    );
+    assert!(!told.contains("CANARY"));
+}
+
 /// What is wrong, and the line that answers it.
 const MISTAKES: &[(&str, &str)] = &[
     (
