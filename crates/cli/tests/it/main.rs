@@ -4,7 +4,13 @@
     reason = "a test that cannot run the program should fail loudly"
 )]
 
+mod canary;
+mod check;
 mod explain;
+mod folder;
+mod init;
+mod provider;
+mod schema;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
