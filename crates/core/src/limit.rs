@@ -52,3 +52,5 @@ mod bucket_tests;
 mod edge_tests;
 #[cfg(test)]
 mod hostile_tests;
+#[cfg(test)]
+mod safety_tests;
