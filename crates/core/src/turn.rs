@@ -300,7 +300,7 @@ fn settle_term(
             SettleAt::End => false,
         },
         Outcome::Finished { age } => cell.settle(rule, settled(*age, true), now.at).freed,
-        Outcome::Unsent => cell.undo(id).freed,
+        Outcome::Unsent => cell.undo(rule, id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
         Outcome::Alive { by } => {
             cell.extend(rule, id, now.at + *by);

@@ -38,7 +38,7 @@ impl Cell {
             cost: rule.most(),
             until: at + closed,
         };
-        cell.told.tell_taken(taken, 0, 0);
+        cell.told.close(taken);
         cell
     }
 
@@ -183,11 +183,11 @@ mod tests {
     fn a_cell_that_somebody_outside_waits_for_tells_when_it_frees() {
         let rule = Arc::new(Rule::in_flight(5).unwrap());
         let mut cell = used(&rule, 1);
-        assert!(!cell.undo(PermitId::default()).freed);
+        assert!(!cell.undo(&rule, PermitId::default()).freed);
         cell = used(&rule, 1);
         cell.wanted(On::Time);
         cell.wanted(On::Event);
         cell.wanted(On::Time);
-        assert!(cell.undo(PermitId::default()).freed);
+        assert!(cell.undo(&rule, PermitId::default()).freed);
     }
 }

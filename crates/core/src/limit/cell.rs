@@ -168,7 +168,7 @@ impl Cell {
     }
 
     /// No byte of the call left: as if it had never been granted.
-    pub(crate) fn undo(&mut self, id: PermitId) -> Change {
+    pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> Change {
         let Some((held, _)) = self.open(id) else {
             return Change::default();
         };
@@ -179,7 +179,7 @@ impl Cell {
                 holds.open.remove(id);
             }
             State::Fixed(fixed) => {
-                fixed.undo(id);
+                fixed.undo(rule, id);
             }
             State::Calendar(count) => {
                 count.undo(id);
@@ -380,7 +380,7 @@ impl Cell {
                 cost: rule.most(),
                 until: now + rule.stretched(rule.period()),
             };
-            self.told.tell_taken(taken, self.granted, self.granted);
+            self.told.close(taken);
         }
         self.state = State::for_rule(rule);
     }

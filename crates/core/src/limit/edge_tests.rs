@@ -386,3 +386,70 @@ fn a_paced_call_takes_as_many_gaps_as_it_costs() {
     drive.arrive(&permit);
     assert_eq!(drive.wait(&rule), (ms(500), On::Time));
 }
+
+/// Symptom: after a boot, answers after the provider's edge counted in one window only. Cause: the
+/// instant at which that window may have opened lies before the new clock, and was clipped to it.
+#[test]
+fn stragglers_of_another_boot_count_twice() {
+    let mut drive = Drive::new();
+    let rule = fixed(3, s(3_600));
+    let first = drive.try_one(&rule).unwrap();
+    drive.arrive(&first);
+    drive.pass(s(3_600) - ms(1));
+    // Answered after the first window may have ended: this one may have opened the second.
+    let straggler = drive.try_one(&rule).unwrap();
+    drive.pass(ms(1));
+    drive.arrive(&straggler);
+    drive.pass(s(1_000));
+    drive.look(&rule);
+    let mut rebooted = Drive::new();
+    rebooted.now.at = Micros(20_000_000);
+    let snapshot = drive.table.snapshot(drive.now.at);
+    rebooted
+        .table
+        .restore(&snapshot, rebooted.now.at, Span::ZERO);
+    let second = rebooted.try_one(&rule).unwrap();
+    rebooted.arrive(&second);
+    rebooted.pass(s(2_600) + ms(10));
+    // The second window may have ended at 2 600 s of this boot, so this may open the third.
+    let third = rebooted.try_one(&rule).unwrap();
+    rebooted.arrive(&third);
+    rebooted.pass(s(1_000));
+    assert!(rebooted.take_all(&rule).len() < 3);
+}
+
+/// Symptom: a limit whose state was lost opened as soon as an old call was answered. Cause: it was
+/// closed by what a newer answer replaces.
+#[test]
+fn an_answer_does_not_open_a_limit_whose_state_was_lost() {
+    let mut drive = Drive::new();
+    let rule = Rule::sliding(10, s(60)).unwrap().drift_ppm(0);
+    let permit = drive.try_one(&rule).unwrap();
+    let lost = crate::limit::Cell::used_up(&rule, drive.now.at).to_bytes(drive.now.at);
+    let id = permit.terms[0].cell;
+    drive.table.restore(&[(id, lost)], drive.now.at, Span::ZERO);
+    for remaining in [9, 0, 9] {
+        let reading = Reading {
+            remaining: Some(remaining),
+            ..Reading::default()
+        };
+        drive.read(&permit, false, reading);
+        drive.pass(s(10));
+        assert!(
+            drive.try_one(&rule).is_err(),
+            "nobody knows what is on its way"
+        );
+    }
+    drive.pass(s(30));
+    let permit = drive.try_one(&rule).unwrap();
+    let reading = Reading {
+        remaining: Some(4),
+        ..Reading::default()
+    };
+    drive.read(&permit, false, reading);
+    assert_eq!(
+        drive.look(&rule).remaining,
+        4,
+        "and then they are heard again"
+    );
+}

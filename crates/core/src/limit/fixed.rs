@@ -2,10 +2,10 @@
 //!
 //! Promises: exact against a provider that counts the same way. The provider's window opens when
 //! its first call arrives, which is after that call's grant and before any of its calls is
-//! answered: so it ends not before `earliest + W` and not after the first answer + W. Calls that
-//! are answered after the former count in the following window as well (`phase`). A window that
-//! follows one with such calls may have been opened by them, so its `earliest` is the end of the
-//! one before.
+//! answered: so it ends not before the first grant + W and not after the first answer + W. Calls
+//! that are answered after the former count in the following window as well (`phase`). A window that
+//! follows one with such calls may have been opened by them, so it ends not before the earliest end
+//! of the one before + W.
 //!
 //! Only an answer to a call that was counted proves that the window is open. A call of which
 //! nothing was heard may be lost, and one that was refused or failed may not have been counted;
@@ -28,8 +28,9 @@ pub(crate) struct Fixed {
     pub(crate) phase: Phase,
     /// When the first call of this window was granted; `None` between two windows.
     pub(crate) opened: Option<Micros>,
-    /// The earliest instant at which the provider's window may have opened.
-    pub(crate) earliest: Micros,
+    /// The earliest instant at which the provider's window may end; between two windows, at which
+    /// it may have opened. The start of the clock if that lies before it.
+    pub(crate) touches: Micros,
     /// The latest instant at which it ends; known with the first answer that proves it.
     pub(crate) ends: Option<Micros>,
     /// The latest instant at which it ends if it was opened by a call that proves nothing.
@@ -42,13 +43,12 @@ impl Fixed {
         for open in &lapsed {
             // It can have been counted until its last instant, if at all.
             let end = open.free_at + window(rule);
-            let late = self.is_late(rule, open.free_at);
+            let late = self.is_late(open.free_at);
             self.phase.answered(open.cost, late, end);
             self.note(open, end, false);
         }
         if self.end().is_some_and(|end| now >= end) {
             self.phase.roll(now);
-            self.earliest = self.touches(rule);
             self.close();
         }
         if self.opened.is_none() && self.phase.open.is_empty() && now >= self.phase.late_until {
@@ -91,8 +91,13 @@ impl Fixed {
 
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
         if self.opened.is_none() {
+            let length = rule.shrunk(rule.period());
             if self.phase.used == 0 && self.phase.open.is_empty() {
-                self.earliest = grant.at;
+                self.touches = grant.at + length;
+            } else if self.touches > Micros(0) {
+                // Opened by what was late, perhaps. Before the start of this clock, as after a
+                // boot, is no instant to count from: then every answer is late.
+                self.touches += length;
             }
             self.opened = Some(grant.at);
         }
@@ -103,10 +108,10 @@ impl Fixed {
         };
         if rule.holds_until_send() {
             let end = grant.at + window(rule);
-            let late = self.is_late(rule, grant.at);
+            let late = self.is_late(grant.at);
             self.phase.take_answered(grant.cost, late, end);
             self.note(&open, end, true);
-            self.close_if_never_opened();
+            self.close_if_never_opened(rule);
         } else {
             self.phase.take(grant.id, open);
         }
@@ -116,7 +121,7 @@ impl Fixed {
     pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled) -> bool {
         let at = settled.at + rule.lag();
         let end = at + window(rule);
-        let late = self.is_late(rule, at);
+        let late = self.is_late(at);
         let Some(open) = self.phase.settle(settled.id, settled.cost, late, end) else {
             return false;
         };
@@ -125,13 +130,13 @@ impl Fixed {
             ..open
         };
         self.note(&counted, end, settled.proved);
-        self.close_if_never_opened();
+        self.close_if_never_opened(rule);
         true
     }
 
-    pub(crate) fn undo(&mut self, id: PermitId) -> bool {
+    pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> bool {
         let undone = self.phase.undo(id).is_some();
-        self.close_if_never_opened();
+        self.close_if_never_opened(rule);
         undone
     }
 
@@ -162,22 +167,18 @@ impl Fixed {
     }
 
     /// Nothing that could have opened the provider's window has left this host.
-    fn close_if_never_opened(&mut self) {
+    fn close_if_never_opened(&mut self, rule: &Rule) {
         let Some(opened) = self.opened else { return };
         let quiet = self.ends.is_none() && self.unproved.is_none();
         if quiet && !self.phase.open.any_since(opened) {
+            self.touches = self.touches - rule.shrunk(rule.period());
             self.close();
         }
     }
 
     /// Between two windows every answer is late: it may open the next one.
-    fn is_late(&self, rule: &Rule, at: Micros) -> bool {
-        self.opened.is_none() || at >= self.touches(rule)
-    }
-
-    /// The earliest instant at which the provider's window may end.
-    fn touches(&self, rule: &Rule) -> Micros {
-        self.earliest + rule.shrunk(rule.period())
+    fn is_late(&self, at: Micros) -> bool {
+        self.opened.is_none() || at >= self.touches
     }
 }
 

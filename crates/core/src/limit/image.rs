@@ -112,7 +112,7 @@ impl Writer {
                 self.bytes.push(3);
                 self.phase(&fixed.phase);
                 self.maybe(fixed.opened, Writer::instant);
-                self.instant(fixed.earliest);
+                self.instant(fixed.touches);
                 self.maybe(fixed.ends, Writer::instant);
                 self.maybe(fixed.unproved, Writer::instant);
             }

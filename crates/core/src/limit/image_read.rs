@@ -145,7 +145,7 @@ impl Reader<'_> {
             3 => State::Fixed(Fixed {
                 phase: self.phase()?,
                 opened: self.maybe(Reader::instant)?,
-                earliest: self.instant()?,
+                touches: self.instant()?,
                 ends: self.maybe(Reader::instant)?,
                 unproved: self.maybe(Reader::instant)?,
             }),

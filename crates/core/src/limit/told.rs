@@ -19,6 +19,9 @@ pub(crate) const OWNER_LIVES: Span = Span::from_secs(60);
 /// this the one heard of longest ago is forgotten.
 pub(crate) const OWNERS_MAX: usize = 64;
 
+/// More than was ever granted: no answer is newer.
+const BEYOND_ALL: u64 = 1 << 62;
+
 /// What others said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
@@ -57,7 +60,7 @@ pub(crate) struct OwnerLimit {
 impl Told {
     pub(crate) fn refresh(&mut self, now: Micros) {
         if now >= self.taken_until {
-            self.taken = 0;
+            (self.taken, self.taken_heard) = (0, 0);
         }
         self.owners
             .retain(|owner| now.since(owner.seen) < OWNER_LIVES);
@@ -137,6 +140,14 @@ impl Told {
         self.taken_until = taken.until;
         self.taken_heard = granted;
         less
+    }
+
+    /// Nothing is known of what was used: all of it until then, whatever an answer says. An answer
+    /// speaks of what was on its way when it was written, and that is what is not known.
+    pub(crate) fn close(&mut self, taken: Taken) {
+        self.taken = taken.cost;
+        self.taken_until = taken.until;
+        self.taken_heard = BEYOND_ALL;
     }
 
     pub(crate) fn taken(&self, now: Micros) -> u64 {
