@@ -71,8 +71,20 @@ pub struct Term {
     pub rule: Arc<Rule>,
     /// How much this ask takes, in the limit's unit.
     pub cost: u64,
-    /// The part of the limit that this ask may not touch (`reserve`, for all but high priority).
+    /// The part of the limit that only high priority may touch (`reserve`). It follows the ask's
+    /// priority, so a call that is promoted may use it and one that may not be urgent cannot.
     pub leave: u64,
+}
+
+impl Term {
+    /// What an ask of this priority must leave.
+    #[must_use]
+    pub fn leaves(&self, priority: Priority) -> u64 {
+        match priority {
+            Priority::High => 0,
+            Priority::Normal | Priority::Low => self.leave,
+        }
+    }
 }
 
 /// The limits of one ask. Four cover every preset; more spill to the heap.

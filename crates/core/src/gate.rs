@@ -14,6 +14,8 @@
 mod waiter;
 pub use waiter::{Effects, Order, Place, Resolution, Resolved, Settings, WAITING_MAX, Waiter};
 mod seat;
+mod offer;
+mod answer;
 mod line;
 mod block;
 mod off_peak;
@@ -21,17 +23,22 @@ pub use off_peak::{OffPeak, OffPeakError};
 mod share;
 pub use share::{CALLERS_MAX, CallerId, Share};
 #[cfg(test)]
+mod stage;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod order_tests;
+#[cfg(test)]
+mod wake_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ask::{
-    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Verdict,
-};
-use crate::time::{Micros, Now, Span};
+use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId};
+use crate::time::{Micros, Now};
 
 use block::Block;
-use line::{Key, Line, Rank};
+use line::Line;
+use offer::Offered;
 use share::Shares;
 
 /// The most asks in one offer. A transaction of 64 costs hardly more than one of 1 (14 against
@@ -50,8 +57,11 @@ pub struct Gate {
     ready: Line,
     blocks: BTreeMap<Place, Block>,
     /// The batch that the ledger has now, whether or not those who asked still wait.
-    offered: BTreeMap<PermitId, Ask>,
-    offered_from: BTreeMap<Place, usize>,
+    offered: BTreeMap<PermitId, Offered>,
+    /// How many of the batch each place has to decide.
+    offered_to: BTreeMap<Place, usize>,
+    /// What changed while the ledger had the batch: its verdicts may be older than that.
+    missed: Missed,
     deadlines: BTreeSet<(Micros, PermitId)>,
     wakes: BTreeSet<(Micros, Place)>,
     shares: Shares,
@@ -62,13 +72,20 @@ pub struct Gate {
 #[derive(Debug)]
 struct Entry {
     ask: Ask,
-    /// The order under which it came; its rank must not change when settings do.
-    order: Order,
     caller: CallerId,
     deadline: Micros,
     arrival: u64,
     seat: Seat,
+    /// It has had a chance.
     asked: bool,
+}
+
+/// Events that came between an offer and its verdicts.
+#[derive(Debug, Default)]
+struct Missed {
+    everything: bool,
+    /// Only places that the batch asks, so no more than a batch has.
+    places: BTreeSet<Place>,
 }
 
 /// Where a waiter stands.
@@ -77,6 +94,15 @@ enum Seat {
     Ready,
     Line(Place),
     Offered,
+}
+
+impl Seat {
+    fn place(self) -> Option<Place> {
+        match self {
+            Seat::Line(place) => Some(place),
+            Seat::Ready | Seat::Offered => None,
+        }
+    }
 }
 
 impl Gate {
@@ -89,7 +115,8 @@ impl Gate {
             ready: Line::default(),
             blocks: BTreeMap::new(),
             offered: BTreeMap::new(),
-            offered_from: BTreeMap::new(),
+            offered_to: BTreeMap::new(),
+            missed: Missed::default(),
             deadlines: BTreeSet::new(),
             wakes: BTreeSet::new(),
             shares: Shares::default(),
@@ -98,9 +125,24 @@ impl Gate {
         }
     }
 
-    /// Changes how it works from now on. Those who wait keep their places.
+    /// Changes how it works from now on. Those who wait keep their seniority and are asked for
+    /// anew, because what kept them may not be there any more.
     pub fn configure(&mut self, settings: Settings) {
+        let seated: Vec<(PermitId, Seat)> = self
+            .waiting
+            .iter()
+            .map(|(id, entry)| (*id, entry.seat))
+            .filter(|(_, seat)| *seat != Seat::Offered)
+            .collect();
+        for &(id, seat) in &seated {
+            self.unlink(id, seat);
+        }
         self.settings = settings;
+        self.blocks.clear();
+        self.wakes.clear();
+        for &(id, _) in &seated {
+            self.link(id, Seat::Ready);
+        }
     }
 
     /// What a caller is promised and allowed.
@@ -115,6 +157,14 @@ impl Gate {
             .values()
             .filter(|entry| entry.ask.priority == priority)
             .count()
+    }
+
+    /// Nobody waits, nothing is asked, nothing is remembered of either.
+    #[cfg(test)]
+    fn is_idle(&self) -> bool {
+        let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.ready.is_empty();
+        let nothing = self.blocks.is_empty() && self.wakes.is_empty() && self.deadlines.is_empty();
+        nobody && nothing && self.offered_to.is_empty() && self.missed.places.is_empty()
     }
 
     /// A call wants a permit.
@@ -137,10 +187,10 @@ impl Gate {
             return;
         }
         let id = ask.id;
-        let order = self.settings.order;
+        // The same id twice is an owner's mistake; the newer one stands.
+        self.leave(id);
         let entry = Entry {
             ask,
-            order,
             caller,
             deadline,
             arrival,
@@ -155,7 +205,9 @@ impl Gate {
 
     /// The call is no longer wanted. If the ledger has it, its permit comes back unsent.
     pub fn cancel(&mut self, id: PermitId) {
-        self.leave(id);
+        if let Some(entry) = self.leave(id) {
+            self.step_up(&entry);
+        }
     }
 
     /// Somebody more urgent, or more patient, joined this call.
@@ -185,53 +237,30 @@ impl Gate {
     /// The ledger says that these cells have come free earlier than their time.
     pub fn freed(&mut self, cells: &[CellId]) {
         for &cell in cells {
-            self.open(Place::Cell(cell));
+            self.happened(Place::Cell(cell));
         }
-        self.open(Place::Front);
+        self.happened(Place::Front);
     }
 
     /// The ledger says that these scopes have changed.
     pub fn scopes_changed(&mut self, scopes: &[ScopeId]) {
         for &scope in scopes {
-            self.open(Place::Scope(scope));
+            self.happened(Place::Scope(scope));
         }
-        self.open(Place::Front);
+        self.happened(Place::Front);
     }
 
     /// Everything may have changed: the ledger was away, or its events were too many to follow.
     pub fn anything_changed(&mut self) {
-        let places: Vec<Place> = self.blocks.keys().copied().collect();
-        for place in places {
-            self.open(place);
-        }
+        self.missed.everything = !self.offered.is_empty();
+        self.open_all();
     }
 
-    /// The ledger has answered the offer, verdict by verdict in its order.
-    pub fn verdicts(&mut self, verdicts: Vec<(PermitId, Verdict)>, now: Now) {
-        let mut refused = BTreeSet::new();
-        for (id, verdict) in verdicts {
-            match verdict {
-                Verdict::Go { marks } if self.waiting.contains_key(&id) => self.go(id, marks),
-                Verdict::Go { .. } => self.unsent(id),
-                Verdict::Never(why) => self.resolve(id, Resolution::Never(why)),
-                Verdict::Wait { after, on, by } => {
-                    if let Some(place) = self.refused(id, after, on, by, now) {
-                        refused.insert(place);
-                    }
-                }
-            }
+    fn happened(&mut self, place: Place) {
+        self.open(place);
+        if self.is_offered_to(place) {
+            self.missed.places.insert(place);
         }
-        for (place, count) in std::mem::take(&mut self.offered_from) {
-            if let Some(block) = self.blocks.get_mut(&place) {
-                block.batch = if refused.contains(&place) {
-                    BATCH_FIRST
-                } else {
-                    (count * 2).clamp(BATCH_FIRST, BATCH_MAX)
-                };
-            }
-        }
-        self.offered.clear();
-        self.drop_empty_blocks();
     }
 
     /// Time has passed or something was said: what is to be done now?
@@ -250,90 +279,13 @@ impl Gate {
             self.wakes.first().map(|wake| wake.0),
             self.deadlines.first().map(|due| due.0),
         ];
-        self.effects.arm = timers.into_iter().flatten().min();
+        let soonest = timers.into_iter().flatten().min();
+        self.effects.arm = soonest.filter(|&at| at < Micros(u64::MAX));
         std::mem::take(&mut self.effects)
     }
 
-    /// Takes the best waiters of all open lines, in order, until the batch is full.
-    fn fill_offer(&mut self, now: Now) {
-        while self.effects.offer.len() < BATCH_MAX {
-            let Some((_, rank, source)) = self.best() else {
-                break;
-            };
-            let id = rank.id;
-            if let Some(place) = self.closed_for(id, now) {
-                self.unlink(id, source);
-                self.park(id, place, now.at);
-                continue;
-            }
-            self.unlink(id, source);
-            if let Seat::Line(place) = source {
-                *self.offered_from.entry(place).or_insert(0) += 1;
-            }
-            let Some(entry) = self.waiting.get_mut(&id) else {
-                continue;
-            };
-            entry.seat = Seat::Offered;
-            entry.asked = true;
-            self.effects.offer.push(entry.ask.clone());
-            self.offered.insert(id, entry.ask.clone());
-        }
-    }
-
-    /// The first in order among the ready and the open lines that may still offer.
-    fn best(&self) -> Option<(Key, Rank, Seat)> {
-        let ready = self
-            .ready
-            .best(&self.shares)
-            .map(|(key, rank)| (key, rank, Seat::Ready));
-        let open = self
-            .blocks
-            .iter()
-            .filter(|(_, block)| block.is_open())
-            .filter_map(|(&place, block)| {
-                let used = self.offered_from.get(&place).copied().unwrap_or(0);
-                let (key, rank) = block
-                    .line
-                    .best(&self.shares)
-                    .filter(|_| used < block.batch)?;
-                Some((key, rank, Seat::Line(place)))
-            });
-        ready.into_iter().chain(open).min_by_key(|(key, _, _)| *key)
-    }
-
-    fn go(&mut self, id: PermitId, marks: Marks) {
-        if let Some(entry) = self.waiting.get(&id) {
-            self.shares.served(entry.caller, &entry.ask.terms);
-        }
-        self.resolve(id, Resolution::Go { marks });
-    }
-
-    /// A verdict of `Wait`: back into the line of whoever refused. Returns that place.
-    fn refused(&mut self, id: PermitId, after: Span, on: On, by: By, now: Now) -> Option<Place> {
-        let entry = self.waiting.get(&id)?;
-        let place = match (self.settings.order, by) {
-            (Order::Fifo, _) => Place::Front,
-            (Order::Priority, By::Term(index)) => Place::Cell(entry.ask.terms.get(index)?.cell),
-            (Order::Priority, By::Scope(index)) => Place::Scope(*entry.ask.scopes.get(index)?),
-        };
-        let (deadline, priority) = (entry.deadline, entry.ask.priority);
-        let until = now.at + after;
-        self.close(place, after, on, priority, now.at);
-        if deadline <= now.at || (on == On::Time && until > deadline) {
-            self.resolve(
-                id,
-                Resolution::Refused {
-                    place,
-                    retry_in: after,
-                },
-            );
-        } else {
-            self.link(id, Seat::Line(place));
-        }
-        Some(place)
-    }
-
-    /// Resolves those whose time ran out. One that was never asked gets its one chance first.
+    /// Resolves those whose time ran out. One whose place is open goes on to be asked if that can
+    /// still be in time, or if it never was asked: that is its one chance.
     fn expire(&mut self, now: Micros) {
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline > now {
@@ -343,40 +295,30 @@ impl Gate {
             let Some(entry) = self.waiting.get(&id) else {
                 continue;
             };
-            let place = match entry.seat {
-                Seat::Line(place) => Some(place),
-                Seat::Ready if entry.asked => None,
-                Seat::Ready | Seat::Offered => continue,
-            };
-            self.resolve(id, Resolution::TimedOut { place });
+            if entry.seat == Seat::Offered {
+                continue;
+            }
+            let place = entry.seat.place();
+            let too_late = deadline < now || !self.offered.is_empty();
+            if self.is_held_up(entry) || (entry.asked && too_late) {
+                self.time_out(id, place);
+            }
         }
     }
 
-    fn resolve(&mut self, id: PermitId, resolution: Resolution) {
-        if let Some(Entry { ask, arrival, .. }) = self.leave(id) {
-            self.effects.resolve.push(Resolved {
-                ask,
-                seniority: arrival,
-                resolution,
-            });
+    fn time_out(&mut self, id: PermitId, place: Option<Place>) {
+        if let Some(entry) = self.resolve(id, Resolution::TimedOut { place }) {
+            self.step_up(&entry);
         }
     }
 
-    /// A permit for somebody who has left: it goes back, and with it to the next in line.
-    fn unsent(&mut self, id: PermitId) {
-        if let Some(Ask { terms, scopes, .. }) = self.offered.remove(&id) {
-            self.effects.settle.push(Settle::Permit {
-                id,
-                terms,
-                scopes,
-                outcome: Outcome::Unsent,
-            });
-        }
-    }
-
-    /// An open line in which nobody stands is forgotten.
-    fn drop_empty_blocks(&mut self) {
-        self.blocks
-            .retain(|_, block| !(block.is_open() && block.line.is_empty()));
+    fn resolve(&mut self, id: PermitId, resolution: Resolution) -> Option<Entry> {
+        let entry = self.leave(id)?;
+        self.effects.resolve.push(Resolved {
+            ask: entry.ask.clone(),
+            seniority: entry.arrival,
+            resolution,
+        });
+        Some(entry)
     }
 }

@@ -13,8 +13,7 @@
 use smallvec::SmallVec;
 
 use crate::ask::{
-    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
-    Why,
+    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Verdict, Why,
 };
 use crate::limit::{Cell, SettleAt};
 use crate::scope::Scope;
@@ -79,7 +78,7 @@ enum Place {
 }
 
 fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
-    if let Some(why) = hopeless(&ask.terms) {
+    if let Some(why) = hopeless(ask) {
         return Verdict::Never(why);
     }
     match longest_wait(cells, now, ask, batch) {
@@ -103,9 +102,9 @@ fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Ver
 }
 
 /// A cost above what the limit ever has for this ask can never be granted.
-fn hopeless(terms: &Terms) -> Option<Why> {
-    terms.iter().enumerate().find_map(|(index, term)| {
-        let most = term.rule.most().saturating_sub(term.leave);
+fn hopeless(ask: &Ask) -> Option<Why> {
+    ask.terms.iter().enumerate().find_map(|(index, term)| {
+        let most = term.rule.most().saturating_sub(term.leaves(ask.priority));
         (term.cost > most && !term.rule.is_shadow()).then_some(Why::TooCostly { term: index, most })
     })
 }

@@ -14,3 +14,10 @@ pub mod world;
 pub mod peer;
 pub mod exactness;
 pub mod governed;
+pub mod fault;
+#[cfg(feature = "http")]
+mod real_time;
+#[cfg(feature = "http")]
+pub mod fault_proxy;
+#[cfg(feature = "http")]
+pub mod http;

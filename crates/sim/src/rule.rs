@@ -24,6 +24,7 @@ mod recount;
 
 pub use provider::Provider;
 pub use spec::SpecError;
+pub(crate) use spec::{Length, read_length};
 
 /// One request as the caller names it. An attempt that is made again keeps its id, so that the
 /// judge can see what was sent twice.

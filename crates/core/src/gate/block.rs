@@ -1,34 +1,66 @@
 //! A cell or scope that refused somebody, and the line of those who wait for it.
 //!
-//! Promises: closed for everybody who is not more urgent than the most urgent one refused; opened
-//! by its time or by an event, whichever is first.
+//! Promises: closed for everybody who is not more urgent than the most urgent one that was refused
+//! and waits; after one that was refused and left, only for those who need as much as it did.
+//! Opened by its time or by an event, whichever is first.
 //!
 //! Never: holds a waiter whose deadline is known to pass before it opens.
 
 use std::collections::BTreeSet;
 
 use crate::ask::{On, PermitId, Priority};
-use crate::gate::line::{Line, Rank};
+use crate::gate::line::{Key, Line, Rank};
+use crate::gate::share::Shares;
 use crate::time::Micros;
 
 /// One place and its line.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) line: Line,
-    /// How many of the line the next offer may hold.
+    /// How many the next offer may ask this place for.
     pub(super) batch: usize,
     deadlines: BTreeSet<(Micros, PermitId)>,
-    closed: Option<Closed>,
+    /// Refused to somebody who stands in line: nobody passes.
+    held: Option<Closed>,
+    /// Refused to somebody who left.
+    proven: Option<Closed>,
 }
 
+/// A refusal and for whom else it stands.
 #[derive(Clone, Copy, Debug)]
-struct Closed {
+pub(super) struct Closed {
     /// Opens by itself then.
-    until: Micros,
+    pub(super) until: Micros,
     /// No event can open it earlier than `until`.
-    known: bool,
-    /// The most urgent one it has refused.
-    level: Priority,
+    pub(super) known: bool,
+    /// It stands for nobody who is more urgent.
+    pub(super) level: Priority,
+    /// It stands for nobody who needs less.
+    pub(super) cost: u64,
+}
+
+impl Closed {
+    pub(super) fn new(until: Micros, on: On, level: Priority, cost: u64) -> Closed {
+        Closed {
+            until,
+            known: on == On::Time,
+            level,
+            cost,
+        }
+    }
+
+    pub(super) fn blocks(&self, priority: Priority, cost: u64) -> bool {
+        priority <= self.level && cost >= self.cost
+    }
+
+    /// Whoever it stands for and whose deadline is before this has no hope.
+    pub(super) fn hopeless_before(&self, now: Micros) -> Micros {
+        if self.known {
+            self.until
+        } else {
+            Micros(now.0.saturating_add(1))
+        }
+    }
 }
 
 impl Block {
@@ -37,7 +69,8 @@ impl Block {
             line: Line::default(),
             batch,
             deadlines: BTreeSet::new(),
-            closed: None,
+            held: None,
+            proven: None,
         }
     }
 
@@ -52,47 +85,63 @@ impl Block {
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.closed.is_none()
+        self.held.is_none() && self.proven.is_none()
     }
 
-    pub(super) fn blocks(&self, priority: Priority) -> bool {
-        self.closed.is_some_and(|closed| priority <= closed.level)
+    /// Nobody stands here and nothing is known.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_open() && self.line.is_empty()
     }
 
-    /// Refused again, perhaps to somebody else: the earliest end counts, and the most urgent level.
-    pub(super) fn close(&mut self, until: Micros, on: On, level: Priority) {
-        let known = on == On::Time;
-        let closed = self.closed.get_or_insert(Closed {
-            until,
-            known,
-            level,
-        });
-        closed.until = closed.until.min(until);
-        closed.known &= known;
-        closed.level = closed.level.max(level);
+    /// The refusal that stands for this one, the one that ends last if there are two.
+    pub(super) fn closed_for(&self, priority: Priority, cost: u64) -> Option<Closed> {
+        let refusals = [self.held, self.proven].into_iter().flatten();
+        refusals
+            .filter(|closed| closed.blocks(priority, cost))
+            .max_by_key(|closed| (closed.known, closed.until))
+    }
+
+    /// Refused to one who waits. If it was refused to others before, the earliest end counts and
+    /// the most urgent level.
+    pub(super) fn hold(&mut self, closed: Closed) {
+        let held = self.held.get_or_insert(closed);
+        held.until = held.until.min(closed.until);
+        held.known &= closed.known;
+        held.level = held.level.max(closed.level);
+        held.cost = 0;
+    }
+
+    /// Refused to one who left. The newest such refusal counts.
+    pub(super) fn prove(&mut self, closed: Closed) {
+        self.proven = Some(closed);
     }
 
     pub(super) fn open(&mut self) {
-        self.closed = None;
+        self.held = None;
+        self.proven = None;
     }
 
     /// When it opens by itself; never if that is beyond all time.
     pub(super) fn wake(&self) -> Option<Micros> {
-        self.closed
-            .map(|closed| closed.until)
-            .filter(|&until| until < Micros(u64::MAX))
+        let refusals = [self.held, self.proven].into_iter().flatten();
+        let until = refusals.map(|closed| closed.until).min();
+        until.filter(|&until| until < Micros(u64::MAX))
     }
 
-    /// When it opens, if nothing can open it earlier.
-    pub(super) fn known_until(&self) -> Option<Micros> {
-        self.closed
-            .filter(|closed| closed.known)
-            .map(|closed| closed.until)
+    /// While closed: nobody in line goes who is not more urgent than this.
+    pub(super) fn level(&self) -> Option<Priority> {
+        let refusals = [self.held, self.proven].into_iter().flatten();
+        refusals.map(|closed| closed.level).max()
     }
 
-    /// Those in line whose deadline passes before `until`.
-    pub(super) fn hopeless(&self, until: Micros) -> Vec<PermitId> {
-        let before = (until, PermitId::default());
+    /// The next one who may go: while closed, only somebody more urgent.
+    pub(super) fn best(&self, shares: &Shares) -> Option<(Key, Rank)> {
+        self.line.best(shares, self.level())
+    }
+
+    /// Those in line whose deadline is before `bound`.
+    pub(super) fn due_before(&self, bound: Micros) -> Vec<PermitId> {
+        let before = (bound, PermitId::default());
         self.deadlines.range(..before).map(|(_, id)| *id).collect()
     }
 }

@@ -40,6 +40,18 @@ impl Rank {
     }
 }
 
+impl Rank {
+    pub(super) fn key(&self, shares: &Shares) -> Key {
+        Key {
+            not_owed: !shares.is_owed(self.caller),
+            not_urgent: std::cmp::Reverse(self.priority),
+            served: shares.served_so_far(self.caller),
+            arrival: self.arrival,
+            id: self.id,
+        }
+    }
+}
+
 /// How soon a waiter goes: smaller is sooner. Also compares members of different lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
@@ -82,29 +94,21 @@ impl Line {
         self.queues.is_empty()
     }
 
-    /// The one who goes first.
-    pub(super) fn best(&self, shares: &Shares) -> Option<(Key, Rank)> {
+    /// The one who goes first, of those more urgent than `above`.
+    pub(super) fn best(&self, shares: &Shares, above: Option<Priority>) -> Option<(Key, Rank)> {
         let heads = self
             .queues
             .iter()
+            .filter(|((priority, _), _)| above.is_none_or(|above| priority.0 > above))
             .filter_map(|(&(priority, caller), queue)| {
                 let (&(arrival, id), ()) = queue.first_key_value()?;
-                let key = Key {
-                    not_owed: !shares.is_owed(caller),
-                    not_urgent: priority,
-                    served: shares.served_so_far(caller),
+                let rank = Rank {
+                    priority: priority.0,
+                    caller,
                     arrival,
                     id,
                 };
-                Some((
-                    key,
-                    Rank {
-                        priority: priority.0,
-                        caller,
-                        arrival,
-                        id,
-                    },
-                ))
+                Some((rank.key(shares), rank))
             });
         heads.min_by_key(|(key, _)| *key)
     }

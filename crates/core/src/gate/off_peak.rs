@@ -4,8 +4,8 @@
 //!
 //! Never: reads a clock or the time zone database; the zone is a value.
 
-use jiff::civil::Time;
-use jiff::tz::TimeZone;
+use jiff::civil::{DateTime, Time};
+use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
 use crate::time::{Span, Wall};
@@ -62,13 +62,26 @@ impl OffPeak {
         } else {
             local.date().checked_add(1.day()).ok()?
         };
-        // Where a clock change skips the hour, the zone says which instant comes closest after.
-        let opens = day
-            .to_datetime(self.from)
-            .to_zoned(self.zone.clone())
-            .ok()?;
-        let opens = u64::try_from(opens.timestamp().as_microsecond()).ok()?;
+        let opens = self.begins(day.to_datetime(self.from), local.timestamp())?;
+        let opens = u64::try_from(opens.as_microsecond()).ok()?;
         Some(Wall(opens).since(wall).max(Span(1)))
+    }
+
+    /// The next instant at which the zone's clocks show `from` or, where a clock change skips it,
+    /// the first one after it.
+    fn begins(&self, from: DateTime, now: Timestamp) -> Option<Timestamp> {
+        let ambiguous = self.zone.to_ambiguous_zoned(from);
+        let first = ambiguous.clone().earlier().ok()?.timestamp();
+        if matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. }) {
+            let mut changes = self.zone.following(first);
+            return changes.next().map(|change| change.timestamp());
+        }
+        // An hour that a clock change repeats has two beginnings.
+        if first > now {
+            Some(first)
+        } else {
+            Some(ambiguous.later().ok()?.timestamp())
+        }
     }
 }
 

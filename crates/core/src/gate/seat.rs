@@ -3,13 +3,13 @@
 //! Promises: a waiter stands in exactly one place, and its deadline and its caller's account go
 //! with it.
 //!
-//! Never: decides who goes. `gate` does.
+//! Never: decides who goes. `offer` does.
 
-use crate::ask::{On, PermitId, Priority};
-use crate::gate::block::Block;
+use crate::ask::{Ask, On, PermitId, Priority};
+use crate::gate::block::{Block, Closed};
 use crate::gate::line::Rank;
 use crate::gate::{BATCH_FIRST, Entry, Gate, Order, Place, Resolution, Seat};
-use crate::time::{Micros, Now, Span};
+use crate::time::{Micros, Now};
 
 impl Gate {
     /// Puts a waiter where it must wait, or among the ready.
@@ -23,87 +23,65 @@ impl Gate {
         }
     }
 
-    /// Arrivals join the open line of a place they would pass through, so that they stand behind
-    /// those who were there before.
+    /// Arrivals join the line of a place they would pass through, so that they stand behind those
+    /// who were there before.
     fn line_for(&self, id: PermitId) -> Seat {
         let Some(entry) = self.waiting.get(&id) else {
             return Seat::Ready;
         };
-        let place = self
-            .places(entry)
-            .into_iter()
-            .find(|place| self.blocks.contains_key(place));
+        let mut places = places(self.settings.order, &entry.ask);
+        let place =
+            places.find(|place| self.blocks.get(place).is_some_and(|block| block.is_open()));
         place.map_or(Seat::Ready, Seat::Line)
-    }
-
-    fn places(&self, entry: &Entry) -> Vec<Place> {
-        match self.settings.order {
-            Order::Fifo => vec![Place::Front],
-            Order::Priority => {
-                let scopes = entry.ask.scopes.iter().map(|&scope| Place::Scope(scope));
-                scopes
-                    .chain(entry.ask.terms.iter().map(|term| Place::Cell(term.cell)))
-                    .collect()
-            }
-        }
     }
 
     /// The place that keeps this waiter from being offered, if any.
     pub(super) fn closed_for(&mut self, id: PermitId, now: Now) -> Option<Place> {
         let entry = self.waiting.get(&id)?;
-        let priority = entry.ask.priority;
-        if priority == Priority::Low
-            && let Some(wait) = self
-                .settings
-                .off_peak
-                .as_ref()
-                .and_then(|hours| hours.opens_after(now.wall))
+        if entry.ask.priority == Priority::Low
+            && let Some(hours) = &self.settings.off_peak
+            && let Some(wait) = hours.opens_after(now.wall)
         {
-            self.close(Place::OffPeak, wait, On::Time, Priority::Low, now.at);
+            let closed = Closed::new(now.at + wait, On::Time, Priority::Low, 0);
+            self.close(Place::OffPeak, closed, true, now.at);
             return Some(Place::OffPeak);
         }
-        let places = self.places(entry);
-        places.into_iter().find(|place| {
-            self.blocks
-                .get(place)
-                .is_some_and(|block| match self.settings.order {
-                    Order::Fifo => !block.is_open(),
-                    Order::Priority => block.blocks(priority),
-                })
-        })
+        places(self.settings.order, &entry.ask).find(|&place| self.is_closed_for(entry, place))
+    }
+
+    fn is_closed_for(&self, entry: &Entry, place: Place) -> bool {
+        self.refusal(entry, place).is_some()
+    }
+
+    /// Does it stand in a line that is closed for it?
+    pub(super) fn is_held_up(&self, entry: &Entry) -> bool {
+        let Seat::Line(place) = entry.seat else {
+            return false;
+        };
+        let block = self.blocks.get(&place);
+        block.is_some_and(|block| block.level() >= Some(entry.ask.priority))
+    }
+
+    fn refusal(&self, entry: &Entry, place: Place) -> Option<Closed> {
+        let block = self.blocks.get(&place)?;
+        block.closed_for(entry.ask.priority, cost_at(&entry.ask, place))
     }
 
     /// Stands in a closed line, unless that is known to take too long.
     pub(super) fn park(&mut self, id: PermitId, place: Place, now: Micros) {
+        self.link(id, Seat::Line(place));
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
-        let (deadline, until) = (
-            entry.deadline,
-            self.blocks.get(&place).and_then(Block::known_until),
-        );
-        if let Some(until) = until.filter(|&until| until > deadline) {
-            return self.resolve(
-                id,
-                Resolution::Refused {
-                    place,
-                    retry_in: until.since(now),
-                },
-            );
+        let refusal = self.refusal(entry, place);
+        if let Some(closed) = refusal.filter(|closed| entry.deadline < closed.hopeless_before(now))
+        {
+            self.give_up(id, place, closed, now);
         }
-        self.link(id, Seat::Line(place));
     }
 
-    /// Closes a place for everybody who is not more urgent, and refuses those in its line whose
-    /// deadline is known to pass.
-    pub(super) fn close(
-        &mut self,
-        place: Place,
-        after: Span,
-        on: On,
-        priority: Priority,
-        now: Micros,
-    ) {
+    /// Closes a place, and refuses those in its line whose deadline is known to pass.
+    pub(super) fn close(&mut self, place: Place, closed: Closed, stays: bool, now: Micros) {
         let block = self
             .blocks
             .entry(place)
@@ -111,28 +89,38 @@ impl Gate {
         if let Some(old) = block.wake() {
             self.wakes.remove(&(old, place));
         }
-        block.close(now + after, on, priority);
+        if stays {
+            block.hold(closed);
+        } else {
+            block.prove(closed);
+        }
         if let Some(wake) = block.wake() {
             self.wakes.insert((wake, place));
         }
-        let Some(until) = block.known_until() else {
-            return;
-        };
-        for id in block.hopeless(until) {
-            let lower = self
+        for id in block.due_before(closed.hopeless_before(now)) {
+            let refusal = self
                 .waiting
                 .get(&id)
-                .is_some_and(|entry| entry.ask.priority <= priority);
-            if lower || place == Place::Front {
-                self.resolve(
-                    id,
-                    Resolution::Refused {
-                        place,
-                        retry_in: until.since(now),
-                    },
-                );
+                .and_then(|entry| self.refusal(entry, place).map(|closed| (entry, closed)));
+            if let Some((entry, closed)) = refusal
+                && entry.deadline < closed.hopeless_before(now)
+            {
+                self.give_up(id, place, closed, now);
             }
         }
+    }
+
+    /// Its time passes before the place opens, or has passed.
+    fn give_up(&mut self, id: PermitId, place: Place, closed: Closed, now: Micros) {
+        let resolution = if closed.known {
+            Resolution::Refused {
+                place,
+                retry_in: closed.until.since(now),
+            }
+        } else {
+            Resolution::TimedOut { place: Some(place) }
+        };
+        self.resolve(id, resolution);
     }
 
     pub(super) fn open(&mut self, place: Place) {
@@ -141,7 +129,40 @@ impl Gate {
                 self.wakes.remove(&(wake, place));
             }
             block.open();
+            self.forget_if_idle(place);
         }
+    }
+
+    pub(super) fn open_all(&mut self) {
+        let places: Vec<Place> = self.blocks.keys().copied().collect();
+        for place in places {
+            self.open(place);
+        }
+    }
+
+    /// Somebody has left. If it was the first in a closed line, the next one may go already.
+    pub(super) fn step_up(&mut self, left: &Entry) {
+        let Seat::Line(place) = left.seat else {
+            return;
+        };
+        let rank = Rank::of(&left.ask, left.caller, left.arrival, self.settings.order);
+        let next = self
+            .blocks
+            .get(&place)
+            .and_then(|block| block.line.best(&self.shares, None));
+        let was_first = next.is_some_and(|(next, _)| rank.key(&self.shares) < next);
+        if was_first && self.next_may_go(place, cost_at(&left.ask, place)) {
+            self.open(place);
+        }
+    }
+
+    /// The first in line needs less than one who needed `cost` and has left. At the front everybody
+    /// wants something else.
+    pub(super) fn next_may_go(&self, place: Place, cost: u64) -> bool {
+        let line = self.blocks.get(&place).map(|block| &block.line);
+        let next = line.and_then(|line| line.best(&self.shares, None));
+        next.and_then(|(_, rank)| self.waiting.get(&rank.id))
+            .is_some_and(|entry| place == Place::Front || cost_at(&entry.ask, place) < cost)
     }
 
     pub(super) fn leave(&mut self, id: PermitId) -> Option<Entry> {
@@ -150,15 +171,26 @@ impl Gate {
         let entry = self.waiting.remove(&id)?;
         self.deadlines.remove(&(entry.deadline, id));
         self.shares.left(entry.caller);
+        if let Seat::Line(place) = seat {
+            self.forget_if_idle(place);
+        }
         Some(entry)
     }
 
+    /// While the ledger has an offer, an idle block still knows how large its batch was.
+    fn forget_if_idle(&mut self, place: Place) {
+        if self.offered.is_empty() && self.blocks.get(&place).is_some_and(Block::is_idle) {
+            self.blocks.remove(&place);
+        }
+    }
+
     pub(super) fn link(&mut self, id: PermitId, seat: Seat) {
+        let order = self.settings.order;
         let Some(entry) = self.waiting.get_mut(&id) else {
             return;
         };
         entry.seat = seat;
-        let rank = Rank::of(&entry.ask, entry.caller, entry.arrival, entry.order);
+        let rank = Rank::of(&entry.ask, entry.caller, entry.arrival, order);
         match seat {
             Seat::Ready => self.ready.add(rank),
             Seat::Line(place) => {
@@ -176,7 +208,8 @@ impl Gate {
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
-        let rank = Rank::of(&entry.ask, entry.caller, entry.arrival, entry.order);
+        let order = self.settings.order;
+        let rank = Rank::of(&entry.ask, entry.caller, entry.arrival, order);
         match seat {
             Seat::Ready => self.ready.remove(rank),
             Seat::Line(place) => {
@@ -186,5 +219,32 @@ impl Gate {
             }
             Seat::Offered => {}
         }
+    }
+}
+
+/// The places that an ask must pass.
+pub(super) fn places(order: Order, ask: &Ask) -> impl Iterator<Item = Place> {
+    let front = (order == Order::Fifo).then_some(Place::Front);
+    let scopes = ask.scopes.iter().map(|&scope| Place::Scope(scope));
+    let cells = ask.terms.iter().map(|term| Place::Cell(term.cell));
+    front.into_iter().chain(
+        scopes
+            .chain(cells)
+            .filter(move |_| order == Order::Priority),
+    )
+}
+
+pub(super) fn is_asked(order: Order, ask: &Ask, place: Place) -> bool {
+    places(order, ask).any(|asked| asked == place)
+}
+
+/// What an ask needs of a place; all need the same of a scope.
+pub(super) fn cost_at(ask: &Ask, place: Place) -> u64 {
+    match place {
+        Place::Cell(cell) => {
+            let terms = ask.terms.iter().filter(|term| term.cell == cell);
+            terms.map(|term| term.cost).max().unwrap_or(0)
+        }
+        Place::Scope(_) | Place::OffPeak | Place::Front => 0,
     }
 }

@@ -43,7 +43,7 @@ pub const CALLERS_MAX: usize = 1_024;
 /// A whole limit, in the unit of accounts.
 const WHOLE: u64 = 1 << 20;
 
-/// No caller is owed, or owes, more than this many whole limits.
+/// No caller is owed more than one whole limit (in thousandths, as credit is).
 const CREDIT_MAX: i64 = 1_000 << 20;
 
 /// The accounts of all callers.
@@ -59,6 +59,9 @@ struct Account {
     share: Share,
     waiting: usize,
     served: u64,
+    /// What the ledger has been asked for and has not answered yet: counts as served, so that one
+    /// caller does not fill a whole batch.
+    offered: u64,
     /// Promised but not got, in thousandths of the unit of `served`.
     credit: i64,
 }
@@ -94,10 +97,25 @@ impl Shares {
         }
     }
 
-    /// A call of this caller goes.
+    /// The ledger is asked for a call of this caller.
+    pub(super) fn offered(&mut self, caller: CallerId, terms: &Terms) {
+        if let Some(account) = self.accounts.get_mut(&caller) {
+            account.offered = account.offered.saturating_add(dominant_share(terms));
+        }
+    }
+
+    /// The ledger has answered; if the call goes, [`Shares::served`] follows.
+    pub(super) fn taken_back(&mut self, caller: CallerId, terms: &Terms) {
+        if let Some(account) = self.accounts.get_mut(&caller) {
+            account.offered = account.offered.saturating_sub(dominant_share(terms));
+        }
+    }
+
+    /// A call of this caller goes. It owes no more than that call afterwards: what it got beside
+    /// while nobody else wanted it is no debt.
     pub(super) fn served(&mut self, caller: CallerId, terms: &Terms) {
         let part = dominant_share(terms);
-        let signed = i64::try_from(part).unwrap_or(i64::MAX / 2_000);
+        let signed = signed(part);
         for account in self.accounts.values_mut() {
             if account.waiting > 0 && account.share.at_least_permille > 0 {
                 let promised = signed.saturating_mul(i64::from(account.share.at_least_permille));
@@ -107,10 +125,8 @@ impl Shares {
         let level = self.level;
         if let Some(account) = self.accounts.get_mut(&caller) {
             account.served = account.served.saturating_add(part);
-            account.credit = account
-                .credit
-                .saturating_sub(signed.saturating_mul(1_000))
-                .max(-CREDIT_MAX);
+            let price = signed.saturating_mul(1_000);
+            account.credit = account.credit.saturating_sub(price).max(-price);
             self.level = level.max(account.served.saturating_sub(part));
         }
     }
@@ -118,15 +134,19 @@ impl Shares {
     pub(super) fn served_so_far(&self, caller: CallerId) -> u64 {
         self.accounts
             .get(&caller)
-            .map_or(0, |account| account.served)
+            .map_or(0, |account| account.served.saturating_add(account.offered))
     }
 
     /// Has this caller got less than it was promised?
     pub(super) fn is_owed(&self, caller: CallerId) -> bool {
         self.accounts
             .get(&caller)
-            .is_some_and(|account| account.credit > 0)
+            .is_some_and(|account| account.credit > signed(account.offered).saturating_mul(1_000))
     }
+}
+
+fn signed(part: u64) -> i64 {
+    i64::try_from(part).unwrap_or(i64::MAX / 2_000)
 }
 
 /// The largest part of any limit that a call takes. At least 1, so that every call counts.

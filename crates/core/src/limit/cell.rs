@@ -299,7 +299,7 @@ impl Cell {
     fn ask(&self, term: &Term, priority: Priority, now: Micros) -> Result<(), Wait> {
         let rule = &*term.rule;
         let limit = self.limit(rule, now);
-        let room = self.most(rule, now).saturating_sub(term.leave);
+        let room = self.most(rule, now).saturating_sub(term.leaves(priority));
         let taken = self.told.taken(now);
         let want = Want {
             cost: term.cost,

@@ -147,7 +147,6 @@ fn m2_a_reserve_is_left_to_those_who_may_use_it() {
         {
             normal += 1;
         }
-        term.leave = 0;
         let mut high = 0;
         while drive
             .try_terms(smallvec![term.clone()], Priority::High)

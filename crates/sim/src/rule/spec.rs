@@ -154,7 +154,7 @@ impl Counting {
 }
 
 /// A length in the largest unit that divides it.
-struct Length(Span);
+pub(crate) struct Length(pub(crate) Span);
 
 /// Units of length, largest first.
 const LENGTHS: [(&str, u64); 6] = [
@@ -281,7 +281,8 @@ fn length(text: &str) -> Result<Span, SpecError> {
         .ok_or_else(|| SpecError::Length(text.to_owned()))
 }
 
-fn read_length(text: &str) -> Option<Span> {
+/// The length itself, nothing allowed: it is zero for an empty text. `None` if it is none.
+pub(crate) fn read_length(text: &str) -> Option<Span> {
     let mut rest = text;
     let mut sum = 0_u64;
     while !rest.is_empty() {

@@ -1,6 +1,25 @@
-//! What the simulator proves about Tollgate, judged by the provider's own log.
+//! The simulator from outside: what it proves about Tollgate, judged by the provider's own log; and the
+//! provider over sockets, the TCP fault proxy and the program.
+//!
+//! Promises: loopback only, port 0 only. Time is virtual, paused or not waited for; a test that needs
+//! something to have happened waits for that, not for a while.
 
 mod scenario;
 mod proof;
 mod fullness;
 mod order;
+
+#[cfg(feature = "http")]
+mod client;
+#[cfg(feature = "http")]
+mod http_styles;
+#[cfg(feature = "http")]
+mod http_limits;
+#[cfg(feature = "http")]
+mod http_faults;
+#[cfg(feature = "http")]
+mod http_control;
+#[cfg(feature = "http")]
+mod proxy;
+#[cfg(feature = "cli")]
+mod program;

@@ -1,0 +1,303 @@
+//! What ends a wait: times, events, hours of the day, and changed settings.
+
+use jiff::tz::TimeZone;
+
+use crate::ask::{Outcome, Reopen, ScopeId, Settle};
+use crate::drive::{ms, s};
+use crate::gate::stage::{Stage, Want, cell};
+use crate::gate::{OffPeak, OffPeakError, Order, Place, Resolution, Settings};
+use crate::limit::Rule;
+use crate::time::{Span, Wall};
+
+fn close(scope: &str, rest: Option<Span>, then: Reopen) -> Settle {
+    Settle::Close {
+        scope: ScopeId::named(&[scope]),
+        age: Span::ZERO,
+        rest,
+        then,
+    }
+}
+
+fn free() -> Rule {
+    Rule::sliding(1_000, s(1)).unwrap()
+}
+
+#[test]
+fn a_slot_in_flight_wakes_the_next_without_a_timer() {
+    let mut stage = Stage::new();
+    let one = Rule::in_flight(1).unwrap();
+    let first = stage.call(Want::new(&one));
+    let second = stage.call(Want::new(&one));
+    stage.pass(s(1));
+    stage.finish(first);
+    stage.pass(ms(2));
+    assert_eq!(stage.went_after(second), Some(ms(1_002)));
+}
+
+/// R-C3: the ledger refused, then freed; the event overtook the verdict.
+#[test]
+fn an_event_that_overtakes_its_verdict_is_not_lost() {
+    let mut stage = Stage::new();
+    let rule = Rule::in_flight(1).unwrap();
+    let first = stage.call(Want::new(&rule));
+    let second = stage.push(Want::new(&rule));
+    let offer = stage.tick();
+    let verdicts = stage.decide(&offer);
+    stage.settle(first, Outcome::Unsent);
+    stage.gate.verdicts(verdicts, stage.now);
+    stage.run();
+    assert!(stage.is_gone(second));
+}
+
+#[test]
+fn a_scope_event_that_overtakes_its_verdict_is_not_lost() {
+    let mut stage = Stage::new();
+    stage.turn(&[close("p", None, Reopen::All)], &[]);
+    let call = stage.push(Want::new(&free()).scope("p"));
+    let offer = stage.tick();
+    let verdicts = stage.decide(&offer);
+    let open = Settle::Open {
+        scope: ScopeId::named(&["p"]),
+    };
+    stage.turn(&[open], &[]);
+    stage.gate.verdicts(verdicts, stage.now);
+    stage.run();
+    assert!(stage.is_gone(call));
+}
+
+#[test]
+fn a_scope_that_rests_opens_by_itself() {
+    let mut stage = Stage::new();
+    stage.turn(&[close("p", Some(s(30)), Reopen::All)], &[]);
+    let calls = stage.calls(5, &Want::new(&free()).scope("p"));
+    let other = stage.call(Want::new(&free()).scope("q"));
+    assert!(stage.is_gone(other));
+    let hasty = stage.call(Want::new(&free()).scope("p").patience(s(29)));
+    assert!(matches!(
+        stage.fate(hasty),
+        Some(Resolution::Refused { place: Place::Scope(_), retry_in }) if *retry_in == s(30)
+    ));
+    stage.pass(s(30));
+    for call in calls {
+        assert_eq!(stage.went_after(call), Some(s(30)));
+    }
+}
+
+#[test]
+fn after_a_rest_one_tries_and_its_success_opens_for_all() {
+    let mut stage = Stage::new();
+    stage.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
+    let calls = stage.calls(5, &Want::new(&free()).scope("p"));
+    stage.pass(s(31));
+    assert_eq!(stage.went, [calls[0]], "one at a time");
+    let open = Settle::Open {
+        scope: ScopeId::named(&["p"]),
+    };
+    stage.turn(&[open], &[]);
+    stage.run();
+    assert_eq!(stage.went, calls);
+}
+
+#[test]
+fn a_probe_that_left_gives_its_place_to_the_next() {
+    let mut stage = Stage::new();
+    stage.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
+    let calls = stage.calls(3, &Want::new(&free()).scope("p"));
+    stage.pass(s(30));
+    stage.settle(calls[0], Outcome::Unsent);
+    stage.run();
+    assert_eq!(stage.went, calls[..2]);
+}
+
+#[test]
+fn after_the_ledger_was_away_everybody_is_asked_for_again() {
+    let mut stage = Stage::new();
+    let one = Rule::in_flight(1).unwrap();
+    stage.call(Want::new(&one));
+    let waits = stage.call(Want::new(&one));
+    // The slot came free and nobody said so.
+    stage.table = crate::table::Table::default();
+    stage.run();
+    assert_eq!(stage.fate(waits), None);
+    stage.gate.anything_changed();
+    stage.run();
+    assert!(stage.is_gone(waits));
+}
+
+#[test]
+fn a_change_of_everything_between_offer_and_verdict_is_not_lost() {
+    let mut stage = Stage::new();
+    let one = Rule::in_flight(1).unwrap();
+    stage.call(Want::new(&one));
+    let waits = stage.push(Want::new(&one));
+    let offer = stage.tick();
+    let verdicts = stage.decide(&offer);
+    stage.table = crate::table::Table::default();
+    stage.gate.anything_changed();
+    stage.gate.verdicts(verdicts, stage.now);
+    stage.run();
+    assert!(stage.is_gone(waits));
+}
+
+/// A limit of a minute or longer grants 1 % per transaction; the rest follows at once, in order.
+#[test]
+fn the_rest_of_a_long_limit_follows_at_once_and_in_order() {
+    let mut stage = Stage::new();
+    let rule = Rule::sliding(300, s(60)).unwrap();
+    let calls = stage.calls(400, &Want::new(&rule));
+    assert_eq!(stage.went, calls[..300]);
+    assert!(stage.offers <= 300, "{} offers", stage.offers);
+}
+
+#[test]
+fn nothing_is_left_when_everybody_has_gone() {
+    let mut stage = Stage::new();
+    let rule = Rule::sliding(5, s(1)).unwrap();
+    let calls = stage.calls(20, &Want::new(&rule));
+    stage.gate.cancel(Stage::id(calls[10]));
+    stage.answer_all(s(10));
+    assert_eq!(stage.went.len(), 19);
+    stage.gate.anything_changed();
+    assert!(stage.gate.is_idle(), "{:?}", stage.gate);
+    assert_eq!(stage.arm, None);
+}
+
+/// Hours as of 2026-03-01T00:00:00Z, where a stage begins.
+fn confined(from: u16, to: u16) -> Stage {
+    Stage::with(Settings {
+        off_peak: Some(OffPeak::new(from, to, TimeZone::UTC).unwrap()),
+        ..Settings::default()
+    })
+}
+
+/// M12: low priority waits for its hours, and only low priority does.
+#[test]
+fn m12_background_calls_wait_for_off_peak_hours() {
+    let mut stage = confined(60, 120);
+    let low = stage.call(Want::new(&free()).low().patience(s(7_200)));
+    let normal = stage.call(Want::new(&free()));
+    assert!(stage.is_gone(normal));
+    assert_eq!(stage.arm, Some(stage.now.at + s(3_600)));
+    stage.pass(s(3_600));
+    assert_eq!(stage.went_after(low), Some(s(3_600)));
+    stage.pass(s(3_599));
+    let last = stage.call(Want::new(&free()).low());
+    assert!(stage.is_gone(last));
+    stage.pass(s(1));
+    let late = stage.call(Want::new(&free()).low().patience(s(86_400)));
+    assert_eq!(stage.fate(late), None);
+}
+
+/// M12: the deadline is before the hours begin.
+#[test]
+fn m12_a_background_call_that_cannot_wait_so_long_is_refused() {
+    let mut stage = confined(60, 120);
+    let low = stage.call(Want::new(&free()).low().patience(s(3_599)));
+    let refusal = Resolution::Refused {
+        place: Place::OffPeak,
+        retry_in: s(3_600),
+    };
+    assert_eq!(stage.fate(low), Some(&refusal));
+    assert_eq!(stage.offers, 0);
+}
+
+/// M12: those who stand in line when the hours end wait for the next ones.
+#[test]
+fn m12_the_end_of_the_hours_ends_the_line() {
+    let mut stage = confined(0, 60);
+    let rule = Rule::sliding(1, s(3_000)).unwrap().drift_ppm(0);
+    let want = Want::new(&rule).low().patience(s(100_000));
+    let calls = stage.calls(3, &want);
+    stage.answer_all(s(90_000));
+    let gone: Vec<_> = calls.iter().map(|&seq| stage.went_after(seq)).collect();
+    assert_eq!(gone, [Some(s(0)), Some(s(3_000)), Some(s(86_400))]);
+}
+
+fn berlin(from: u16, to: u16) -> OffPeak {
+    let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+    OffPeak::new(from, to, zone).unwrap()
+}
+
+fn wall(text: &str) -> Wall {
+    let at: jiff::Timestamp = text.parse().unwrap();
+    Wall(u64::try_from(at.as_microsecond()).unwrap())
+}
+
+/// M12: 22:00 to 06:00 is one night.
+#[test]
+fn m12_hours_go_over_midnight() {
+    let night = berlin(22 * 60, 6 * 60);
+    let opens = |text| night.opens_after(wall(text));
+    assert_eq!(opens("2026-01-10T20:59:59Z"), Some(s(1)));
+    assert_eq!(opens("2026-01-10T21:00:00Z"), None);
+    assert_eq!(opens("2026-01-10T23:30:00Z"), None);
+    assert_eq!(opens("2026-01-11T04:59:59Z"), None);
+    assert_eq!(opens("2026-01-11T05:00:00Z"), Some(s(16 * 3_600)));
+}
+
+/// M12: clocks go ahead from 02:00 to 03:00 on 2026-03-29, at 01:00Z.
+#[test]
+fn m12_hours_that_begin_in_a_skipped_hour_begin_after_it() {
+    let hours = berlin(2 * 60 + 30, 5 * 60);
+    let opens = |text| hours.opens_after(wall(text));
+    assert_eq!(opens("2026-03-29T00:50:00Z"), Some(s(600)));
+    assert_eq!(opens("2026-03-29T01:00:00Z"), None);
+    assert_eq!(opens("2026-03-29T02:59:59Z"), None);
+    assert_eq!(opens("2026-03-29T03:00:00Z"), Some(s(21 * 3_600 + 1_800)));
+}
+
+/// M12: clocks go back from 03:00 to 02:00 on 2026-10-25, at 01:00Z: 02:30 comes twice.
+#[test]
+fn m12_hours_that_begin_in_a_repeated_hour_never_make_the_gate_spin() {
+    let hours = berlin(2 * 60 + 30, 5 * 60);
+    let opens = |text| hours.opens_after(wall(text));
+    assert_eq!(opens("2026-10-25T00:20:00Z"), Some(s(600)));
+    assert_eq!(opens("2026-10-25T00:30:00Z"), None);
+    assert_eq!(opens("2026-10-25T01:10:00Z"), Some(s(1_200)));
+    assert_eq!(opens("2026-10-25T01:30:00Z"), None);
+}
+
+#[test]
+fn m12_hours_that_make_no_sense_are_refused() {
+    let zone = TimeZone::UTC;
+    let empty = OffPeak::new(60, 60, zone.clone());
+    assert_eq!(empty, Err(OffPeakError::Empty));
+    assert_eq!(
+        OffPeak::new(0, 1_440, zone),
+        Err(OffPeakError::Minute(1_440))
+    );
+}
+
+#[test]
+fn hours_that_are_lifted_let_those_go_who_wait_for_them() {
+    let mut stage = confined(60, 120);
+    let low = stage.call(Want::new(&free()).low().patience(s(86_400)));
+    stage.gate.configure(Settings::default());
+    stage.run();
+    assert!(stage.is_gone(low));
+}
+
+#[test]
+fn a_change_to_strict_order_holds_for_those_who_wait() {
+    let mut stage = Stage::new();
+    let rule = Rule::bucket(50, s(1), 1).unwrap().drift_ppm(0);
+    stage.call(Want::new(&rule));
+    let low = stage.call(Want::new(&rule).low());
+    let high = stage.call(Want::new(&rule).high());
+    let settings = |order| Settings {
+        order,
+        ..Settings::default()
+    };
+    stage.gate.configure(settings(Order::Fifo));
+    let later = stage.call(Want::new(&rule).high());
+    stage.answer_all(s(1));
+    assert_eq!(stage.went[1..], [low, high, later]);
+}
+
+#[test]
+fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
+    let mut stage = Stage::new();
+    stage.gate.freed(&[cell("y")]);
+    stage.run();
+    assert_eq!((stage.offers, stage.gate.is_idle()), (0, true));
+}

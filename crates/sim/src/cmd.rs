@@ -1,0 +1,63 @@
+//! The commands of `tollgate-sim`, one file each, and what they share: the runtime, the end of a run,
+//! and lines on stdout.
+//!
+//! Promises: a closed stdout is not a failure (`tollgate-sim serve | head -1`).
+//!
+//! Never: holds logic of a command.
+
+use std::error::Error;
+use std::io::{self, Write};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) mod delay;
+pub(crate) mod serve;
+pub(crate) mod proxy;
+pub(crate) mod exactness;
+
+/// What a command ends with.
+pub(crate) type Done = Result<(), Box<dyn Error>>;
+
+/// Runs a command's future on one thread: the provider is the slow side on purpose.
+fn block_on(command: impl Future<Output = Done>) -> Done {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
+}
+
+/// The two ways in which a run is ended from outside.
+#[derive(Debug)]
+struct Ending {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Ending {
+    /// Listens from now on; a signal before that still kills.
+    fn listen() -> io::Result<Ending> {
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Ending {
+            terminate,
+            interrupt,
+        })
+    }
+
+    /// Returns when SIGTERM or SIGINT has come.
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// One line on stdout, at once.
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}

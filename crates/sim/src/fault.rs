@@ -1,0 +1,337 @@
+//! What goes wrong at the provider, and when: a plan of faults and the question "what strikes now?".
+//!
+//! Promises: pure. Time is an argument (microseconds since the provider started), the same plan and
+//! the same requests give the same strikes, and a plan never holds more than [`FAULTS_MAX`] entries.
+//! The text form (`outage 8s..11s 503`) is in [`text`].
+//!
+//! Never: sleeps, answers, counts a permit. The HTTP provider acts on what is decided here.
+
+use tollgate_core::time::{Micros, Span};
+
+pub mod text;
+mod words;
+
+pub use words::{BadFault, parse_span};
+
+/// Faults in one plan. A scenario with more than 64 is a program, not a scenario; and every request
+/// walks the list, so it stays short.
+pub const FAULTS_MAX: usize = 64;
+
+/// One thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Counted, then answered with this status and nothing useful.
+    Outage {
+        /// The status of the answer.
+        status: u16,
+    },
+    /// The connection is reset while the request lies unread: it was never counted.
+    ResetBefore,
+    /// The request is read and counted, then the connection is reset without an answer.
+    ResetAfter,
+    /// The request is read and counted, then never answered.
+    Hang,
+    /// The body comes one byte at a time.
+    Drip {
+        /// Time between two bytes.
+        gap: Span,
+    },
+    /// The body never ends.
+    Endless,
+    /// 64 KiB of headers come with the answer.
+    HugeHeaders,
+    /// The body breaks off in the middle of its announced length.
+    Truncate,
+    /// The `Date` header, and every absolute time told, is wrong by this much.
+    Skew {
+        /// Seconds ahead of the truth; negative means behind.
+        secs: i64,
+    },
+    /// The provider enforces another number than before.
+    Limit {
+        /// Which rule, counted from 0 in the order of the settings.
+        rule: usize,
+        /// The number it enforces.
+        to: Amount,
+    },
+    /// The headers tell another number than the one that is enforced.
+    Tell {
+        /// Which rule, counted from 0 in the order of the settings.
+        rule: usize,
+        /// The number that is told.
+        to: Amount,
+    },
+}
+
+/// A number of permits, absolute or as a part of what the settings say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// This many.
+    Exactly(u64),
+    /// Half of what the settings say, rounded down.
+    Half,
+}
+
+/// When a fault strikes. Times are measured from the start of the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// From the moment it is planned until it is cleared.
+    Now,
+    /// Between two times; without an end, for ever.
+    Between {
+        /// First moment at which it strikes.
+        from: Span,
+        /// First moment at which it no longer does.
+        to: Option<Span>,
+    },
+    /// The next so many requests, whenever they come. This is what tests use: no waiting for time.
+    /// For `Limit` and `Tell`, which no request uses up, the same as for ever.
+    Next {
+        /// Requests still to be struck.
+        requests: u32,
+    },
+}
+
+/// A fault with its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// What goes wrong.
+    pub fault: Fault,
+    /// When it does.
+    pub when: When,
+}
+
+/// The plan is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the plan already holds {FAULTS_MAX} faults that are not over; clear it first (`clear`)")]
+pub struct PlanFull;
+
+/// The faults of one provider, past ones dropped.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    fault: Fault,
+    from: Micros,
+    /// Exclusive; `None` is for ever.
+    until: Option<Micros>,
+    /// Requests still to be struck; `None` is all.
+    left: Option<u32>,
+}
+
+/// All that goes wrong with one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strike {
+    /// What becomes of the request after it was counted.
+    pub fate: Fate,
+    /// What becomes of the body of the answer.
+    pub body: BodyFault,
+    /// Whether the head of the answer is huge.
+    pub huge_headers: bool,
+    /// Seconds by which told times are wrong.
+    pub skew_secs: i64,
+}
+
+/// What becomes of a request after it was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// It is answered.
+    #[default]
+    Answered,
+    /// It is answered with this status instead.
+    Outage(u16),
+    /// Its connection is reset.
+    Reset,
+    /// It is never answered.
+    Hang,
+}
+
+/// What becomes of the body of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyFault {
+    /// It arrives.
+    #[default]
+    Whole,
+    /// It arrives byte by byte.
+    Drip(Span),
+    /// It never ends.
+    Endless,
+    /// It breaks off in the middle.
+    Truncated,
+}
+
+impl Plan {
+    /// Adds a fault; `now` is what [`When::Now`] starts from.
+    ///
+    /// # Errors
+    /// [`PlanFull`] if [`FAULTS_MAX`] faults are still to come or under way.
+    pub fn add(&mut self, planned: Planned, now: Micros) -> Result<(), PlanFull> {
+        self.entries.retain(|entry| !entry.is_over(now));
+        if self.entries.len() >= FAULTS_MAX {
+            return Err(PlanFull);
+        }
+        let start = Micros(0);
+        let (from, until, left) = match planned.when {
+            When::Now => (now, None, None),
+            When::Between { from, to } => (start + from, to.map(|to| start + to), None),
+            When::Next { requests } => (start, None, Some(requests)),
+        };
+        self.entries.push(Entry {
+            fault: planned.fault,
+            from,
+            until,
+            left,
+        });
+        Ok(())
+    }
+
+    /// Forgets every fault.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Whether bytes that arrive now would be met with a reset; uses nothing up.
+    #[must_use]
+    pub fn may_refuse_to_read(&self, now: Micros) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| entry.fault == Fault::ResetBefore && entry.is_on(now))
+    }
+
+    /// Whether bytes that arrive now are met with a reset instead of being read.
+    pub fn refuses_to_read(&mut self, now: Micros) -> bool {
+        let unread = |entry: &&mut Entry| entry.fault == Fault::ResetBefore && entry.is_on(now);
+        match self.entries.iter_mut().find(unread) {
+            Some(entry) => {
+                entry.take();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// What strikes a request that is counted now. Each fault planned for the next n requests is used
+    /// up by one. Where two faults speak about the same thing, the one planned first wins.
+    pub fn strike(&mut self, now: Micros) -> Strike {
+        let mut strike = Strike::default();
+        for entry in self.entries.iter_mut().filter(|entry| entry.is_on(now)) {
+            if strike.meets(entry.fault) {
+                entry.take();
+            }
+        }
+        strike
+    }
+
+    /// The number that `rule` enforces now; `base` is what the settings say. The change planned last
+    /// wins.
+    #[must_use]
+    pub fn limit(&self, rule: usize, base: u64, now: Micros) -> u64 {
+        self.amount(base, now, |fault| match fault {
+            Fault::Limit { rule: which, to } if which == rule => Some(to),
+            _ => None,
+        })
+        .unwrap_or(base)
+    }
+
+    /// The instants in `(after, until]` at which some limit may change, in order.
+    #[must_use]
+    pub fn limit_edges(&self, after: Micros, until: Micros) -> Vec<Micros> {
+        let limits = self
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry.fault, Fault::Limit { .. }));
+        let edges = limits
+            .flat_map(|entry| [Some(entry.from), entry.until])
+            .flatten();
+        let mut edges: Vec<Micros> = edges.filter(|at| after < *at && *at <= until).collect();
+        edges.sort_unstable();
+        edges
+    }
+
+    /// The number that the headers tell for `rule` now, if it is not the enforced one.
+    #[must_use]
+    pub fn told(&self, rule: usize, base: u64, now: Micros) -> Option<u64> {
+        self.amount(base, now, |fault| match fault {
+            Fault::Tell { rule: which, to } if which == rule => Some(to),
+            _ => None,
+        })
+    }
+
+    fn amount(&self, base: u64, now: Micros, of: impl Fn(Fault) -> Option<Amount>) -> Option<u64> {
+        let on = self.entries.iter().rev().filter(|entry| entry.is_on(now));
+        on.filter_map(|entry| of(entry.fault))
+            .next()
+            .map(|amount| amount.of(base))
+    }
+}
+
+impl Amount {
+    /// The number itself; `base` is what the settings say.
+    #[must_use]
+    pub fn of(self, base: u64) -> u64 {
+        match self {
+            Amount::Exactly(n) => n,
+            Amount::Half => base / 2,
+        }
+    }
+}
+
+impl Entry {
+    fn is_on(&self, now: Micros) -> bool {
+        self.from <= now && !self.is_over(now)
+    }
+
+    fn is_over(&self, now: Micros) -> bool {
+        self.left == Some(0) || self.until.is_some_and(|until| until <= now)
+    }
+
+    fn take(&mut self) {
+        self.left = self.left.map(|left| left.saturating_sub(1));
+    }
+}
+
+impl Strike {
+    /// Takes up a fault; tells whether this request is struck by it.
+    fn meets(&mut self, fault: Fault) -> bool {
+        match fault {
+            Fault::Outage { status } => self.seals(Fate::Outage(status)),
+            Fault::ResetAfter => self.seals(Fate::Reset),
+            Fault::Hang => self.seals(Fate::Hang),
+            Fault::Drip { gap } => self.spoils(BodyFault::Drip(gap)),
+            Fault::Endless => self.spoils(BodyFault::Endless),
+            Fault::Truncate => self.spoils(BodyFault::Truncated),
+            Fault::HugeHeaders => {
+                self.huge_headers = true;
+                true
+            }
+            Fault::Skew { secs } => {
+                self.skew_secs = secs;
+                true
+            }
+            // It strikes bytes, before there is a request; and numbers hold by time, not by request.
+            Fault::ResetBefore | Fault::Limit { .. } | Fault::Tell { .. } => false,
+        }
+    }
+
+    fn seals(&mut self, fate: Fate) -> bool {
+        let open = self.fate == Fate::Answered;
+        if open {
+            self.fate = fate;
+        }
+        open
+    }
+
+    fn spoils(&mut self, body: BodyFault) -> bool {
+        let whole = self.body == BodyFault::Whole;
+        if whole {
+            self.body = body;
+        }
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! The words of a fault's text, read one by one.
+//!
+//! Promises: an error names the word, its place and the remedy.
+//!
+//! Never: knows what a fault is, except for when it strikes.
+
+use std::str::FromStr;
+
+use tollgate_core::time::Span;
+
+use super::{Amount, When};
+use crate::rule::read_length;
+
+/// A fault that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("fault `{line}`, word {word}: {problem}; {remedy}")]
+pub struct BadFault {
+    /// The whole text.
+    pub line: String,
+    /// Which word is wrong, counted from 1.
+    pub word: usize,
+    /// What is wrong.
+    pub problem: String,
+    /// What to write instead.
+    pub remedy: String,
+}
+
+/// What is wrong with a word, and the remedy.
+pub(super) type Complaint = (String, String);
+
+/// The words of a line, with the place of the one read last.
+pub(super) struct Words<'a> {
+    line: &'a str,
+    rest: std::str::SplitAsciiWhitespace<'a>,
+    word: usize,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn of(line: &'a str) -> Words<'a> {
+        Words {
+            line,
+            rest: line.split_ascii_whitespace(),
+            word: 0,
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Option<&'a str> {
+        self.word += 1;
+        self.rest.next()
+    }
+
+    pub(super) fn bad(&self, problem: impl Into<String>, remedy: impl Into<String>) -> BadFault {
+        let line = self.line.trim().to_owned();
+        BadFault {
+            line,
+            word: self.word,
+            problem: problem.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    pub(super) fn missing(&self, what: &str, remedy: &str) -> BadFault {
+        self.bad(format!("{what} is missing"), remedy)
+    }
+
+    fn read<T>(
+        &self,
+        word: &str,
+        by: impl Fn(&str) -> Result<T, Complaint>,
+    ) -> Result<T, BadFault> {
+        by(word).map_err(|(problem, remedy)| self.bad(problem, remedy))
+    }
+
+    pub(super) fn required<T>(
+        &mut self,
+        by: impl Fn(&str) -> Result<T, Complaint>,
+    ) -> Result<T, BadFault> {
+        // An empty word complains in the words of the reader, which knows the remedy.
+        let word = self.next().unwrap_or("");
+        self.read(word, by)
+    }
+
+    pub(super) fn optional<T>(
+        &mut self,
+        by: impl Fn(&str) -> Result<T, Complaint>,
+    ) -> Result<Option<T>, BadFault> {
+        self.next().map(|word| self.read(word, by)).transpose()
+    }
+
+    pub(super) fn when(&mut self) -> Result<When, BadFault> {
+        let remedy = "write `8s..11s`, `8s..`, `at 8s`, `now` or `next 3`";
+        match self.next() {
+            None => Err(self.missing("the time", remedy)),
+            Some("now") => Ok(When::Now),
+            Some("at") => Ok(When::Between {
+                from: self.required(span)?,
+                to: None,
+            }),
+            Some("next") => match self.required(count)? {
+                0 => Err(self.bad("no request at all", "write at least 1")),
+                requests => Ok(When::Next { requests }),
+            },
+            Some(word) => match word.split_once("..") {
+                None => Err(self.bad(format!("`{word}` is not a time"), remedy)),
+                Some((from, "")) => Ok(When::Between {
+                    from: self.read(from, span)?,
+                    to: None,
+                }),
+                Some((from, to)) => {
+                    let (from, to) = (self.read(from, span)?, self.read(to, span)?);
+                    if from >= to {
+                        return Err(
+                            self.bad("it ends before it starts", "write the earlier time first")
+                        );
+                    }
+                    Ok(When::Between { from, to: Some(to) })
+                }
+            },
+        }
+    }
+
+    /// A time by the clock: a number holds until it is changed again, whoever asks.
+    pub(super) fn time(&mut self) -> Result<When, BadFault> {
+        match self.when()? {
+            When::Next { .. } => Err(self.bad(
+                "a number does not change by request",
+                "write `at 15s` or `now`",
+            )),
+            when @ (When::Now | When::Between { .. }) => Ok(when),
+        }
+    }
+
+    /// `RULE to N` or `RULE halve`; `joiner` is the word in the middle.
+    pub(super) fn number(&mut self, joiner: &str) -> Result<(usize, Amount), BadFault> {
+        let rule = self.required(count)?;
+        let to = match self.next() {
+            Some("halve") => Amount::Half,
+            Some(word) if word == joiner => Amount::Exactly(self.required(count)?),
+            _ => {
+                let remedy = format!("write for instance `0 {joiner} 20 at 15s`");
+                return Err(self.bad(format!("expected `{joiner}` or `halve`"), remedy));
+            }
+        };
+        Ok((rule, to))
+    }
+
+    pub(super) fn end(&mut self) -> Result<(), BadFault> {
+        match self.next() {
+            None => Ok(()),
+            Some(word) => Err(self.bad(format!("`{word}` is one word too many"), "leave it out")),
+        }
+    }
+}
+
+/// Reads a length of time such as `500ms` or `1m30s`; an empty word is none.
+#[must_use]
+pub fn parse_span(word: &str) -> Option<Span> {
+    read_length(word).filter(|_| !word.is_empty())
+}
+
+/// The same, with a complaint.
+pub(super) fn span(word: &str) -> Result<Span, Complaint> {
+    parse_span(word).ok_or_else(|| {
+        let remedy = "write a number with a unit: `500ms`, `8s`, `1m30s`, `1h`".to_owned();
+        (format!("`{word}` is not a length of time"), remedy)
+    })
+}
+
+/// Reads a whole number.
+pub(super) fn count<N: FromStr>(word: &str) -> Result<N, Complaint> {
+    word.parse().map_err(|_| {
+        let remedy = "write digits; rules are counted from 0".to_owned();
+        (format!("`{word}` is not a whole number"), remedy)
+    })
+}

@@ -1,0 +1,149 @@
+//! One direction of a relayed connection: read, hold back as the lane says, write.
+//!
+//! Promises: order is kept; each chunk leaves no earlier than its delay after it was read; a lane
+//! switched to `Drop` or `HalfClose` discards what is still under way.
+//!
+//! Never: holds more than [`QUEUE_CHUNKS`] chunks.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tollgate_core::time::Span;
+
+use super::{Flow, Lane, QUEUE_CHUNKS, Weather};
+use crate::real_time;
+
+/// One read at most.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// The connection is to be reset on both sides.
+#[derive(Debug)]
+pub(super) struct Cut;
+
+type Lanes = fn(&Weather) -> Lane;
+
+/// Relays one direction until its end of stream has been passed on.
+pub(super) async fn pump(
+    from: ReadHalf<'_>,
+    to: WriteHalf<'_>,
+    lane: Lanes,
+    dice: fastrand::Rng,
+    weather: watch::Receiver<Weather>,
+) -> Result<(), Cut> {
+    let (queue, due) = mpsc::channel(QUEUE_CHUNKS);
+    let read = read(from, lane, dice, weather.clone(), queue);
+    let write = write(to, lane, weather, due);
+    tokio::try_join!(read, write).map(|_| ())
+}
+
+/// Stamps each chunk with the time at which it may leave.
+async fn read(
+    mut from: ReadHalf<'_>,
+    lane: Lanes,
+    mut dice: fastrand::Rng,
+    weather: watch::Receiver<Weather>,
+    queue: mpsc::Sender<(Instant, Vec<u8>)>,
+) -> Result<(), Cut> {
+    loop {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let n = from.read(&mut chunk).await.map_err(|_| Cut)?;
+        chunk.truncate(n);
+        let Lane { delay, jitter, .. } = lane(&weather.borrow());
+        let extra = Span(dice.u64(0..=jitter.0));
+        let due = real_time::now() + (delay + extra).into();
+        // The writer is gone only when this direction has ended; then nobody waits for the chunk.
+        if queue.send((due, chunk)).await.is_err() || n == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Lets chunks go when they are due and the lane allows it. An empty chunk is the end of the stream.
+async fn write(
+    to: WriteHalf<'_>,
+    lane: Lanes,
+    mut weather: watch::Receiver<Weather>,
+    mut due: mpsc::Receiver<(Instant, Vec<u8>)>,
+) -> Result<(), Cut> {
+    let mut exit = Exit {
+        to,
+        closed: false,
+        lane: Lane::default(),
+        passed: 0,
+    };
+    loop {
+        let next = tokio::select! {
+            chunk = due.recv() => chunk,
+            // A half-close is due at once, whether or not bytes come.
+            changed = weather.changed() => {
+                let now = lane(&weather.borrow_and_update());
+                exit.obey(now).await;
+                if changed.is_ok() { continue } else { None }
+            }
+        };
+        let Some((at, chunk)) = next else {
+            return Ok(());
+        };
+        real_time::at(at).await;
+        let flowing = weather
+            .wait_for(|weather| lane(weather).flow != Flow::Stall)
+            .await;
+        let now = flowing.map(|weather| lane(&weather)).map_err(|_| Cut)?;
+        exit.obey(now).await;
+        if chunk.is_empty() {
+            exit.close().await;
+            return Ok(());
+        }
+        exit.pass(&chunk).await?;
+    }
+}
+
+/// The receiving side of one direction.
+struct Exit<'a> {
+    to: WriteHalf<'a>,
+    closed: bool,
+    lane: Lane,
+    /// Bytes since the lane was last switched.
+    passed: u64,
+}
+
+impl Exit<'_> {
+    async fn obey(&mut self, lane: Lane) {
+        if self.lane != lane {
+            self.lane = lane;
+            self.passed = 0;
+        }
+        if lane.flow == Flow::HalfClose {
+            self.close().await;
+        }
+    }
+
+    async fn close(&mut self) {
+        if !self.closed {
+            self.closed = true;
+            // Fails only when the connection is gone, and then its end has been seen.
+            self.to.shutdown().await.ok();
+        }
+    }
+
+    async fn pass(&mut self, chunk: &[u8]) -> Result<(), Cut> {
+        if self.closed || self.lane.flow == Flow::Drop {
+            return Ok(());
+        }
+        let left = self
+            .lane
+            .cut_after
+            .map_or(u64::MAX, |cut| cut.saturating_sub(self.passed));
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        self.to
+            .write_all(chunk.get(..left).unwrap_or(chunk))
+            .await
+            .map_err(|_| Cut)?;
+        self.passed = self.passed.saturating_add(chunk.len() as u64);
+        match self.lane.cut_after {
+            Some(cut) if cut <= self.passed => Err(Cut),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

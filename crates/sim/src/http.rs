@@ -1,0 +1,180 @@
+//! A provider over real sockets that enforces its limits, fails on schedule, and judges what it saw.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tollgate_sim::http::{Settings, SimProvider};
+//!
+//! let provider = SimProvider::start(Settings::with_rules("sliding 40/10s")?).await?;
+//! println!("{}", provider.url());
+//! provider.fault("outage next 2 503")?;
+//! // … send requests …
+//! assert_eq!(provider.report().violations, 0);
+//! provider.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Promises: loopback unless told otherwise; a request is counted at the moment it has arrived, after its
+//! way up; the log is the provider's own; stopping leaves no task behind, and so does dropping.
+//!
+//! Never: shares counting code with what it judges, prints a caller's key.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::judge::Judge;
+
+pub mod settings;
+pub mod style;
+mod clock;
+mod asked;
+mod scope;
+mod book;
+#[cfg(test)]
+mod book_tests;
+pub mod report;
+mod desk;
+mod wire;
+mod body;
+mod answer;
+mod control;
+mod serve;
+
+pub use asked::{CALL_ID_BYTES_MAX, NAME_CHARS_MAX};
+pub use book::{ARRIVALS_MAX, FaultError, LOG_LINES_MAX, SCOPES_MAX};
+pub use report::Report;
+pub use serve::{CONNECTIONS_MAX, GRACE};
+pub use settings::{KeyPlace, Settings};
+pub use style::Style;
+
+use desk::Desk;
+use serve::Door;
+
+/// Why a provider could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address could not be opened.
+    #[error("could not listen on {address}; choose another one, or port 0 for a free one")]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The settings plan too many faults, or one about a rule that is not there.
+    #[error(transparent)]
+    Faults(#[from] FaultError),
+}
+
+/// A running provider.
+#[derive(Debug)]
+pub struct SimProvider {
+    address: SocketAddr,
+    control: Option<SocketAddr>,
+    desk: Arc<Desk>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl SimProvider {
+    /// Opens the ports and begins to serve.
+    ///
+    /// # Errors
+    /// If an address cannot be opened or the faults cannot be planned.
+    pub async fn start(settings: Settings) -> Result<SimProvider, StartError> {
+        let (listener, address) = listen(settings.listen).await?;
+        let control = match settings.control {
+            Some(wanted) => Some(listen(wanted).await?),
+            None => None,
+        };
+        let (stop, stopping) = watch::channel(false);
+        let desk = Arc::new(Desk::open(settings, stopping)?);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve::accept(listener, Arc::clone(&desk), Door::Clients));
+        let control = control.map(|(listener, address)| {
+            tasks.spawn(serve::accept(listener, Arc::clone(&desk), Door::Control));
+            address
+        });
+        Ok(SimProvider {
+            address,
+            control,
+            desk,
+            stop,
+            tasks,
+        })
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the control plane is served alone, if it is.
+    #[must_use]
+    pub fn control_address(&self) -> Option<SocketAddr> {
+        self.control
+    }
+
+    /// The address as a base URL, without a slash at the end.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Plans a fault, written as `outage now 503`.
+    ///
+    /// # Errors
+    /// If it cannot be read, names a rule that is not there, or the plan is full.
+    pub fn fault(&self, line: &str) -> Result<(), FaultError> {
+        let planned = line.parse()?;
+        self.desk.with_book(|book, now| book.plan(&[planned], now))
+    }
+
+    /// Forgets every fault.
+    pub fn clear_faults(&self) {
+        let cleared = self.desk.with_book(|book, now| book.replan(&[], now));
+        cleared.expect("a list without faults always has room");
+    }
+
+    /// Forgets what was counted and logged; faults stay.
+    pub fn reset(&self) {
+        self.desk.with_book(|book, now| book.reset(now));
+    }
+
+    /// The judgement so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.desk.report()
+    }
+
+    /// A copy of the judge of every scope, by name, for questions that the report does not answer.
+    #[must_use]
+    pub fn judges(&self) -> Vec<(String, Judge)> {
+        let judged = self.desk.with_book(|book, _| book.judged());
+        judged
+            .into_iter()
+            .map(|judged| (judged.name, judged.judge))
+            .collect()
+    }
+
+    /// Stops accepting, lets answers under way finish for [`GRACE`], and returns the last report.
+    pub async fn stop(mut self) -> Report {
+        self.stop.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+        self.desk.report()
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}

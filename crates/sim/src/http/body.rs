@@ -1,0 +1,150 @@
+//! Bodies of answers: whole ones, and those that drip, break off or never end.
+//!
+//! Promises: a request leaves the provider's count of calls in flight *before* its last byte is handed
+//! over, so a client that has the whole answer can never meet its own old call; if the client goes away
+//! earlier, the call leaves when the body is dropped, and counts as not answered.
+//!
+//! Never: buffers more than one chunk.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::time::Sleep;
+use tollgate_core::time::Span;
+
+use crate::fault::BodyFault;
+use crate::real_time;
+
+use super::desk::InFlight;
+
+/// Chunk of an endless body: one write's worth, so that a client that stops reading stops us.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) struct SimBody {
+    shape: Shape,
+    /// Passes before the next frame.
+    pause: Option<Pin<Box<Sleep>>>,
+    in_flight: Option<InFlight>,
+}
+
+#[derive(Debug)]
+enum Shape {
+    Whole(Bytes),
+    Drip {
+        rest: Bytes,
+        gap: Span,
+    },
+    Endless(Bytes),
+    /// The half that is sent, then nothing until it is flushed, then the break.
+    Truncated {
+        half: Bytes,
+        flushed: bool,
+    },
+}
+
+impl SimBody {
+    /// `text`, all of it, at once.
+    pub(crate) fn whole(text: String) -> SimBody {
+        SimBody {
+            shape: Shape::Whole(text.into()),
+            pause: None,
+            in_flight: None,
+        }
+    }
+
+    /// `text` after a `wait`, suffering from `fault`.
+    pub(crate) fn new(
+        text: String,
+        wait: Span,
+        fault: BodyFault,
+        in_flight: Option<InFlight>,
+    ) -> SimBody {
+        let mut bytes = Bytes::from(text);
+        let shape = match fault {
+            BodyFault::Whole => Shape::Whole(bytes),
+            BodyFault::Drip(gap) => Shape::Drip { rest: bytes, gap },
+            BodyFault::Endless => Shape::Endless(Bytes::from(vec![b' '; CHUNK_BYTES])),
+            BodyFault::Truncated => {
+                bytes.truncate(bytes.len() / 2);
+                Shape::Truncated {
+                    half: bytes,
+                    flushed: false,
+                }
+            }
+        };
+        let pause = (wait > Span::ZERO).then(|| Box::pin(real_time::after(wait)));
+        SimBody {
+            shape,
+            pause,
+            in_flight,
+        }
+    }
+}
+
+impl Body for SimBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = self.get_mut();
+        if let Some(pause) = &mut this.pause {
+            ready!(pause.as_mut().poll(cx));
+            this.pause = None;
+        }
+        let last = match &mut this.shape {
+            Shape::Whole(bytes) => std::mem::take(bytes),
+            Shape::Drip { rest, gap } => {
+                let byte = rest.split_to(rest.len().min(1));
+                if !rest.is_empty() {
+                    this.pause = Some(Box::pin(real_time::after(*gap)));
+                    return Poll::Ready(Some(Ok(Frame::data(byte))));
+                }
+                byte
+            }
+            Shape::Endless(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk.clone())))),
+            Shape::Truncated { half, .. } if !half.is_empty() => {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(half)))));
+            }
+            Shape::Truncated { flushed, .. } if !*flushed => {
+                // The server flushes what it has when a body has nothing to give; an error straight
+                // away would throw the first half away with it.
+                *flushed = true;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Shape::Truncated { .. } => {
+                return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
+            }
+        };
+        if let Some(in_flight) = this.in_flight.take() {
+            in_flight.complete();
+        }
+        if last.is_empty() {
+            return Poll::Ready(None);
+        }
+        Poll::Ready(Some(Ok(Frame::data(last))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.shape {
+            Shape::Whole(rest) | Shape::Drip { rest, .. } => rest.is_empty(),
+            Shape::Endless(_) | Shape::Truncated { .. } => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.shape {
+            Shape::Whole(rest) | Shape::Drip { rest, .. } => {
+                SizeHint::with_exact(rest.len() as u64)
+            }
+            Shape::Endless(_) | Shape::Truncated { .. } => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What the provider says about us: the judge's figures as JSON.
+//!
+//! Promises: figures come from the judge's log and the book's tally, nothing is estimated; a scope is
+//! named by its entity and by the order of its key, never by the key.
+//!
+//! Never: rounds a violation away.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use tollgate_core::time::{Micros, Span};
+
+use crate::judge::{Judge, Priority, QuotaUse, Waits, Which};
+use crate::rule::{CallId, Counting, RuleSpec};
+
+use super::book::{Book, Change, Tally};
+use super::clock::Reading;
+use super::scope::Judged;
+
+/// Duplicates named in a report; their number is always whole.
+const DUPLICATES_NAMED_MAX: usize = 100;
+
+/// The judgement over everything since the start or the last reset.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Seconds since the provider started.
+    pub seconds: f64,
+    /// Requests that met the limiter.
+    pub arrivals: usize,
+    /// Those that every rule allowed.
+    pub accepted: usize,
+    /// Those that a rule refused: each is one violation.
+    pub violations: usize,
+    /// Calls accepted more than once, by `X-Call-Id`.
+    pub duplicates: usize,
+    /// Their ids, at most a hundred.
+    pub duplicate_calls: Vec<String>,
+    /// Requests answered to the last byte.
+    pub answered: usize,
+    /// Requests counted whose answer broke off or never came.
+    pub unanswered: usize,
+    /// Requests counted and not answered yet.
+    pub in_flight: usize,
+    /// Requests read and not counted yet.
+    pub on_the_way: usize,
+    /// Requests that a planned fault has touched.
+    pub struck: usize,
+    /// Requests enforced after the log was full; all figures below leave them out.
+    pub unjudged: usize,
+    /// One entry per entity and key that has limits of its own.
+    pub scopes: Vec<ScopeReport>,
+}
+
+/// The judgement over one scope.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScopeReport {
+    /// `all`, the entity, `key1`, or `entity/key1`.
+    pub scope: String,
+    /// Requests that met the limiter.
+    pub arrivals: usize,
+    /// Those that every rule allowed.
+    pub accepted: usize,
+    /// Those that a rule refused.
+    pub violations: usize,
+    /// Rule by rule.
+    pub rules: Vec<RuleReport>,
+    /// Waits by priority, of calls that told when they were submitted.
+    pub waits: WaitsReport,
+}
+
+/// The judgement over one rule of one scope.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuleReport {
+    /// The rule as the settings have it.
+    pub rule: String,
+    /// What it enforces now.
+    pub limit: u64,
+    /// Most units that arrived in any window, refused ones included; for a limit on calls in flight
+    /// nothing, since a refused call is never in flight.
+    pub most_arrived: Option<u64>,
+    /// Most units accepted in any window; most accepted calls at a time.
+    pub most_accepted: u64,
+    /// Accepted units beside what the rule would have allowed, from the first arrival to the last.
+    pub quota: Option<QuotaReport>,
+}
+
+/// How much of a quota was used.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct QuotaReport {
+    /// Units accepted.
+    pub accepted: u64,
+    /// Units the rule would have allowed; each stretch between two changes of the limit counts as if
+    /// the rule were unused at its start, so it is an upper bound.
+    pub allowed: u64,
+    /// The first in percent of the second.
+    pub percent: f64,
+}
+
+/// Waits by priority.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WaitsReport {
+    /// Of `X-Priority: high`.
+    pub high: Option<WaitReport>,
+    /// Of all that say nothing else.
+    pub normal: Option<WaitReport>,
+    /// Of `X-Priority: low`.
+    pub low: Option<WaitReport>,
+}
+
+/// From `X-Submitted-At` to the first accepted arrival.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WaitReport {
+    /// Calls measured.
+    pub calls: usize,
+    /// Half of them waited no longer.
+    pub p50_ms: f64,
+    /// 99 % of them waited no longer.
+    pub p99_ms: f64,
+    /// None waited longer.
+    pub max_ms: f64,
+}
+
+/// A copy of the book, taken under its lock.
+#[derive(Debug)]
+pub(crate) struct ReportInput {
+    specs: Vec<RuleSpec>,
+    limits: Vec<u64>,
+    changes: Vec<Change>,
+    judged: Vec<Judged>,
+    names: HashMap<CallId, String>,
+    tally: Tally,
+    on_the_way: usize,
+    since_start: Span,
+}
+
+impl ReportInput {
+    pub(crate) fn take(book: &Book, now: Reading, on_the_way: usize) -> ReportInput {
+        ReportInput {
+            specs: book.specs().to_vec(),
+            limits: book.limits().to_vec(),
+            changes: book.changes().to_vec(),
+            judged: book.judged(),
+            names: book.call_names(),
+            tally: book.tally(),
+            on_the_way,
+            since_start: now.since_start.since(Micros(0)),
+        }
+    }
+}
+
+impl Report {
+    /// The report as one line of JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a report has string keys and finite numbers only")
+    }
+
+    pub(crate) fn judge(input: &ReportInput) -> Report {
+        let scopes: Vec<ScopeReport> = input
+            .judged
+            .iter()
+            .map(|judged| ScopeReport::judge(judged, input))
+            .collect();
+        let duplicates = duplicates(&input.judged);
+        let named = duplicates
+            .iter()
+            .filter_map(|id| input.names.get(id).cloned());
+        let Tally {
+            arrivals,
+            answered,
+            struck,
+            in_flight,
+        } = input.tally;
+        let judged: usize = scopes.iter().map(|scope| scope.arrivals).sum();
+        Report {
+            seconds: millis(input.since_start) / 1_000.0,
+            arrivals,
+            accepted: scopes.iter().map(|scope| scope.accepted).sum(),
+            violations: scopes.iter().map(|scope| scope.violations).sum(),
+            duplicates: duplicates.len(),
+            duplicate_calls: named.take(DUPLICATES_NAMED_MAX).collect(),
+            answered,
+            unanswered: arrivals.saturating_sub(answered + in_flight),
+            in_flight,
+            on_the_way: input.on_the_way,
+            struck,
+            unjudged: arrivals - judged,
+            scopes,
+        }
+    }
+}
+
+impl ScopeReport {
+    fn judge(judged: &Judged, input: &ReportInput) -> ScopeReport {
+        let judge = &judged.judge;
+        let waits = |priority| judge.waits(priority).map(WaitReport::from);
+        let rules = input.specs.iter().enumerate();
+        ScopeReport {
+            scope: judged.name.clone(),
+            arrivals: judge.arrivals().len(),
+            accepted: judge.accepted(),
+            violations: judge.violations(),
+            rules: rules
+                .map(|(index, spec)| rule(index, spec, judged, input))
+                .collect(),
+            waits: WaitsReport {
+                high: waits(Priority::High),
+                normal: waits(Priority::Normal),
+                low: waits(Priority::Low),
+            },
+        }
+    }
+}
+
+impl From<Waits> for WaitReport {
+    fn from(waits: Waits) -> WaitReport {
+        WaitReport {
+            calls: waits.calls,
+            p50_ms: millis(waits.p50),
+            p99_ms: millis(waits.p99),
+            max_ms: millis(waits.max),
+        }
+    }
+}
+
+fn rule(index: usize, spec: &RuleSpec, judged: &Judged, input: &ReportInput) -> RuleReport {
+    let changes: Vec<&Change> = input
+        .changes
+        .iter()
+        .filter(|change| change.rule == index)
+        .collect();
+    let most = |which| {
+        spec.counting
+            .window()
+            .map(|w| judged.judge.most_in_any(w, spec.unit, which))
+    };
+    RuleReport {
+        rule: spec.to_string(),
+        limit: input.limits.get(index).copied().unwrap_or_default(),
+        most_arrived: most(Which::Arrived),
+        most_accepted: most(Which::Accepted).unwrap_or(judged.in_flight_most),
+        quota: quota(spec, &judged.judge, &changes),
+    }
+}
+
+/// Adds up the stretches between two changes of the limit.
+fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&Change]) -> Option<QuotaReport> {
+    let instants = judge.arrivals().iter().map(|arrival| arrival.at);
+    let (first, last) = (instants.clone().min()?, instants.max()? + Span(1));
+    let mut sum = QuotaUse {
+        accepted: 0,
+        allowed: 0,
+    };
+    let mut from = first;
+    let mut counting: Counting = spec.counting;
+    let ends = changes.iter().map(|change| (change.at, Some(change.limit)));
+    for (end, next) in ends.chain([(last, None)]) {
+        let to = end.clamp(from, last);
+        let part = judge.use_of(&RuleSpec { counting, ..*spec }, from, to)?;
+        sum.accepted = sum.accepted.saturating_add(part.accepted);
+        sum.allowed = sum.allowed.saturating_add(part.allowed);
+        from = to;
+        counting = next.map_or(counting, |limit| spec.counting.with_limit(limit));
+    }
+    let QuotaUse { accepted, allowed } = sum;
+    Some(QuotaReport {
+        accepted,
+        allowed,
+        percent: sum.percent(),
+    })
+}
+
+/// Over all scopes: a call made again under another key is made twice all the same.
+fn duplicates(judged: &[Judged]) -> Vec<CallId> {
+    let mut all = Judge::new();
+    for arrival in judged.iter().flat_map(|judged| judged.judge.arrivals()) {
+        all.arrived(*arrival);
+    }
+    all.duplicates()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a figure for people; runs are far below 2^52 µs"
+)]
+fn millis(span: Span) -> f64 {
+    span.0 as f64 / 1_000.0
+}

@@ -1,0 +1,56 @@
+//! `tollgate-sim`: the simulated provider, the TCP fault proxy and the exactness table as a program.
+//!
+//! Promises: exit code 0 for success, 1 for failure, 2 for wrong usage; results on stdout, problems on
+//! stderr, each once.
+//!
+//! Never: decides anything; every command is one file under `cmd/`.
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod cmd;
+
+/// A provider that enforces its limits and judges its callers.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate-sim", version, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<cmd::serve::Serve>),
+    Proxy(cmd::proxy::Proxy),
+    Exactness(cmd::exactness::Exactness),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Serve(serve) => serve.run(),
+        Command::Proxy(proxy) => proxy.run(),
+        Command::Exactness(exactness) => exactness.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(error.as_ref());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints an error and its causes on one line.
+fn complain(error: &dyn Error) {
+    let mut line = format!("tollgate-sim: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    // If stderr is closed, nobody is there to be told.
+    writeln!(std::io::stderr(), "{line}").ok();
+}

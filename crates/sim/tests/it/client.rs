@@ -1,0 +1,146 @@
+//! A small HTTP client and the ways tests wait.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{HeaderMap, Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// Whatever a client may meet.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// The text of a header; `None` if it is absent.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .get(name)
+            .map(|value| value.to_str().expect("headers of the simulator are text"))
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect("bodies of the simulator are JSON")
+    }
+}
+
+/// One connection that is kept open.
+pub(crate) struct Session(SendRequest<Full<Bytes>>);
+
+impl Session {
+    pub(crate) async fn open(to: SocketAddr) -> Result<Session, Failure> {
+        let stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Session(sender))
+    }
+
+    /// The head of the answer; the body is still to come.
+    pub(crate) async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "sim");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::from(body.to_owned())))?;
+        self.0.ready().await?;
+        Ok(self.0.send_request(request).await?)
+    }
+
+    pub(crate) async fn get(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Answer, Failure> {
+        whole(self.send(Method::GET, path, headers, "").await?).await
+    }
+}
+
+/// Reads an answer to its end.
+pub(crate) async fn whole(response: Response<Incoming>) -> Result<Answer, Failure> {
+    let (head, body) = response.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let body = String::from_utf8(body.to_vec())?;
+    Ok(Answer {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body,
+    })
+}
+
+/// One request on a connection of its own.
+pub(crate) async fn get(to: SocketAddr, path: &str) -> Result<Answer, Failure> {
+    get_with(to, path, &[]).await
+}
+
+pub(crate) async fn get_with(
+    to: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Result<Answer, Failure> {
+    Session::open(to).await?.get(path, headers).await
+}
+
+pub(crate) async fn post(to: SocketAddr, path: &str, body: &str) -> Result<Answer, Failure> {
+    whole(
+        Session::open(to)
+            .await?
+            .send(Method::POST, path, &[], body)
+            .await?,
+    )
+    .await
+}
+
+/// Waits until something has happened. Gives way to other tasks instead of sleeping, so that paused
+/// time stands still meanwhile; the bound turns a test that would hang into one that fails.
+pub(crate) async fn until(happened: impl Fn() -> bool) {
+    let start = real_now();
+    while !happened() {
+        assert!(start.elapsed() < PATIENCE, "it did not happen");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// An answer that must come although nobody knows when. Not for paused time, which would run to the end
+/// of the bound at once.
+pub(crate) async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, answer)
+        .await
+        .expect("it should have come by now")
+}
+
+/// Far beyond what loopback needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "bounds a wait in real time while tokio's is paused"
+)]
+fn real_now() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+/// Moves paused time forward.
+pub(crate) async fn pass(secs: u64) {
+    tokio::time::advance(Duration::from_secs(secs)).await;
+}

@@ -1,0 +1,227 @@
+//! Each style of refusal has the status, headers and body of its model.
+//!
+//! Time is paused, so waits are exact: a window of 10 s that was filled 3 s ago opens in 7.
+
+use serde_json::{Value, json};
+use tollgate_sim::http::{Settings, SimProvider, Style};
+
+use crate::client::{Answer, get, pass};
+
+const RULE: &str = "sliding 2/10s";
+
+/// The answer to the first request, and the refusal of the third, 3 s later.
+async fn success_and_refusal(style: Style) -> (Answer, Answer) {
+    let settings = Settings::with_rules(RULE).expect("a rule").style(style);
+    let provider = SimProvider::start(settings).await.expect("a free port");
+    let first = get(provider.address(), "/fixtures/1")
+        .await
+        .expect("an answer");
+    get(provider.address(), "/fixtures/2")
+        .await
+        .expect("an answer");
+    pass(3).await;
+    let third = get(provider.address(), "/fixtures/3")
+        .await
+        .expect("an answer");
+    assert_eq!(first.status, 200, "{style}");
+    assert_eq!(third.status, style.status(), "{style}");
+    provider.stop().await;
+    (first, third)
+}
+
+/// Names of all headers that speak about limits.
+fn limit_headers(answer: &Answer) -> Vec<String> {
+    let about_limits = |name: &str| name.contains("rate") || name.contains("retry");
+    let names = answer.headers.keys().map(|name| name.as_str().to_owned());
+    names.filter(|name| about_limits(name)).collect()
+}
+
+fn number(answer: &Answer, header: &str) -> u64 {
+    answer
+        .header(header)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| panic!("{header}: {answer:?}"))
+}
+
+/// Seconds between the answer's own `Date` and an epoch it tells.
+fn ahead_of_date(answer: &Answer, epoch_secs: u64) -> u64 {
+    let date = httpdate::parse_http_date(answer.header("date").expect("a Date")).expect("a date");
+    let date = date
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs();
+    epoch_secs - date
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_tells_seconds_and_nothing_on_success() {
+    let (ok, refused) = success_and_refusal(Style::RetryAfter).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("retry-after"), Some("7"));
+    assert_eq!(limit_headers(&ok), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_date_tells_an_http_date_that_is_not_early() {
+    let (_, refused) = success_and_refusal(Style::RetryAfterDate).await;
+    let told = httpdate::parse_http_date(refused.header("retry-after").expect("a wait"));
+    let told = told
+        .expect("a date")
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970");
+    // Date is rounded down, the wait is rounded up.
+    assert!(
+        (7..=8).contains(&ahead_of_date(&refused, told.as_secs())),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn bare_says_nothing_but_429() {
+    let (_, refused) = success_and_refusal(Style::Bare).await;
+    assert_eq!((refused.status, limit_headers(&refused).len()), (429, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn x_ratelimit_tells_limit_remaining_and_an_epoch_on_every_answer() {
+    let (ok, refused) = success_and_refusal(Style::XRateLimit).await;
+    assert_eq!(
+        (
+            number(&ok, "x-ratelimit-limit"),
+            number(&ok, "x-ratelimit-remaining")
+        ),
+        (2, 1)
+    );
+    assert_eq!(number(&refused, "x-ratelimit-remaining"), 0);
+    let reset = number(&refused, "x-ratelimit-reset");
+    assert!(
+        (7..=8).contains(&ahead_of_date(&refused, reset)),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ietf_tells_policy_and_service_limit_as_structured_fields() {
+    let (ok, refused) = success_and_refusal(Style::Ietf).await;
+    assert_eq!(ok.header("ratelimit-policy"), Some("\"rule0\";q=2;w=10"));
+    assert_eq!(ok.header("ratelimit"), Some("\"rule0\";r=1;t=10"));
+    assert_eq!(refused.header("ratelimit"), Some("\"rule0\";r=0;t=7"));
+    assert_eq!(
+        refused.header("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(refused.json()["violated-policies"], json!(["rule0"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_ms_tells_milliseconds_beside_seconds() {
+    let (_, refused) = success_and_refusal(Style::RetryAfterMs).await;
+    // Paused time moves in whole milliseconds, so the first request may lie up to a few before the third.
+    assert!(
+        (6_990..=7_000).contains(&number(&refused, "retry-after-ms")),
+        "{refused:?}"
+    );
+    assert_eq!(number(&refused, "retry-after"), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sportmonks_tells_in_the_body_alone() {
+    let (ok, refused) = success_and_refusal(Style::SportMonks).await;
+    let told = |resets: u64, remaining: u64| json!({"resets_in_seconds": resets, "remaining": remaining, "requested_entity": "fixtures"});
+    assert_eq!(ok.json()["rate_limit"], told(10, 1));
+    assert_eq!(refused.json()["rate_limit"], told(7, 0));
+    assert_eq!(refused.json()["message"], "Too Many Attempts.");
+    assert_eq!(limit_headers(&refused), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn discord_tells_a_fraction_in_the_body_and_its_bucket_in_headers() {
+    let (ok, refused) = success_and_refusal(Style::Discord).await;
+    let wait = refused.json()["retry_after"].as_f64().expect("a number");
+    assert!((6.99..=7.0).contains(&wait), "{wait}");
+    assert_eq!(refused.json()["global"], Value::Bool(false));
+    assert_eq!(refused.header("x-ratelimit-scope"), Some("user"));
+    assert_eq!(number(&ok, "x-ratelimit-remaining"), 1);
+    let after = ok.header("x-ratelimit-reset-after").expect("a time");
+    assert!(
+        after
+            .parse::<f64>()
+            .is_ok_and(|secs| (9.99..=10.0).contains(&secs)),
+        "{after}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn musicbrainz_answers_503_with_its_text_and_zone() {
+    let (ok, refused) = success_and_refusal(Style::MusicBrainz).await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(
+        (
+            refused.header("retry-after"),
+            refused.header("x-ratelimit-zone")
+        ),
+        (Some("7"), Some("ip"))
+    );
+    let text = refused.json()["error"].as_str().expect("a text").to_owned();
+    assert!(
+        text.starts_with("Your requests are exceeding the allowable rate limit."),
+        "{text}"
+    );
+    assert_eq!(number(&ok, "x-ratelimit-remaining"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn github_answers_403_with_nothing_remaining() {
+    let (ok, refused) = success_and_refusal(Style::GitHub).await;
+    assert_eq!(refused.status, 403);
+    assert_eq!(
+        (
+            number(&ok, "x-ratelimit-used"),
+            number(&refused, "x-ratelimit-remaining")
+        ),
+        (1, 0)
+    );
+    let message = refused.json()["message"]
+        .as_str()
+        .expect("a text")
+        .to_owned();
+    assert!(message.starts_with("API rate limit exceeded"), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn alpha_vantage_answers_200_with_a_note_instead_of_data() {
+    let (ok, refused) = success_and_refusal(Style::AlphaVantage).await;
+    assert_eq!(refused.status, 200);
+    assert!(
+        refused.json()["Note"]
+            .as_str()
+            .expect("a note")
+            .contains("5 calls per minute")
+    );
+    assert!(ok.json().get("Note").is_none() && refused.json().get("path").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn omdb_answers_401_with_limit_reached() {
+    let (_, refused) = success_and_refusal(Style::Omdb).await;
+    assert_eq!(refused.status, 401);
+    assert_eq!(
+        refused.json(),
+        json!({"Response": "False", "Error": "Request limit reached!"})
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_rules_are_all_told_and_the_refusing_one_speaks() {
+    let rules = "sliding 5/1s, fixed 1/1h, in-flight 9";
+    let settings = Settings::with_rules(rules)
+        .expect("rules")
+        .style(Style::Ietf);
+    let provider = SimProvider::start(settings).await.expect("a free port");
+    get(provider.address(), "/").await.expect("an answer");
+    let refused = get(provider.address(), "/").await.expect("an answer");
+    let policy =
+        "\"rule0\";q=5;w=1, \"rule1\";q=1;w=3600, \"rule2\";q=9;qu=\"concurrent-requests\"";
+    assert_eq!(refused.header("ratelimit-policy"), Some(policy));
+    assert_eq!(refused.json()["violated-policies"], json!(["rule1"]));
+}
