@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 mod explain;
+mod serve;
 
 /// Stay within the limits of the APIs you call, and use them fully.
 #[derive(Debug, Parser)]
@@ -22,11 +23,13 @@ struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     Explain(explain::Explain),
+    Serve(serve::Serve),
 }
 
 fn main() -> ExitCode {
     let outcome = match Program::parse().command {
         Command::Explain(command) => command.run(),
+        Command::Serve(command) => command.run(),
     };
     match outcome {
         Ok(code) => code,

@@ -5,6 +5,7 @@
 )]
 
 mod explain;
+mod serve;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

@@ -37,6 +37,7 @@ pub(super) async fn answer(
 ) -> Response<ReplyBody> {
     let id = state.next_id();
     let mut trail = Trail::default();
+    let is_last = head::is_last(request.headers());
     let mut response = match outcome(state, door, peer, request, &id, &mut trail).await {
         Ok(response) => response,
         Err(error) => {
@@ -55,6 +56,10 @@ pub(super) async fn answer(
             response
         }
     };
+    if is_last {
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     sign(response.headers_mut(), &id, &trail);
     response
 }

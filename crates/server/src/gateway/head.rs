@@ -6,8 +6,7 @@
 //! Never: touches any other header.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Version, request};
 use tollgate::Error;
@@ -51,16 +50,18 @@ pub(super) fn check(head: &request::Parts) -> Result<(), Error> {
             "CONNECT is not served yet; send `http://` URLs, or call /https://host/path",
         ));
     }
-    if head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH) {
-        return Err(Error::Malformed(
-            "the request has both Content-Length and Transfer-Encoding; send one of them",
-        ));
-    }
     let hosts = head.headers.get_all(HOST).iter().count();
     if hosts > 1 || (hosts == 0 && head.version >= Version::HTTP_11) {
         return Err(Error::Malformed("the request must have one Host header"));
     }
     Ok(())
+}
+
+/// Must nothing follow on this connection? The parser drops a `Content-Length` beside
+/// `Transfer-Encoding` without a word, so whatever came behind a chunked body may have been meant
+/// as part of it by somebody in front of us (RFC 9112, 6.1).
+pub(super) fn is_last(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING)
 }
 
 impl Head {

@@ -60,7 +60,10 @@ pub(crate) async fn admit(
         let answer = tokio::select! {
             biased;
             answer = asked => answer,
-            Ok(()) = changes.changed() => continue,
+            Ok(()) = changes.changed() => {
+                live.permits.look_again();
+                continue;
+            }
         };
         tries.waited = tries.waited + live.ledger.now().at.since(began);
         let permit = answer.map_err(|denied| wants.explain(route, denied))?;

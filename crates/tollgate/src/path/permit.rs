@@ -149,6 +149,12 @@ impl Permits {
         self.shared.poke.notify_one();
     }
 
+    /// Limits have changed: what was refused under the old ones may go under the new.
+    pub fn look_again(&self) {
+        self.shared.state.lock().gate.anything_changed();
+        self.shared.poke.notify_one();
+    }
+
     /// How many wait, at this priority.
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {

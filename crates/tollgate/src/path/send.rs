@@ -61,11 +61,8 @@ pub(crate) async fn send(
     };
     if permit.age() > FRESH {
         let provider = &route.live.name;
-        Fact::Stale {
-            provider,
-            age: permit.age(),
-        }
-        .tell();
+        let age = permit.age();
+        Fact::Stale { provider, age }.tell();
         return Err(Ended::Again);
     }
     let request = request(route, plan, credential)?;
@@ -74,46 +71,43 @@ pub(crate) async fn send(
     tries.made += 1;
     let patience = patience(route, plan);
     let answer = flowing(patience, &progress, conn.sender.try_send_request(request)).await;
-    let fault = match answer {
-        Ok(Ok(response)) => {
-            return Ok(Sent {
-                response,
-                conn,
-                permit,
-                watch,
-            });
-        }
+    match answer {
+        Ok(Ok(response)) => Ok(Sent {
+            response,
+            conn,
+            permit,
+            watch,
+        }),
         Ok(Err(mut error)) => match error.take_message() {
             // The connection was closed before it took the request: nothing has left.
             Some(request) => {
                 permit.kept();
                 tries.made -= 1;
                 route.payload.restore(request.into_body());
-                return Err(Ended::Again);
+                Err(Ended::Again)
             }
-            None => Fault::Reset,
+            None => Err(broken(route, watch, Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.left() == Some(Span::ZERO) => {
-            return Err(Ended::Refused(Error::TooLate {
-                provider: route.live.name.clone(),
-                at: Stage::Upstream,
-            }));
-        }
-        Err(_) => Fault::Timeout,
-    };
-    Fact::Failed {
-        provider: &route.live.name,
-        fault,
+        Err(_) if route.left() == Some(Span::ZERO) => Err(Ended::Refused(Error::TooLate {
+            provider: route.live.name.clone(),
+            at: Stage::Upstream,
+        })),
+        Err(_) => Err(broken(route, watch, Fault::Timeout)),
     }
-    .tell();
+}
+
+/// Bytes have left, and no answer came.
+fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
+    let provider = &route.live.name;
+    Fact::Failed { provider, fault }.tell();
     let probe = watch.probe;
     watch.ended(Class::of_fault(fault), None);
-    Err(Ended::Fault {
+    Ended::Fault {
         fault,
         sent: true,
         probe,
-    })
+    }
 }
 
 /// Health hears of it before the permit goes back, so that a probe that found nobody closes the

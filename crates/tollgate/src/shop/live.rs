@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use tollgate_core::ask::OwnerId;
+use tollgate_core::ask::{OwnerId, Priority};
 use tollgate_core::health::Status;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
@@ -71,6 +71,15 @@ impl Live {
     #[must_use]
     pub fn status(&self) -> Status {
         self.machine.look().status
+    }
+
+    /// How many calls wait for a permit.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let all = [Priority::High, Priority::Normal, Priority::Low];
+        all.map(|priority| self.permits.waiting(priority))
+            .iter()
+            .sum()
     }
 
     /// Its name.
