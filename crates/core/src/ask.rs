@@ -262,6 +262,12 @@ pub enum Outcome {
         /// What the answer said about limits.
         readings: Readings,
     },
+    /// The head of an answer is here that does not prove that the call was counted, such as a 5xx.
+    /// It counts as if it had been, but a window of the provider's may not have opened with it.
+    Failed {
+        /// How long ago the head came.
+        age: Span,
+    },
     /// The end of the body is here: concurrency is free, and costs known only now are true.
     Finished {
         /// How long ago the end came.

@@ -16,6 +16,7 @@ use crate::backoff::{
 };
 use crate::problem::{Problem, Problems};
 use crate::ratio::Ppm;
+use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
 /// Which rests are spread.
@@ -85,7 +86,8 @@ impl CooldownSettings {
         let rest = heeded(told.retry_after, self.retry_after_floor).or(reset)?;
         Some(match self.on {
             JitterOn::Backoff => rest,
-            JitterOn::All => self.backoff.jitter.spread(rest, dice),
+            // Full jitter may shorten what we compute, never what the provider asked for.
+            JitterOn::All => rest.max(self.backoff.jitter.spread(rest, dice)),
         })
     }
 
@@ -126,11 +128,39 @@ impl Cooldown {
         Some(rest)
     }
 
+    /// Was a call granted at `granted` on its way when the scope closed? Asked before
+    /// [`Cooldown::refused`] hears of it: what such a call finds says nothing new (A4).
+    #[must_use]
+    pub fn is_old_news(&self, granted: Micros) -> bool {
+        granted < self.began
+    }
+
     /// A call of this scope, granted at `granted`, went well: the next rest is a first one again.
     pub fn went_well(&mut self, granted: Micros) {
         if granted >= self.began {
             self.refusals = 0;
         }
+    }
+
+    /// What the scope looks like in the ledger: at the start, and when another process has
+    /// changed it.
+    pub fn saw(&mut self, view: ScopeView, now: Micros) {
+        match view {
+            ScopeView::Open | ScopeView::Probing => self.until = None,
+            ScopeView::Closed { left: Some(left) } => self.until = Some(now + left),
+            ScopeView::Closed { left: None } => {}
+        }
+    }
+
+    /// An operator ends it: the next refusal is a first one again. What the ledger is told; `None` =
+    /// the scope does not rest.
+    pub fn reset(&mut self, scope: ScopeId, now: Micros) -> Option<Settle> {
+        let is_resting = self.left(now).is_some();
+        *self = Cooldown {
+            began: self.began,
+            ..Cooldown::default()
+        };
+        is_resting.then_some(Settle::Open { scope })
     }
 
     /// How long the scope still rests.

@@ -150,7 +150,10 @@ impl Degrade {
     /// changed it.
     pub fn saw(&mut self, view: ScopeView, now: Micros) {
         match view {
-            ScopeView::Open | ScopeView::Probing => self.until = None,
+            ScopeView::Open | ScopeView::Probing => {
+                self.until = None;
+                self.reset_passed = false;
+            }
             ScopeView::Closed { left: Some(left) } => self.until = Some(now + left),
             ScopeView::Closed { left: None } => {}
         }

@@ -105,7 +105,8 @@ pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
     let scope = opened
         .scope(dialect, signature)
         .or_else(|| concurrency(&binding, dialect))
-        .or_else(|| binding.name.clone());
+        .or_else(|| binding.name.clone())
+        .or_else(|| opened.window_name(dialect));
     let wait = match verdict {
         Verdict::Limited => {
             let told = wait::explicit(dialect, &opened, clocks);
@@ -185,12 +186,7 @@ fn windows(
             }
         }
     }
-    let name = dialect
-        .own
-        .window_name
-        .as_ref()
-        .and_then(|name| opened.headers.first(name));
-    if let Some(name) = name.and_then(classify::printable) {
+    if let Some(name) = opened.window_name(dialect) {
         let unnamed = found.iter_mut().filter(|window| window.name.is_none());
         unnamed.for_each(|window| window.name = Some(name.clone()));
     }

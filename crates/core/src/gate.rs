@@ -30,6 +30,8 @@ mod tests;
 mod order_tests;
 #[cfg(test)]
 mod wake_tests;
+#[cfg(test)]
+mod model_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +41,7 @@ use crate::time::{Micros, Now};
 use block::Block;
 use line::Line;
 use offer::Offered;
+use seat::need_at;
 use share::Shares;
 
 /// The most asks in one offer. A transaction of 64 costs hardly more than one of 1 (14 against
@@ -206,7 +209,7 @@ impl Gate {
     /// The call is no longer wanted. If the ledger has it, its permit comes back unsent.
     pub fn cancel(&mut self, id: PermitId) {
         if let Some(entry) = self.leave(id) {
-            self.step_up(&entry);
+            self.gone(&entry);
         }
     }
 
@@ -216,7 +219,11 @@ impl Gate {
             return;
         };
         let (old, seat) = (entry.deadline, entry.seat);
+        let need = seat.place().map_or(0, |place| need_at(&entry.ask, place));
         self.unlink(id, seat);
+        if let Some(place) = seat.place() {
+            self.step_up(place, need);
+        }
         let Some(entry) = self.waiting.get_mut(&id) else {
             return;
         };
@@ -308,7 +315,7 @@ impl Gate {
 
     fn time_out(&mut self, id: PermitId, place: Option<Place>) {
         if let Some(entry) = self.resolve(id, Resolution::TimedOut { place }) {
-            self.step_up(&entry);
+            self.gone(&entry);
         }
     }
 

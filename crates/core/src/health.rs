@@ -113,7 +113,11 @@ pub enum Reason {
 pub enum Event {
     /// An attempt has come to its end, one way or another.
     Answered(Answer),
-    /// An attempt got its permit. Needed only for more than one probe at a time.
+    /// The same for an attempt that was granted before a cool-down closed its scope
+    /// ([`Cooldown::is_old_news`](crate::cooldown::Cooldown::is_old_news)): it counts in the ratio
+    /// and advances nothing else (A4).
+    AnsweredLate(Answer),
+    /// An attempt got its permit.
     Granted,
     /// An attempt ended and nothing was learned: its caller went away.
     Dropped {
@@ -246,9 +250,10 @@ impl Health {
         let mut actions = Actions::new();
         self.run_timers(now, &mut actions);
         match event {
-            Event::Answered(answer) => self.answered(answer, now, &mut actions),
-            Event::Granted => self.granted(&mut actions),
-            Event::Dropped { granted } => self.probe_ended(granted, now, &mut actions),
+            Event::Answered(answer) => self.answered(answer, true, now, &mut actions),
+            Event::AnsweredLate(answer) => self.answered(answer, false, now, &mut actions),
+            Event::Granted => self.granted(now, &mut actions),
+            Event::Dropped { granted } => self.dropped(granted, now, &mut actions),
             Event::Tick => {}
             Event::Operator(command) => self.ordered(command, now, &mut actions),
             Event::Shared(view) => self.saw(view, now, &mut actions),
@@ -294,9 +299,10 @@ impl Health {
             Phase::Sleep { until, .. } => {
                 Some(self.gives_up_at().map_or(*until, |at| at.min(*until)))
             }
+            // The end that an operator named holds, whatever recovers by itself.
             Phase::CacheOnly { ends, .. } => {
-                let tries = self.settings.auto_recover.map(|every| self.since + every);
-                (*ends).into_iter().chain(tries).min()
+                let tries = || self.settings.auto_recover.map(|every| self.since + every);
+                ends.or_else(tries)
             }
         }
     }

@@ -13,6 +13,7 @@ pub use algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 mod rule;
 pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT};
 mod room;
+pub(crate) use room::Settled;
 mod holds;
 mod sliding;
 pub use sliding::Rung;
@@ -34,6 +35,14 @@ pub use image::Damaged;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod image_tests;
+#[cfg(test)]
+mod low_tests;
+#[cfg(test)]
 mod window_tests;
 #[cfg(test)]
 mod told_tests;
+#[cfg(test)]
+mod edge_tests;
+#[cfg(test)]
+mod hostile_tests;

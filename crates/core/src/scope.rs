@@ -75,8 +75,27 @@ impl Scope {
     }
 
     /// Closes it. An earlier end never shortens a rest that is already longer, except that a probe
-    /// which failed starts a rest of its own.
+    /// which failed starts a rest of its own. A probe that is owed stays owed: a cool-down in the
+    /// middle of a sleep must not let everybody through at its end.
     pub(crate) fn close(&mut self, until: Option<Micros>, then: Reopen) {
+        let then = match (self.state, then) {
+            (
+                State::Closed {
+                    then: Reopen::Probe,
+                    ..
+                }
+                | State::Probe { .. },
+                _,
+            )
+            | (_, Reopen::Probe) => Reopen::Probe,
+            (
+                State::Open
+                | State::Closed {
+                    then: Reopen::All, ..
+                },
+                Reopen::All,
+            ) => Reopen::All,
+        };
         let until = match (self.state, until) {
             (State::Closed { until: None, .. }, _) | (_, None) => None,
             (

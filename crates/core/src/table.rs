@@ -108,7 +108,7 @@ impl Table {
     ) -> Vec<(CellId, Damaged)> {
         let mut damaged = Vec::new();
         for (id, bytes) in snapshot {
-            match Cell::from_bytes(bytes, now - elapsed) {
+            match Cell::from_bytes_after(bytes, now, elapsed) {
                 Ok(cell) => {
                     self.cells.insert(*id, cell);
                 }

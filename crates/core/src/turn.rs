@@ -13,9 +13,10 @@
 use smallvec::SmallVec;
 
 use crate::ask::{
-    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Verdict, Why,
+    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
+    Why,
 };
-use crate::limit::{Cell, SettleAt};
+use crate::limit::{Cell, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Now, Span};
 
@@ -101,11 +102,24 @@ fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Ver
     }
 }
 
+/// What an ask takes in all from this cell. One that is named twice is asked for the sum and
+/// charged once; otherwise either name alone would fit where both together do not.
+fn cost_in(terms: &Terms, cell: CellId) -> u64 {
+    let same = terms.iter().filter(|term| term.cell == cell);
+    same.fold(0, |sum, term| sum.saturating_add(term.cost))
+}
+
+/// Where this cell is named first.
+fn first_named(terms: &Terms, cell: CellId) -> Option<usize> {
+    terms.iter().position(|term| term.cell == cell)
+}
+
 /// A cost above what the limit ever has for this ask can never be granted.
 fn hopeless(ask: &Ask) -> Option<Why> {
     ask.terms.iter().enumerate().find_map(|(index, term)| {
         let most = term.rule.most().saturating_sub(term.leaves(ask.priority));
-        (term.cost > most && !term.rule.is_shadow()).then_some(Why::TooCostly { term: index, most })
+        let too_costly = cost_in(&ask.terms, term.cell) > most && !term.rule.is_shadow();
+        too_costly.then_some(Why::TooCostly { term: index, most })
     })
 }
 
@@ -135,15 +149,17 @@ fn longest_wait(
         let cell = cells.cell(term.cell);
         cell.refresh(&term.rule, now);
         cell.publish(ask.id.owner, &term.rule, now.at);
-        let room = cell.room(term, ask.priority, now);
-        if term.rule.is_shadow() {
+        let cost = cost_in(&ask.terms, term.cell);
+        let leave = term.leaves(ask.priority);
+        let room = cell.room(&term.rule, cost, leave, ask.priority, now);
+        if term.rule.is_shadow() || cost == 0 {
             continue;
         }
         if let Err((after, on)) = room {
             keep(By::Term(index), after, on);
         } else if let Some((after, on)) = batch.blocks(Place::Cell(term.cell), ask.priority) {
             keep(By::Term(index), after, on);
-        } else if batch.is_full(term) {
+        } else if batch.is_full(term, cost) {
             keep(By::Term(index), Span::ZERO, On::Time);
         }
     }
@@ -156,12 +172,15 @@ fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Mark
         cells.scope(id).take(ask.id, arrives_by);
     }
     let mut marks = Marks::new();
-    for term in &ask.terms {
-        let mark = cells
-            .cell(term.cell)
-            .take(term, ask.id, ask.priority, ask.evidence, now);
-        batch.count(term);
-        marks.push(mark);
+    for (index, term) in ask.terms.iter().enumerate() {
+        let first = first_named(&ask.terms, term.cell).filter(|&first| first < index);
+        let mark = first.and_then(|first| marks.get(first).copied());
+        marks.push(mark.unwrap_or_else(|| {
+            let cost = cost_in(&ask.terms, term.cell);
+            batch.count(term.cell, cost);
+            let cell = cells.cell(term.cell);
+            cell.take(&term.rule, cost, ask.id, ask.evidence, now)
+        }));
     }
     marks
 }
@@ -178,20 +197,20 @@ impl Batch {
 
     /// A crash between commit and send wastes what one transaction granted, so long limits grant
     /// little at once; the rest goes with the next transaction.
-    fn is_full(&self, term: &Term) -> bool {
+    fn is_full(&self, term: &Term, cost: u64) -> bool {
         let granted = self
             .granted
             .iter()
             .find(|(cell, _)| *cell == term.cell)
             .map_or(0, |(_, sum)| *sum);
-        granted > 0 && granted + term.cost > term.rule.batch_max()
+        granted > 0 && granted.saturating_add(cost) > term.rule.batch_max()
     }
 
-    fn count(&mut self, term: &Term) {
-        if let Some((_, sum)) = self.granted.iter_mut().find(|(cell, _)| *cell == term.cell) {
-            *sum += term.cost;
+    fn count(&mut self, cell: CellId, cost: u64) {
+        if let Some((_, sum)) = self.granted.iter_mut().find(|(id, _)| *id == cell) {
+            *sum = sum.saturating_add(cost);
         } else {
-            self.granted.push((term.cell, term.cost));
+            self.granted.push((cell, cost));
         }
     }
 }
@@ -211,9 +230,13 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
                 turn.scopes.extend(given_back);
             }
             for (index, term) in terms.iter().enumerate() {
+                if first_named(terms, term.cell) != Some(index) {
+                    continue;
+                }
                 let cell = cells.cell(term.cell);
                 cell.refresh(&term.rule, now);
-                if settle_term(cell, now, *id, index, term, outcome) {
+                let cost = cost_in(terms, term.cell);
+                if settle_term(cell, now, *id, index, term, cost, outcome) {
                     turn.freed.push(term.cell);
                 }
             }
@@ -242,33 +265,41 @@ fn settle_term(
     id: PermitId,
     index: usize,
     term: &Term,
+    cost: u64,
     outcome: &Outcome,
 ) -> bool {
     let rule = &*term.rule;
+    let settled = |age: Span, proved: bool| Settled {
+        id,
+        cost,
+        at: now.at - age,
+        proved,
+    };
     match outcome {
         Outcome::Arrived {
             age,
             refused,
             readings,
         } => {
-            let arrived = now.at - *age;
-            let granted = cell.open(id).map_or(arrived, |(_, granted)| granted);
-            let freed = match rule.settles_at() {
-                SettleAt::Head => cell.settle(rule, id, term.cost, arrived, now.at).freed,
+            let settled = settled(*age, !refused);
+            let granted = cell.open(id).map_or(settled.at, |(_, granted)| granted);
+            let mut freed = match rule.settles_at() {
+                SettleAt::Head => cell.settle(rule, settled, now.at).freed,
                 SettleAt::End => false,
             };
             for reading in readings.iter().filter(|reading| reading.term == index) {
-                cell.adopt(rule, reading, term.cost, granted, *refused, now);
+                freed |= cell.adopt(rule, reading, cost, granted, *refused, now);
             }
             if *refused && !readings.iter().any(|reading| reading.term == index) {
                 cell.refused_in_silence(rule, granted, now.at);
             }
             freed
         }
-        Outcome::Finished { age } => {
-            cell.settle(rule, id, term.cost, now.at - *age, now.at)
-                .freed
-        }
+        Outcome::Failed { age } => match rule.settles_at() {
+            SettleAt::Head => cell.settle(rule, settled(*age, false), now.at).freed,
+            SettleAt::End => false,
+        },
+        Outcome::Finished { age } => cell.settle(rule, settled(*age, true), now.at).freed,
         Outcome::Unsent => cell.undo(id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
         Outcome::Alive { by } => {
@@ -277,3 +308,6 @@ fn settle_term(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,106 +17,26 @@ use tollgate_core::ask::{
     Ask, CellId, Evidence, Marks, OwnerId, PermitId, Priority, Reading, Scopes, Settle, Term,
     Terms, Unit, Verdict,
 };
-use tollgate_core::gate::{CallerId, Gate, Resolution, Resolved, Settings, Share, Waiter};
+use tollgate_core::gate::{CallerId, Gate, Resolution, Resolved, Share, Waiter};
 use tollgate_core::limit::{Rule, Rung};
-use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
 
 use crate::judge::Priority as Urgency;
-use crate::rule::{CallId, Cost, Standing, Unit as Counted};
+use crate::rule::{CallId, Standing, Unit as Counted};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
-/// How the governed side works.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Every limit, in the order of the provider's rules.
-    pub limits: Vec<Limit>,
-    /// How the gates work.
-    pub gate: Settings,
-    /// When a node gives up on an answer, and how long after that the call may still arrive.
-    pub give_up: Span,
-    /// See `give_up`.
-    pub late: Span,
-    /// The longest time between an offer and its verdicts, and between a permit and the write.
-    /// Drawn per event.
-    pub ledger_delay: Span,
-    /// See `ledger_delay`.
-    pub write_delay: Span,
-    /// How many waiting calls leave, per million answers.
-    pub cancel_ppm: u32,
-    /// Pass what the provider says about limits to the ledger.
-    pub told: bool,
-    /// Always keep this many calls waiting, of this cost. 0 = only what is submitted.
-    pub backlog: usize,
-    /// See `backlog`.
-    pub backlog_cost: Cost,
-    /// Calls are spread over this many callers, by their number.
-    pub callers: u32,
-    /// How long a call may wait.
-    pub patience: Span,
-    /// Decides delays and cancellations.
-    pub seed: u64,
-}
-
-/// One limit of the plan.
-#[derive(Clone, Debug)]
-pub struct Limit {
-    /// As it is obeyed.
-    pub rule: Rule,
-    /// What calls below high priority leave.
-    pub reserve: u64,
-    /// How much more than the true cost is held, in percent of it. Only for costs settled at the
-    /// end of the body.
-    pub estimate_percent: u64,
-}
-
-impl Limit {
-    /// A limit without reserve, whose costs are known before.
-    #[must_use]
-    pub fn new(rule: Rule) -> Limit {
-        Limit {
-            rule,
-            reserve: 0,
-            estimate_percent: 100,
-        }
-    }
-}
-
-impl Plan {
-    /// These limits, no delays, no cancellations, only what is submitted.
-    #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Plan {
-        Plan {
-            limits: rules.into_iter().map(Limit::new).collect(),
-            gate: Settings::default(),
-            give_up: Span::from_secs(600),
-            late: Span::from_secs(5),
-            ledger_delay: Span::ZERO,
-            write_delay: Span::ZERO,
-            cancel_ppm: 0,
-            told: false,
-            backlog: 0,
-            backlog_cost: Cost::CALL,
-            callers: 1,
-            patience: Span::from_secs(365 * 86_400),
-            seed: 0,
-        }
-    }
-
-    /// The same with demand that never ends.
-    #[must_use]
-    pub fn saturating(self, backlog: usize) -> Plan {
-        Plan { backlog, ..self }
-    }
-}
+mod plan;
+mod store;
+pub use plan::{Limit, Plan, RuleChange};
+use store::Store;
 
 /// Nodes that share one ledger.
 #[derive(Debug)]
 pub struct Governed {
     plan: Plan,
     cells: Vec<(CellId, Arc<Rule>)>,
-    table: Table,
+    store: Store,
     nodes: Vec<Node>,
     calls: u64,
     dice: Rng,
@@ -136,6 +56,8 @@ struct Node {
     streaming: BTreeMap<CallId, Vec<Permit>>,
     /// What the ledger has decided but this node has not heard yet.
     verdicts: Option<(Micros, Vec<(PermitId, Verdict)>)>,
+    /// Limits that were configured anew.
+    rules: BTreeMap<usize, Arc<Rule>>,
 }
 
 #[derive(Debug)]
@@ -158,7 +80,7 @@ impl Governed {
         });
         Governed {
             cells: cells.collect(),
-            table: Table::default(),
+            store: Store::new(plan.restore_ppm, plan.seed),
             nodes: Vec::new(),
             calls: 0,
             dice: Rng::with_seed(plan.seed),
@@ -191,7 +113,11 @@ impl Governed {
     #[must_use]
     pub fn rung(&self, now: Now) -> Option<Rung> {
         let (id, rule) = self.cells.first()?;
-        self.table.get(*id).map(|cell| cell.look(rule, now).rung)
+        let now = self.store.on_its_clock(now);
+        self.store
+            .table()
+            .get(*id)
+            .map(|cell| cell.look(rule, now).rung)
     }
 
     fn node(&mut self, node: NodeId) -> &mut Node {
@@ -204,6 +130,7 @@ impl Governed {
                 flying: BTreeMap::new(),
                 streaming: BTreeMap::new(),
                 verdicts: None,
+                rules: BTreeMap::new(),
             });
         }
         &mut self.nodes[node.0]
@@ -221,7 +148,7 @@ impl Governed {
     }
 
     fn push(&mut self, node: NodeId, call: Call, seniority: Option<u64>, now: Now) {
-        let terms = self.terms(&call);
+        let terms = self.terms(node, &call);
         let caller =
             CallerId(u32::try_from(call.id.0 % u64::from(self.plan.callers.max(1))).unwrap_or(0));
         let evidence = Evidence::Report {
@@ -256,9 +183,11 @@ impl Governed {
         );
     }
 
-    fn terms(&self, call: &Call) -> Terms {
-        let limits = self.plan.limits.iter().zip(&self.cells);
-        let terms = limits.map(|(limit, (cell, rule))| {
+    fn terms(&self, node: NodeId, call: &Call) -> Terms {
+        let rules = self.nodes.get(node.0).map(|node| &node.rules);
+        let limits = self.plan.limits.iter().zip(&self.cells).enumerate();
+        let terms = limits.map(|(index, (limit, (cell, rule)))| {
+            let rule = rules.and_then(|rules| rules.get(&index)).unwrap_or(rule);
             let cost = cost(call, rule.counts())
                 .saturating_mul(limit.estimate_percent)
                 .div_ceil(100);
@@ -279,6 +208,7 @@ impl Governed {
 
     /// Carries effects to and fro until nothing is left to do at this instant.
     fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.reconfigure(node, now);
         self.fill_backlog(node, now);
         loop {
             self.hear(node, now);
@@ -289,7 +219,8 @@ impl Governed {
             self.apply(node, &out.settle, effects);
             if out.offer.is_empty() && out.settle.is_empty() {
                 let heard = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
-                return match out.arm.into_iter().chain(heard).min() {
+                let others = heard.into_iter().chain(self.next_change(node));
+                return match out.arm.into_iter().chain(others).min() {
                     Some(at) => effects.wake_at(at),
                     None => effects.rest(),
                 };
@@ -321,7 +252,8 @@ impl Governed {
         let Some(ledger) = effects.clock_of(NodeId(0)) else {
             return Vec::new();
         };
-        let out = turn(&mut self.table, ledger, settles, asks);
+        let (table, ledger) = self.store.open(ledger);
+        let out = turn(table, ledger, settles, asks);
         if !out.freed.is_empty() {
             for (index, other) in self.nodes.iter_mut().enumerate() {
                 other.gate.freed(&out.freed);
@@ -357,6 +289,31 @@ impl Governed {
             self.refused.push((call.id, resolved.resolution));
         }
         self.fill_backlog(node, now);
+    }
+
+    /// Obeys what was configured anew; those who wait ask again under the new rules.
+    fn reconfigure(&mut self, node: NodeId, now: Now) {
+        let due = |change: &RuleChange| change.node == node && change.at <= now.at;
+        let due: Vec<RuleChange> = self.plan.changes.extract_if(.., |c| due(c)).collect();
+        if due.is_empty() {
+            return;
+        }
+        for change in due {
+            let rule = Arc::new(change.rule);
+            self.node(node).rules.insert(change.limit, rule);
+        }
+        let waiting = std::mem::take(&mut self.node(node).waiting);
+        for (id, call) in waiting {
+            self.node(node).gate.cancel(id);
+            self.push(node, call, None, now);
+        }
+    }
+
+    /// When something is configured anew next.
+    fn next_change(&self, node: NodeId) -> Option<Micros> {
+        let changes = self.plan.changes.iter();
+        let own = changes.filter(|change| change.node == node);
+        own.map(|change| change.at).min()
     }
 
     fn fill_backlog(&mut self, node: NodeId, now: Now) {
@@ -461,7 +418,7 @@ impl Client for Governed {
                 self.refusals.push((call.id, *rule));
                 (arrived(true, self.readings(&permit, standings)), true)
             }
-            Outcome::Unavailable => (arrived(false, Vec::new()), true),
+            Outcome::Unavailable => (Settled::Failed { age: Span::ZERO }, true),
             Outcome::Silence => (
                 Settled::Unknown {
                     age: Span::ZERO,

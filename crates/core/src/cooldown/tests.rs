@@ -3,8 +3,9 @@
 use smallvec::smallvec;
 
 use super::{Cooldown, CooldownSettings, JitterOn, Told, settle};
-use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Verdict};
-use crate::backoff::Dice;
+use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
+use crate::backoff::{Dice, Jitter};
+use crate::scope::ScopeView;
 use crate::table::Table;
 use crate::time::{Micros, Now, Span, Wall};
 use crate::turn::turn;
@@ -148,6 +149,61 @@ fn an_entity_rests_and_the_others_go_on() {
     assert!(matches!(verdicts[1], Verdict::Go { .. }));
     let verdicts = turn(&mut ledger, at(9), &[], &asks).verdicts;
     assert!(verdicts.iter().all(|v| matches!(v, Verdict::Go { .. })));
+}
+
+/// S5, M8: spreading never shortens what the provider asked for.
+#[test]
+fn jitter_never_shortens_the_provider_s_word() {
+    let mut settings = CooldownSettings {
+        on: JitterOn::All,
+        ..CooldownSettings::default()
+    };
+    settings.backoff.jitter = Jitter::Full;
+    for dice in [NONE, MOST] {
+        assert_eq!(
+            rest(&settings, told(Some(10), None), dice),
+            Span::from_secs(10)
+        );
+    }
+}
+
+/// A4, S5: what was on its way when the scope closed is old news, what was granted later is not.
+#[test]
+fn what_was_on_its_way_is_old_news() {
+    let mut cooldown = Cooldown::default();
+    assert!(!cooldown.is_old_news(NOW));
+    let granted = NOW - Span::from_millis(50);
+    cooldown.refused(
+        &CooldownSettings::default(),
+        granted,
+        Told::default(),
+        NONE,
+        NOW,
+    );
+    assert!(cooldown.is_old_news(granted));
+    assert!(!cooldown.is_old_news(NOW + Span::from_secs(1)));
+}
+
+/// S5: a restart finds the rest it left, another process's end is followed, an operator ends it.
+#[test]
+fn a_rest_is_found_followed_and_ended() {
+    let mut cooldown = Cooldown::default();
+    let left = Some(Span::from_secs(9));
+    cooldown.saw(ScopeView::Closed { left }, NOW);
+    assert_eq!(cooldown.left(NOW), left);
+    cooldown.saw(ScopeView::Open, NOW);
+    assert_eq!(cooldown.left(NOW), None);
+    let scope = ScopeId(4);
+    assert_eq!(cooldown.reset(scope, NOW), None);
+    let settings = CooldownSettings::default();
+    let mut refused = |at| cooldown.refused(&settings, at, Told::default(), NONE, at);
+    refused(NOW);
+    refused(NOW + Span::from_secs(1));
+    let now = NOW + Span::from_secs(2);
+    assert_eq!(cooldown.reset(scope, now), Some(Settle::Open { scope }));
+    assert_eq!(cooldown.left(now), None);
+    let rest = cooldown.refused(&settings, now, Told::default(), NONE, now);
+    assert_eq!(rest, Some(Span::from_secs(1)), "a first one again");
 }
 
 #[test]

@@ -174,6 +174,21 @@ fn a_restart_finds_it() {
     assert!(!degrade.is_on(NOW));
 }
 
+/// S6: an end that another process saw begins anew: what passed before does not shorten the next one.
+#[test]
+fn an_end_elsewhere_forgets_the_reset_that_passed() {
+    let mut degrade = Degrade::default();
+    degrade.told(theirs(10, Some(600)), HOUR, NOW);
+    look(&mut degrade, 150, NOW);
+    let reset = NOW + Span::from_secs(600);
+    look(&mut degrade, 150, reset);
+    assert!(degrade.is_on(reset), "our own count is below too");
+    degrade.saw(ScopeView::Open, reset);
+    look(&mut degrade, 199, reset);
+    assert_eq!(look(&mut degrade, 399, reset), Change::None);
+    assert_eq!(look(&mut degrade, 400, reset), Change::Recovered);
+}
+
 /// `check` refuses `below` ≥ the smallest limit it applies to.
 #[test]
 fn senseless_thresholds_are_named() {

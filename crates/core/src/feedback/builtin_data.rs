@@ -65,13 +65,20 @@ fn fmp() -> Rows {
         .limited(when(body("Error Message").has(&["limit reach"])))
 }
 
-/// Errors come with 200. `EService:Throttled` names the second when it ends.
+/// Errors come with 200. `EService:Throttled` names the second when it ends. Orders have a limiter
+/// of their own; everything else is charged to the account.
 fn kraken() -> Rows {
-    Rows::default()
-        .limited(when(body("error[]").starts(&["EOrder:Rate limit exceeded"])).scope("orders"))
-        .limited(when(body("error[]").has(&[":Rate limit exceeded"])).scope("account"))
-        .limited(when(body("error[]").starts(&["EService:Throttled"])).scope("account"))
-        .wait_after(body("error[]"), "EService:Throttled:")
+    let mut rows = Rows::default();
+    for place in [body("error[]"), body("error")] {
+        let starts = |text: &[&str]| when(place.clone().starts(text));
+        let exceeded = when(place.clone().has(&[":Rate limit exceeded"]));
+        rows = rows
+            .limited(starts(&["EOrder:Rate limit exceeded"]).scope("orders"))
+            .limited(exceeded.scope("account"))
+            .limited(starts(&["EService:Throttled", "EService: Throttled"]).scope("account"))
+            .wait_after(place.clone(), "Throttled:");
+    }
+    rows
 }
 
 /// The refusal is the whole body, and may stand where a crumb was asked for.
@@ -89,21 +96,26 @@ fn media() -> Tables {
         ("discogs", Rows::default().default_wait(60)),
         (
             "lastfm",
-            Rows::default().limited(when(body("error").is(&["29"])).scope("ip")),
+            [body("error"), Place::Tag("error@code".to_owned())]
+                .into_iter()
+                .fold(Rows::default(), |rows, place| {
+                    rows.limited(when(place.is(&["29"])).scope("ip"))
+                }),
         ),
         ("musicbrainz", musicbrainz()),
-        (
-            "omdb",
-            Rows::default().limited(when(body("Error").has(&["limit reached"])).scope("daily")),
-        ),
-        (
-            "riot",
-            Rows::default().scope_in(header("x-rate-limit-type")),
-        ),
+        ("omdb", omdb()),
         ("sportmonks", sportmonks()),
         // 420 is the size of the account's lists, which no waiting changes.
         ("trakt", Rows::default().passed(on(&[420]))),
     ]
+}
+
+/// Under 200 a plot may hold any words, so only the field counts there.
+fn omdb() -> Rows {
+    let text = &["limit reached"];
+    Rows::default()
+        .limited(when(body("Error").has(text)).scope("daily"))
+        .limited(on(&[401]).and(Place::Text.has(text)).scope("daily"))
 }
 
 /// A busy server sheds load with 503 and the numbers of a zone that everybody shares.

@@ -3,9 +3,9 @@
 //! Promises: what is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, Rows, WindowRule};
+use super::dialect::{BodyFields, Place, Rows, WindowRule};
 use super::tables::{body, header, on, when};
-use super::when::TimeUnit::{BySize, Millis, Seconds};
+use super::when::TimeUnit::{BySize, FractionalSeconds, Millis};
 use super::window::Unit;
 
 pub(super) fn add(tables: &mut Tables) {
@@ -25,11 +25,12 @@ pub(super) fn add(tables: &mut Tables) {
         ("github", github()),
         ("gitlab", Rows::default().named_by("ratelimit-name")),
         ("hubspot", hubspot()),
-        ("jira", Rows::default().scope_in(header("ratelimit-reason"))),
         ("linear", Rows::default().limited(throttled("RATELIMITED"))),
         (
             "notion",
-            Rows::default().scope_in(body("additional_data.rate_limit_reason")),
+            Rows::default()
+                .scope_in(body("additional_data.rate_limit_reason"))
+                .scope_in(body("rate_limit_reason")),
         ),
         // Zero left of zero marks the limit on concurrent calls.
         (
@@ -66,7 +67,7 @@ fn throttled(code: &str) -> super::tables::When {
 /// The body's fraction is finer than the header; global and shared limits are not a bucket's.
 fn discord() -> Rows {
     Rows::default()
-        .wait_in(body("retry_after"), Seconds)
+        .wait_in(body("retry_after"), FractionalSeconds)
         .scope_if(header("x-ratelimit-global").is(&["true"]), "global")
         .scope_if(body("global").is(&["true"]), "global")
         .scope_if(header("x-ratelimit-scope").is(&["global"]), "global")
@@ -77,6 +78,7 @@ fn discord() -> Rows {
 /// Three limits, three ways to say so. Only the secondary one has a documented default wait.
 fn github() -> Rows {
     let secondary = &["secondary rate limit", "abuse detection mechanism"];
+    let codes = &["RATE_LIMITED", "RATE_LIMIT"];
     let graphql = BodyFields::at("data.rateLimit")
         .named("graphql")
         .counts(Unit::Requests)
@@ -84,14 +86,14 @@ fn github() -> Rows {
         .remaining("remaining")
         .used("used")
         .reset("resetAt", BySize);
+    let refused = || on(&[403, 429]).scope("secondary");
+    // The edge answers in HTML; in JSON the words count in the message alone.
+    let no_message = body("message").absent();
     Rows::default()
-        .limited(
-            on(&[403, 429])
-                .and(body("message").has(secondary))
-                .scope("secondary"),
-        )
+        .limited(refused().and(body("message").has(secondary)))
+        .limited(refused().and(no_message).and(Place::Text.has(secondary)))
         .limited(on(&[403]).and(header("x-ratelimit-remaining").zero()))
-        .limited(when(body("errors[].type").is(&["RATE_LIMITED"])).scope("graphql"))
+        .limited(when(body("errors[].type").is(codes)).scope("graphql"))
         .limited(throttled("RATE_LIMITED").scope("graphql"))
         .window(WindowRule::Body(graphql))
         .named_by("x-ratelimit-resource")
@@ -108,11 +110,15 @@ fn hubspot() -> Rows {
 
 /// One code for two limits; the message tells them apart.
 fn salesforce() -> Rows {
-    let refused = || when(body("[].errorCode").is(&["REQUEST_LIMIT_EXCEEDED"]));
-    let concurrent = body("[].message").has(&["concurrent"]);
-    Rows::default()
-        .limited(refused().and(concurrent).scope("concurrent"))
-        .limited(refused().scope("daily"))
+    let mut rows = Rows::default();
+    for (code, message) in [("[].errorCode", "[].message"), ("errorCode", "message")] {
+        let refused = || when(body(code).is(&["REQUEST_LIMIT_EXCEEDED"]));
+        let concurrent = body(message).has(&["concurrent"]);
+        rows = rows
+            .limited(refused().and(concurrent).scope("concurrent"))
+            .limited(refused().scope("daily"));
+    }
+    rows
 }
 
 /// Points come back at a known rate, so the wait can be computed.
@@ -144,11 +150,6 @@ fn spotify() -> Rows {
 /// A 429 without the reason header may be a lock on the object.
 fn stripe() -> Rows {
     let lock = body("error.code").is(&["lock_timeout"]);
-    Rows::default()
-        .passed(
-            on(&[429])
-                .and(lock)
-                .and(header("stripe-rate-limited-reason").absent()),
-        )
-        .scope_in(header("stripe-rate-limited-reason"))
+    let no_reason = header("stripe-rate-limited-reason").absent();
+    Rows::default().passed(on(&[429]).and(lock).and(no_reason))
 }

@@ -66,6 +66,12 @@ impl Opened<'_> {
             .or_else(|| dialect.scopes().find_map(|rule| self.say(rule)))
     }
 
+    /// What the dialect's header for names of windows says.
+    pub(super) fn window_name(&self, dialect: &Dialect) -> Option<String> {
+        let header = dialect.own.window_name.as_ref()?;
+        self.headers.first(header).and_then(printable)
+    }
+
     fn say(&self, rule: &ScopeRule) -> Option<String> {
         if rule
             .test
@@ -135,12 +141,34 @@ impl Opened<'_> {
         String::from_utf8_lossy(start).trim().to_owned()
     }
 
+    /// The text of an XML element, or with `element@attribute` the value of that attribute.
     fn tag(&self, name: &str) -> Option<String> {
         let text = self.text();
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        let (inner, _) = rest.split_once(&format!("</{name}>"))?;
-        Some(inner.to_owned())
+        let (element, attribute) = match name.split_once('@') {
+            Some((element, attribute)) => (element, Some(attribute)),
+            None => (name, None),
+        };
+        let (attributes, rest) = opening(&text, element)?;
+        let found = match attribute {
+            Some(attribute) => {
+                let (_, value) = attributes.split_once(&format!(" {attribute}="))?;
+                let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+                value.split(quote).nth(1)?
+            }
+            None => rest.split_once(&format!("</{element}>"))?.0,
+        };
+        Some(found.to_owned())
     }
+}
+
+/// What the first opening tag of `element` has after its name, and what follows the tag.
+fn opening<'t>(text: &'t str, element: &str) -> Option<(&'t str, &'t str)> {
+    let start = format!("<{element}");
+    text.match_indices(&start).find_map(|(at, _)| {
+        let (attributes, rest) = text.get(at + start.len()..)?.split_once('>')?;
+        let is_whole = attributes.is_empty() || attributes.starts_with(' ');
+        is_whole.then_some((attributes, rest))
+    })
 }
 
 /// The name if it can stand in a log line and a label.

@@ -40,7 +40,8 @@ pub struct Rows {
     pub default_waits: Vec<DefaultWait>,
     /// What a bare number in a reset field means; size decides otherwise.
     pub reset_unit: TimeUnit,
-    /// The header that names the window of the plain limit/remaining/reset fields.
+    /// The header that names the window of the plain limit/remaining/reset fields, and the scope
+    /// where these are missing or dropped.
     pub window_name: Option<String>,
     /// The scope that a limit of 0 with 0 left stands for.
     pub zero_of_zero: Option<String>,
@@ -57,7 +58,8 @@ pub enum Place {
     Header(String),
     /// JSON members joined by dots; `[]` after a name is each element (`errors[].type`).
     Body(String),
-    /// The text of the first XML element of this name.
+    /// The text of the first XML element of this name; `element@attribute` is the value of that
+    /// attribute of it.
     Tag(String),
     /// The whole body as text (its beginning, see [`TEXT_MAX`](super::TEXT_MAX)).
     Text,

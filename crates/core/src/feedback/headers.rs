@@ -7,8 +7,10 @@
 
 use super::interest::Interest;
 
-/// The most header lines looked at. Servers and proxies stop at about 100; more is an attack.
-pub const LINES_MAX: usize = 256;
+/// The most lines kept of those that a dialect reads; lines about other things do not count. More
+/// cannot arrive: HTTP stacks accept heads of 16 KiB, and HTTP/2 counts 32 bytes for a line on top
+/// of its text; under HTTP/1 they stop at about 100.
+pub const LINES_MAX: usize = 512;
 
 /// The longest value looked at. The longest known field, a structured list of a dozen policies,
 /// stays below 1 KiB; common servers refuse whole heads beyond 8 KiB.
@@ -28,8 +30,8 @@ impl<'a> Headers<'a> {
     pub(super) fn new(lines: &[(&'a str, &'a [u8])], interest: &Interest) -> Headers<'a> {
         let known = lines
             .iter()
-            .take(LINES_MAX)
-            .filter(|(name, _)| interest.has_header(name));
+            .filter(|(name, _)| interest.has_header(name))
+            .take(LINES_MAX);
         let lines = known.filter_map(|(name, value)| {
             let value = std::str::from_utf8(value)
                 .ok()
@@ -134,6 +136,18 @@ mod tests {
         assert_eq!(headers.all("x-A").collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(headers.joined("X-a").as_deref(), Some("1, 2"));
         assert_eq!(headers.first("x-b"), None, "not text");
+    }
+
+    #[test]
+    fn lines_about_other_things_do_not_count_against_the_bound() {
+        let mut lines: Vec<(&str, &[u8])> = vec![("etag", b"x"); 4 * LINES_MAX];
+        lines.extend([("x-a", b"1".as_slice()); LINES_MAX]);
+        lines.push(("x-b", b"2"));
+        let headers = Headers::new(&lines[1..], &interest());
+        assert_eq!(headers.all("x-a").count(), LINES_MAX);
+        assert_eq!(headers.first("x-b"), None, "beyond the bound");
+        let headers = Headers::new(&lines[4 * LINES_MAX + 1..], &interest());
+        assert_eq!(headers.first("x-b"), Some("2"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::window::Unit;
 
 /// The rows read after every dialect's own.
 pub(super) fn rows() -> Rows {
-    families(bodies(waits(Rows::default())))
+    families(scopes(bodies(waits(Rows::default()))))
 }
 
 fn waits(rows: Rows) -> Rows {
@@ -51,6 +51,13 @@ fn bodies(rows: Rows) -> Rows {
         .limited(on(&[429, 420, 509]))
         .overloaded(typed("temporary-reduced-capacity"))
         .overloaded(on(&[503, 529]))
+}
+
+/// Fields that exist to say which limit refused, whoever sends them.
+fn scopes(rows: Rows) -> Rows {
+    rows.scope_in(header("x-rate-limit-type"))
+        .scope_in(header("ratelimit-reason"))
+        .scope_in(header("stripe-rate-limited-reason"))
 }
 
 fn families(rows: Rows) -> Rows {

@@ -1,6 +1,6 @@
 //! Explicit waits: where a provider says outright how long to stay away.
 //!
-//! Promises: of several instructions the longest counts; but where one of them is the same
+//! Promises: of several instructions the longest counts; but where another source gives the same
 //! instruction in finer units (65 seconds beside 64.57), the finer one does.
 //!
 //! Never: derives a wait from what is left; that is the windows' business.
@@ -11,15 +11,14 @@ use super::headers::{ITEMS_MAX, is_list};
 use super::json::Json;
 use super::number::Decimal;
 use super::when::{Clocks, TimeUnit, believed};
-use super::window::wait_of;
 use crate::time::Span;
 
 /// How far below the longest instruction a finer one may lie and still be the same: whole seconds
-/// are rounded up from it. A whole second and more apart is a contradiction, and the longer counts.
+/// are rounded up from it. Further apart is a contradiction, and the longer counts.
 const ROUNDING: Span = Span::from_secs(1);
 
-/// One instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What one source says. Of what it says several times, the longest counts, and is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Told {
     wait: Span,
     /// Written in a unit that can tell parts of a second.
@@ -28,77 +27,78 @@ struct Told {
 
 /// The explicit wait of a response, if it has one.
 pub(super) fn explicit(dialect: &Dialect, opened: &Opened<'_>, clocks: Clocks) -> Option<Span> {
-    let mut told = Vec::new();
-    for rule in dialect.waits() {
-        match rule {
-            WaitRule::Told { place, unit } => in_place(place, *unit, opened, clocks, &mut told),
-            WaitRule::After { place, words } => {
-                let sentences = opened.values(place);
-                let waits = sentences
-                    .iter()
-                    .filter_map(|text| after(text, words, clocks));
-                told.extend(waits.map(|wait| Told { wait, fine: true }));
-            }
-            WaitRule::Refill {
-                cost,
-                available,
-                per_second,
-            } => {
-                let wait = refill(opened.json.as_ref(), [cost, available, per_second]);
-                told.extend(wait.map(|wait| Told { wait, fine: true }));
-            }
+    let source = |rule: &WaitRule| match rule {
+        WaitRule::Told { place, unit } => in_place(place, *unit, opened, clocks),
+        WaitRule::After { place, words } => {
+            let sentences = opened.values(place);
+            let told = sentences
+                .iter()
+                .filter_map(|text| after(text, words, clocks));
+            told.max()
         }
-    }
-    choose(&told)
+        WaitRule::Refill {
+            cost,
+            available,
+            per_second,
+        } => {
+            let wait = refill(opened.json.as_ref(), [cost, available, per_second]);
+            wait.map(|wait| Told { wait, fine: true })
+        }
+    };
+    choose(&dialect.waits().filter_map(source).collect::<Vec<_>>())
 }
 
 fn choose(told: &[Told]) -> Option<Span> {
     let longest = told.iter().map(|told| told.wait).max()?;
     let finer = told
         .iter()
-        .filter(|told| told.fine && told.wait + ROUNDING > longest);
+        .filter(|told| told.fine && told.wait + ROUNDING >= longest);
     Some(finer.map(|told| told.wait).max().unwrap_or(longest))
 }
 
-fn in_place(
-    place: &Place,
-    unit: TimeUnit,
-    opened: &Opened<'_>,
-    clocks: Clocks,
-    told: &mut Vec<Told>,
-) {
+fn in_place(place: &Place, unit: TimeUnit, opened: &Opened<'_>, clocks: Clocks) -> Option<Told> {
     match place {
         Place::Header(name) if name.contains('*') => {
-            for star in opened.headers.stars(name) {
-                let name = Place::Header(name.replacen('*', &star, 1));
-                in_place(&name, unit, opened, clocks, told);
-            }
+            let stars = opened.headers.stars(name).into_iter();
+            let names = stars.map(|star| Place::Header(name.replacen('*', &star, 1)));
+            names
+                .filter_map(|name| in_place(&name, unit, opened, clocks))
+                .max()
         }
         Place::Header(name) => {
             let lines = opened.headers.all(name).take(ITEMS_MAX);
-            for text in lines.flat_map(instructions).take(ITEMS_MAX) {
-                let wait = clocks.wait(&text, unit);
-                let fine = unit == TimeUnit::Millis || is_fine(&text);
-                told.extend(wait.map(|wait| Told { wait, fine }));
-            }
+            let texts = lines.flat_map(instructions).take(ITEMS_MAX);
+            texts.filter_map(|text| written(&text, unit, clocks)).max()
         }
         Place::Body(path) => {
             let found = opened.json.iter().flat_map(|json| json.at(path));
-            let waits = found.filter_map(|json| wait_of(json, unit, clocks));
-            told.extend(waits.map(|wait| Told { wait, fine: true }));
+            found
+                .filter_map(|json| match json {
+                    Json::Number(number) => Some(Told {
+                        wait: clocks.wait_number((*number)?, unit)?,
+                        fine: unit.is_fine() || number.is_some_and(Decimal::is_fractional),
+                    }),
+                    Json::Text(text) => written(text, unit, clocks),
+                    Json::Nothing | Json::Bool(_) | Json::List(_) | Json::Object(_) => None,
+                })
+                .max()
         }
         Place::Tag(_) | Place::Text => {
             let texts = opened.values(place);
-            let waits = texts.iter().filter_map(|text| clocks.wait(text, unit));
-            told.extend(waits.map(|wait| Told { wait, fine: true }));
+            let told = texts.iter().filter_map(|text| written(text, unit, clocks));
+            told.max()
         }
     }
 }
 
-/// Whether a time is written to more than the second: a fraction, milliseconds, or an epoch in
-/// milliseconds (twelve digits and more).
-fn is_fine(text: &str) -> bool {
-    text.contains('.') || text.contains("ms") || (is_digits(text) && text.len() >= 12)
+/// The wait that a text asks for. It is fine if its unit is, or if it is written to more than the
+/// second: a fraction, milliseconds, or an epoch in milliseconds (twelve digits and more).
+fn written(text: &str, unit: TimeUnit, clocks: Clocks) -> Option<Told> {
+    let epoch = is_digits(text) && text.len() >= 12;
+    Some(Told {
+        wait: clocks.wait(text, unit)?,
+        fine: unit.is_fine() || text.contains('.') || text.contains("ms") || epoch,
+    })
 }
 
 fn is_digits(text: &str) -> bool {
@@ -128,17 +128,15 @@ fn is_word(text: &str) -> bool {
 }
 
 /// The time that follows `words` in a sentence: the next word, without the sentence's own marks.
-fn after(sentence: &str, words: &str, clocks: Clocks) -> Option<Span> {
+fn after(sentence: &str, words: &str, clocks: Clocks) -> Option<Told> {
     // Lower-casing ASCII keeps every byte where it is.
     let at = sentence
         .to_ascii_lowercase()
         .find(&words.to_ascii_lowercase())?
         + words.len();
     let time = sentence.get(at..)?.split_whitespace().next()?;
-    clocks.wait(
-        time.trim_end_matches(['.', ',', ';', '!', ')']),
-        TimeUnit::BySize,
-    )
+    let time = time.trim_end_matches(['.', ',', ';', '!', ')']);
+    written(time, TimeUnit::BySize, clocks)
 }
 
 /// (cost - available) / rate, rounded up to the microsecond.

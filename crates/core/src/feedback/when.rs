@@ -33,12 +33,24 @@ pub enum TimeUnit {
     BySize,
     /// Seconds from now.
     Seconds,
+    /// Seconds from now with a fraction, even where it happens to be zero.
+    FractionalSeconds,
     /// Milliseconds from now.
     Millis,
     /// Seconds since 1970.
     EpochSeconds,
     /// Milliseconds since 1970.
     EpochMillis,
+}
+
+impl TimeUnit {
+    /// Whether every number in this unit can tell parts of a second.
+    pub(super) fn is_fine(self) -> bool {
+        match self {
+            TimeUnit::FractionalSeconds | TimeUnit::Millis | TimeUnit::EpochMillis => true,
+            TimeUnit::BySize | TimeUnit::Seconds | TimeUnit::EpochSeconds => false,
+        }
+    }
 }
 
 /// Our clock, and the server's where it told us a believable one.
@@ -77,7 +89,7 @@ impl Clocks {
     /// The wait that a bare number asks for.
     pub(super) fn wait_number(self, number: Decimal, unit: TimeUnit) -> Option<Span> {
         match unit {
-            TimeUnit::Seconds => believed(number.seconds()?),
+            TimeUnit::Seconds | TimeUnit::FractionalSeconds => believed(number.seconds()?),
             TimeUnit::Millis => believed(number.millis()?),
             TimeUnit::EpochSeconds => self.until_epoch(number, 1_000_000),
             TimeUnit::EpochMillis => self.until_epoch(number, 1_000),

@@ -2,7 +2,7 @@
 //!
 //! Promises: every window that a response describes is collected, whichever family it is written
 //! in; a field said twice counts at its worst (fewest left, lowest limit, latest reset). Which of
-//! them binds does not depend on the order of the headers.
+//! them binds does not depend on the order in which headers of different names came.
 //!
 //! Never: lets a malformed number stand for zero, or for anything but absence.
 
@@ -312,22 +312,30 @@ fn first_count(text: &str) -> Option<u64> {
 }
 
 /// The window that binds: an exhausted one with the latest reset; else the fewest requests left;
-/// else the smallest share of another unit. What it does not say may stand in its twin.
+/// else the smallest share of another unit; of equals the first. What it does not say may stand in
+/// its twin.
 pub(super) fn binding(windows: &[Window]) -> Option<Window> {
     let mut window = windows.iter().min_by(|a, b| order(a, b))?.clone();
+    if window.remaining.is_none() {
+        return Some(window);
+    }
     let twins = windows.iter().filter(|twin| {
         let same_name = twin.name == window.name || twin.name.is_none() || window.name.is_none();
         same_name && twin.unit == window.unit && twin.remaining == window.remaining
     });
-    if window.remaining.is_some() {
-        let (limits, resets): (Vec<_>, Vec<_>) = twins.map(|twin| (twin.limit, twin.reset)).unzip();
-        window.limit = window.limit.or_else(|| limits.into_iter().flatten().min());
-        window.reset = window.reset.or_else(|| resets.into_iter().flatten().max());
-    }
+    let twins: Vec<&Window> = twins.collect();
+    let limit = || twins.iter().filter_map(|twin| twin.limit).min();
+    let reset = || twins.iter().filter_map(|twin| twin.reset).max();
+    window.limit = window.limit.or_else(limit);
+    window.reset = window.reset.or_else(reset);
+    // A name is more than a number: only a twin that agrees in all of them is the same window.
+    let same = |twin: &&&Window| (twin.limit, twin.reset) == (window.limit, window.reset);
+    let name = || twins.iter().filter(same).find_map(|twin| twin.name.clone());
+    window.name = window.name.clone().or_else(name);
     Some(window)
 }
 
-/// The window that binds sorts first. The last keys only make the order total.
+/// The window that binds sorts first. Equals keep the order of the tables, and in a list its own.
 fn order(a: &Window, b: &Window) -> Ordering {
     let class = |window: &Window| match (window.remaining, window.unit) {
         (Some(0), _) => 0,
@@ -343,10 +351,7 @@ fn order(a: &Window, b: &Window) -> Ordering {
     });
     by_rule
         .then_with(|| Reverse(a.reset).cmp(&Reverse(b.reset)))
-        .then_with(|| {
-            (a.unit, a.limit.is_none(), a.limit).cmp(&(b.unit, b.limit.is_none(), b.limit))
-        })
-        .then_with(|| a.name.cmp(&b.name))
+        .then_with(|| a.unit.cmp(&b.unit))
 }
 
 /// Compares remaining/limit without dividing; an unknown limit comes last.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::ask::{Ask, By, Marks, On, Outcome, PermitId, Priority, Settle, Verdict};
 use crate::gate::block::{Block, Closed};
-use crate::gate::seat::cost_at;
+use crate::gate::seat::need_at;
 use crate::gate::{BATCH_FIRST, BATCH_MAX, Gate, Missed, Order, Place, Resolution, Seat};
 use crate::time::{Micros, Now, Span};
 
@@ -21,7 +21,7 @@ const IDLE_BLOCKS_MAX: usize = 1_024;
 /// The first refusal of a batch at one place; those behind it were refused because of it.
 #[derive(Clone, Copy, Debug)]
 struct First {
-    cost: u64,
+    need: u64,
     stays: bool,
 }
 
@@ -85,28 +85,32 @@ impl Gate {
             // No such term: as good as no verdict.
             return self.undecided_one(ask.id, now);
         };
-        let cost = cost_at(ask, place);
+        let need = need_at(ask, place);
         let level = match order {
             Order::Priority => ask.priority,
             Order::Fifo => Priority::High,
         };
-        let closed = Closed::new(now + wait.after, wait.on, level, cost);
-        let bound = firsts
-            .get(&place)
-            .is_none_or(|first| first.stays || (order == Order::Priority && cost >= first.cost));
+        let closed = Closed::new(now + wait.after, wait.on, level, need);
+        // Those behind the first one were refused because of it. If it left, that binds only
+        // those who need as much.
+        let first = firsts.get(&place).copied();
+        let bound = first
+            .is_none_or(|first| first.stays || (order == Order::Priority && need >= first.need));
         let stays = self
             .waiting
             .get(&ask.id)
             .is_some_and(|entry| !bound || entry.deadline >= closed.hopeless_before(now));
-        firsts.entry(place).or_insert(First { cost, stays });
+        firsts.entry(place).or_insert(First { need, stays });
         if stays {
             self.link(ask.id, Seat::Line(place));
         } else {
             let retry_in = wait.after;
             self.resolve(ask.id, Resolution::Refused { place, retry_in });
         }
-        // At the front everybody wants something else: who leaves speaks for nobody.
-        if bound && (stays || order == Order::Priority) {
+        // Who leaves proves something only if it was refused for its own sake, and at the front,
+        // where everybody wants something else, not even then.
+        let proves = first.is_none() && order == Order::Priority;
+        if (stays && bound) || (!stays && proves) {
             self.close(place, closed, stays, now);
         }
     }
@@ -151,7 +155,7 @@ impl Gate {
             self.open(place);
         }
         for (&place, first) in firsts.iter().filter(|(_, first)| !first.stays) {
-            if self.next_may_go(place, first.cost) {
+            if self.next_may_go(place, first.need) {
                 self.open(place);
             }
         }

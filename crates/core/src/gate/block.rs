@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use crate::ask::{On, PermitId, Priority};
+use crate::gate::Order;
 use crate::gate::line::{Key, Line, Rank};
 use crate::gate::share::Shares;
 use crate::time::Micros;
@@ -36,21 +37,21 @@ pub(super) struct Closed {
     /// It stands for nobody who is more urgent.
     pub(super) level: Priority,
     /// It stands for nobody who needs less.
-    pub(super) cost: u64,
+    pub(super) need: u64,
 }
 
 impl Closed {
-    pub(super) fn new(until: Micros, on: On, level: Priority, cost: u64) -> Closed {
+    pub(super) fn new(until: Micros, on: On, level: Priority, need: u64) -> Closed {
         Closed {
             until,
             known: on == On::Time,
             level,
-            cost,
+            need,
         }
     }
 
-    pub(super) fn blocks(&self, priority: Priority, cost: u64) -> bool {
-        priority <= self.level && cost >= self.cost
+    pub(super) fn blocks(&self, priority: Priority, need: u64) -> bool {
+        priority <= self.level && need >= self.need
     }
 
     /// Whoever it stands for and whose deadline is before this has no hope.
@@ -94,10 +95,10 @@ impl Block {
     }
 
     /// The refusal that stands for this one, the one that ends last if there are two.
-    pub(super) fn closed_for(&self, priority: Priority, cost: u64) -> Option<Closed> {
+    pub(super) fn closed_for(&self, priority: Priority, need: u64) -> Option<Closed> {
         let refusals = [self.held, self.proven].into_iter().flatten();
         refusals
-            .filter(|closed| closed.blocks(priority, cost))
+            .filter(|closed| closed.blocks(priority, need))
             .max_by_key(|closed| (closed.known, closed.until))
     }
 
@@ -108,7 +109,18 @@ impl Block {
         held.until = held.until.min(closed.until);
         held.known &= closed.known;
         held.level = held.level.max(closed.level);
-        held.cost = 0;
+        held.need = 0;
+    }
+
+    /// Somebody may have left the line: it is held for those who stand in it, and no others.
+    pub(super) fn lower(&mut self, order: Order) {
+        match (self.line.most_urgent(), &mut self.held) {
+            (None, held) => *held = None,
+            (Some(level), Some(held)) if order == Order::Priority => {
+                held.level = held.level.min(level);
+            }
+            (Some(_), _) => {}
+        }
     }
 
     /// Refused to one who left. The newest such refusal counts.

@@ -94,6 +94,10 @@ impl Line {
         self.queues.is_empty()
     }
 
+    pub(super) fn most_urgent(&self) -> Option<Priority> {
+        self.queues.keys().next().map(|(priority, _)| priority.0)
+    }
+
     /// The one who goes first, of those more urgent than `above`.
     pub(super) fn best(&self, shares: &Shares, above: Option<Priority>) -> Option<(Key, Rank)> {
         let heads = self

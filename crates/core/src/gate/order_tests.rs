@@ -62,7 +62,7 @@ fn a_caller_is_only_as_urgent_as_it_may_be() {
     let want = Want::new(&sliding(2, s(10))).leave(1);
     stage.call(want.clone());
     let first = stage.call(want.clone());
-    let claims = stage.call(want.clone().high().by(7));
+    let claims = stage.call(want.high().by(7));
     assert_eq!((stage.fate(first), stage.fate(claims)), (None, None));
     assert_eq!(stage.gate.waiting(Priority::High), 0);
     stage.gate.promote(

@@ -64,7 +64,7 @@ impl Gate {
 
     fn refusal(&self, entry: &Entry, place: Place) -> Option<Closed> {
         let block = self.blocks.get(&place)?;
-        block.closed_for(entry.ask.priority, cost_at(&entry.ask, place))
+        block.closed_for(entry.ask.priority, need_at(&entry.ask, place))
     }
 
     /// Stands in a closed line, unless that is known to take too long.
@@ -108,6 +108,7 @@ impl Gate {
                 self.give_up(id, place, closed, now);
             }
         }
+        self.stand_aside(place);
     }
 
     /// Its time passes before the place opens, or has passed.
@@ -140,29 +141,40 @@ impl Gate {
         }
     }
 
-    /// Somebody has left. If it was the first in a closed line, the next one may go already.
-    pub(super) fn step_up(&mut self, left: &Entry) {
-        let Seat::Line(place) = left.seat else {
-            return;
-        };
-        let rank = Rank::of(&left.ask, left.caller, left.arrival, self.settings.order);
-        let next = self
-            .blocks
-            .get(&place)
-            .and_then(|block| block.line.best(&self.shares, None));
-        let was_first = next.is_some_and(|(next, _)| rank.key(&self.shares) < next);
-        if was_first && self.next_may_go(place, cost_at(&left.ask, place)) {
+    /// Somebody has left a line. It may have been closed because of that one: then the next one may
+    /// go already, and if it was the only one, the line is closed for nobody's sake.
+    pub(super) fn step_up(&mut self, place: Place, need: u64) {
+        if self.next_may_go(place, need) {
             self.open(place);
+        } else {
+            self.stand_aside(place);
         }
     }
 
-    /// The first in line needs less than one who needed `cost` and has left. At the front everybody
+    /// Nobody is kept by one who does not stand there any more.
+    fn stand_aside(&mut self, place: Place) {
+        let Some(block) = self.blocks.get_mut(&place) else {
+            return;
+        };
+        let old = block.wake();
+        block.lower(self.settings.order);
+        let new = block.wake();
+        if old != new {
+            self.wakes.extend(new.map(|wake| (wake, place)));
+            if let Some(old) = old {
+                self.wakes.remove(&(old, place));
+            }
+        }
+        self.forget_if_idle(place);
+    }
+
+    /// The first in line needs less than one who needed `need` and has left. At the front everybody
     /// wants something else.
-    pub(super) fn next_may_go(&self, place: Place, cost: u64) -> bool {
+    pub(super) fn next_may_go(&self, place: Place, need: u64) -> bool {
         let line = self.blocks.get(&place).map(|block| &block.line);
         let next = line.and_then(|line| line.best(&self.shares, None));
         next.and_then(|(_, rank)| self.waiting.get(&rank.id))
-            .is_some_and(|entry| place == Place::Front || cost_at(&entry.ask, place) < cost)
+            .is_some_and(|entry| place == Place::Front || need_at(&entry.ask, place) < need)
     }
 
     pub(super) fn leave(&mut self, id: PermitId) -> Option<Entry> {
@@ -177,6 +189,17 @@ impl Gate {
         Some(entry)
     }
 
+    /// It left without a verdict: by itself, or because its time was over.
+    pub(super) fn gone(&mut self, entry: &Entry) {
+        if let Seat::Line(place) = entry.seat {
+            self.step_up(place, need_at(&entry.ask, place));
+        }
+    }
+
+    fn rank(&self, entry: &Entry) -> Rank {
+        Rank::of(&entry.ask, entry.caller, entry.arrival, self.settings.order)
+    }
+
     /// While the ledger has an offer, an idle block still knows how large its batch was.
     fn forget_if_idle(&mut self, place: Place) {
         if self.offered.is_empty() && self.blocks.get(&place).is_some_and(Block::is_idle) {
@@ -185,12 +208,10 @@ impl Gate {
     }
 
     pub(super) fn link(&mut self, id: PermitId, seat: Seat) {
-        let order = self.settings.order;
-        let Some(entry) = self.waiting.get_mut(&id) else {
+        let Some(entry) = self.waiting.get(&id) else {
             return;
         };
-        entry.seat = seat;
-        let rank = Rank::of(&entry.ask, entry.caller, entry.arrival, order);
+        let (rank, deadline) = (self.rank(entry), entry.deadline);
         match seat {
             Seat::Ready => self.ready.add(rank),
             Seat::Line(place) => {
@@ -198,9 +219,12 @@ impl Gate {
                     .blocks
                     .entry(place)
                     .or_insert_with(|| Block::new(BATCH_FIRST));
-                block.add(rank, entry.deadline);
+                block.add(rank, deadline);
             }
             Seat::Offered => {}
+        }
+        if let Some(entry) = self.waiting.get_mut(&id) {
+            entry.seat = seat;
         }
     }
 
@@ -208,13 +232,12 @@ impl Gate {
         let Some(entry) = self.waiting.get(&id) else {
             return;
         };
-        let order = self.settings.order;
-        let rank = Rank::of(&entry.ask, entry.caller, entry.arrival, order);
+        let (rank, deadline) = (self.rank(entry), entry.deadline);
         match seat {
             Seat::Ready => self.ready.remove(rank),
             Seat::Line(place) => {
                 if let Some(block) = self.blocks.get_mut(&place) {
-                    block.remove(rank, entry.deadline);
+                    block.remove(rank, deadline);
                 }
             }
             Seat::Offered => {}
@@ -238,12 +261,13 @@ pub(super) fn is_asked(order: Order, ask: &Ask, place: Place) -> bool {
     places(order, ask).any(|asked| asked == place)
 }
 
-/// What an ask needs of a place; all need the same of a scope.
-pub(super) fn cost_at(ask: &Ask, place: Place) -> u64 {
+/// What an ask needs of a place, with what it must leave; all need the same of a scope.
+pub(super) fn need_at(ask: &Ask, place: Place) -> u64 {
     match place {
         Place::Cell(cell) => {
             let terms = ask.terms.iter().filter(|term| term.cell == cell);
-            terms.map(|term| term.cost).max().unwrap_or(0)
+            let needs = terms.map(|term| term.cost.saturating_add(term.leaves(ask.priority)));
+            needs.max().unwrap_or(0)
         }
         Place::Scope(_) | Place::OffPeak | Place::Front => 0,
     }

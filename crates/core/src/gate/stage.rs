@@ -121,6 +121,8 @@ pub(super) struct Stage {
     /// Timers that fired.
     pub(super) timers: usize,
     pub(super) arm: Option<Micros>,
+    /// The last tick settled something, so there may be more to do.
+    pub(super) settled: bool,
     flying: BTreeMap<u64, Ask>,
     seq: u64,
 }
@@ -155,6 +157,7 @@ impl Stage {
             asks: 0,
             timers: 0,
             arm: None,
+            settled: false,
             flying: BTreeMap::new(),
             seq: 0,
         }
@@ -224,7 +227,8 @@ impl Stage {
                 self.flying.insert(seq, resolved.ask);
             }
         }
-        if !settle.is_empty() {
+        self.settled = !settle.is_empty();
+        if self.settled {
             self.turn(&settle, &[]);
         }
         offer
@@ -245,11 +249,16 @@ impl Stage {
             if !asks.is_empty() {
                 let verdicts = self.decide(&asks);
                 self.gate.verdicts(verdicts, self.now);
-            } else if self.arm.is_none_or(|arm| arm > self.now.at) {
+            } else if self.is_quiet() {
                 return;
             }
         }
         panic!("the gate asks for ever at one instant");
+    }
+
+    /// Nothing more is to be done at this instant.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.settled && self.arm.is_none_or(|arm| arm > self.now.at)
     }
 
     /// Time passes, and each timer fires at its instant.

@@ -6,6 +6,7 @@
 //! Never: looks at a timer or an operator's wish.
 
 use super::class::Class;
+use super::moves::middle;
 use super::phase::{Phase, Probing, Slot, Throttled};
 use super::settings::{HealthSettings, Mode};
 use super::window::{Reach, Window};
@@ -32,10 +33,18 @@ struct Facts<'a> {
 }
 
 impl Health {
-    pub(super) fn answered(&mut self, answer: Answer, now: Micros, actions: &mut Actions) {
+    /// `current`: no cool-down has closed its scope since it was granted.
+    pub(super) fn answered(
+        &mut self,
+        answer: Answer,
+        current: bool,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        self.oversleep(answer.granted, now, actions);
         let reach = self.settings.reach();
         self.window.add(answer.class, reach, now);
-        let timely = answer.granted >= self.fence;
+        let timely = current && answer.granted >= self.fence;
         if answer.class == Class::Other {
             return self.probe_ended(answer.granted, now, actions);
         }
@@ -60,7 +69,8 @@ impl Health {
     }
 
     /// A permit was handed out. With several probes at a time the next may follow at once.
-    pub(super) fn granted(&mut self, actions: &mut Actions) {
+    pub(super) fn granted(&mut self, now: Micros, actions: &mut Actions) {
+        self.oversleep(now, now, actions);
         let rest = Some(self.probe_gap());
         let Phase::HalfOpen(probing) = &mut self.phase else {
             return;
@@ -76,9 +86,15 @@ impl Health {
         }
     }
 
+    /// An attempt ended and nothing was learned.
+    pub(super) fn dropped(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
+        self.oversleep(granted, now, actions);
+        self.probe_ended(granted, now, actions);
+    }
+
     /// A probe that decided nothing gives its place to the next one, which goes `1 / probe_rate`
     /// after it went.
-    pub(super) fn probe_ended(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
+    fn probe_ended(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
         let rest = Some(self.probe_gap());
         let Phase::HalfOpen(probing) = &mut self.phase else {
             return;
@@ -93,6 +109,16 @@ impl Health {
                 rest,
                 then: Reopen::Probe,
             });
+        }
+    }
+
+    /// The ledger let a call go in the second half of our rest: by its clock the rest is over, and
+    /// the call is the probe. Without this its place would stay taken until it was given up.
+    fn oversleep(&mut self, granted: Micros, now: Micros, actions: &mut Actions) {
+        if let Phase::Sleep { began, until } = self.phase
+            && granted >= middle(began, until)
+        {
+            self.wake(began, until, now, actions);
         }
     }
 

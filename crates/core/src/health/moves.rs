@@ -39,19 +39,36 @@ impl Health {
                 if self.gives_up_at().is_some_and(|at| at <= now) {
                     return self.enter_cache_only(Reason::Policy, None, now, actions);
                 }
-                self.fence = middle(began, until);
-                self.enter_half_open(Slot::Shared, Reason::SleepOver, now, actions);
+                self.wake(began, until, now, actions);
             }
-            Phase::CacheOnly { ends, .. } => {
+            Phase::CacheOnly {
+                ends, closed_until, ..
+            } => {
                 if ends.is_some_and(|ends| ends <= now) {
                     return self.resume(now, actions);
                 }
                 self.on_trial = true;
-                actions.push(Action::Open);
+                let is_over = closed_until.is_some_and(|until| until <= now);
+                // Open first: a hold never ends earlier because a shorter rest begins.
+                if !is_over {
+                    actions.push(Action::Open);
+                }
                 self.rest_for(self.settings.sleep_min, Reason::AutoRecover, now, actions);
             }
             Phase::Throttle(_) | Phase::Offline { .. } | Phase::HalfOpen(_) => {}
         }
+    }
+
+    /// The rest from `began` to `until` is over: everybody probes.
+    pub(super) fn wake(
+        &mut self,
+        began: Micros,
+        until: Micros,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        self.fence = middle(began, until);
+        self.enter_half_open(Slot::Shared, Reason::SleepOver, now, actions);
     }
 
     /// When lasting trouble becomes CacheOnly (A7). Looked at in Sleep only: a HalfOpen that
@@ -120,13 +137,24 @@ impl Health {
         now: Micros,
         actions: &mut Actions,
     ) {
-        self.close_until_opened(actions);
-        let held = self.hold(now);
-        self.change_to(Phase::CacheOnly { held, ends }, reason, now, actions);
+        let rest = ends
+            .map(|ends| ends.since(now))
+            .or(self.settings.auto_recover);
+        // Open first: a hold never ends earlier because a shorter one begins.
+        if rest.is_some() && self.phase.is_held() {
+            actions.push(Action::Open);
+        }
+        self.close(rest, actions);
+        let phase = Phase::CacheOnly {
+            held: self.hold(now),
+            ends,
+            closed_until: rest.map(|rest| now + rest),
+        };
+        self.change_to(phase, reason, now, actions);
     }
 
     pub(super) fn enter_offline(&mut self, now: Micros, actions: &mut Actions) {
-        self.close_until_opened(actions);
+        self.close(None, actions);
         self.follow_offline(now, actions);
     }
 
@@ -144,12 +172,7 @@ impl Health {
         now: Micros,
         actions: &mut Actions,
     ) {
-        self.seen_closed = false;
-        actions.push(Action::Close {
-            age: Span::ZERO,
-            rest: Some(rest),
-            then: Reopen::Probe,
-        });
+        self.close(Some(rest), actions);
         self.follow_to_sleep(rest, reason, now, actions);
     }
 
@@ -212,11 +235,13 @@ impl Health {
         self.change_to(Phase::Throttle(Throttled::default()), reason, now, actions);
     }
 
-    fn close_until_opened(&mut self, actions: &mut Actions) {
+    /// Closes the scope for everybody. A hold that has an end has it in the ledger too: if this
+    /// process is gone by then, others probe.
+    pub(super) fn close(&mut self, rest: Option<Span>, actions: &mut Actions) {
         self.seen_closed = false;
         actions.push(Action::Close {
             age: Span::ZERO,
-            rest: None,
+            rest,
             then: Reopen::Probe,
         });
     }

@@ -8,7 +8,6 @@
 use super::phase::{Held, Phase, Runs, Slot};
 use super::settings::Mode;
 use super::{Action, Actions, Command, Health, Reason};
-use crate::ask::Reopen;
 use crate::time::{Micros, Span};
 
 impl Health {
@@ -47,12 +46,7 @@ impl Health {
                 self.fence = now;
                 // Open first: a rest never ends earlier because a shorter one begins.
                 actions.push(Action::Open);
-                actions.push(Action::Close {
-                    age: Span::ZERO,
-                    rest: Some(Span::ZERO),
-                    then: Reopen::Probe,
-                });
-                self.seen_closed = false;
+                self.close(Some(Span::ZERO), actions);
                 self.enter_half_open(Slot::Shared, Reason::Operator, now, actions);
             }
         }

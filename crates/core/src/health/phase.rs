@@ -30,6 +30,8 @@ pub(super) enum Phase {
         held: Held,
         /// The end that the operator named.
         ends: Option<Micros>,
+        /// When it ends as the ledger knows it; `None` = not before somebody opens it.
+        closed_until: Option<Micros>,
     },
 }
 
@@ -109,6 +111,17 @@ impl Phase {
             Phase::Sleep { .. } | Phase::Offline { .. } | Phase::CacheOnly { .. } => true,
             Phase::HalfOpen(probing) => probing.slot == Slot::Shared,
             Phase::Normal { .. } | Phase::Throttle(_) => false,
+        }
+    }
+
+    /// Only somebody's word, or the end that it named, ends it.
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            Phase::Offline { .. } | Phase::CacheOnly { .. } => true,
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => false,
         }
     }
 

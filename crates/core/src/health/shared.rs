@@ -33,6 +33,9 @@ impl Health {
         match view {
             ScopeView::Open => self.saw_open(now, actions),
             ScopeView::Closed { left: None } => self.saw_held(now, actions),
+            ScopeView::Closed { left: Some(left) } if self.is_our_hold(left, now) => {
+                self.seen_closed = true;
+            }
             ScopeView::Closed { left: Some(left) } if follows => {
                 self.saw_closed(left, now, actions);
             }
@@ -79,8 +82,10 @@ impl Health {
     }
 
     fn saw_closed(&mut self, left: Span, now: Micros, actions: &mut Actions) {
-        // The space between two probes is a rest too, but no sleep.
+        // The space between two probes is a rest too, but no sleep. Probes of a slow provider are
+        // further apart than a short Sleep lasts: whoever was not probing takes it for one.
         let is_gap = left <= self.probe_gap();
+        let is_brief = is_gap && left <= self.settings.sleep_min;
         let reason = match self.read() {
             News::Old => return,
             News::Rest => Reason::Policy,
@@ -101,7 +106,7 @@ impl Health {
             | Phase::Throttle(_)
             | Phase::Offline { .. }
             | Phase::CacheOnly { .. } => {
-                if is_gap {
+                if is_brief {
                     self.saw_probing(now, actions);
                 } else {
                     self.follow_to_sleep(left, reason, now, actions);
@@ -110,16 +115,43 @@ impl Health {
         }
     }
 
-    /// Somebody holds it by hand. The ledger does not say whether offline or from cache only;
-    /// offline is what blocks either way.
+    /// A CacheOnly that has an end shows as a rest. Whoever ends it early opens the scope, and what
+    /// rests then follow are far shorter.
+    fn is_our_hold(&self, left: Span, now: Micros) -> bool {
+        match &self.phase {
+            Phase::CacheOnly {
+                closed_until: Some(until),
+                ..
+            } => left.0 >= until.since(now).0 / 2,
+            Phase::CacheOnly {
+                closed_until: None, ..
+            }
+            | Phase::Offline { .. }
+            | Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_) => false,
+        }
+    }
+
+    /// Somebody holds it by hand. The ledger does not say whether offline or from cache only without
+    /// an end; offline is what blocks either way. It replaces a hold of ours that would end by
+    /// itself, or our timer would end what only `resume` may end.
     fn saw_held(&mut self, now: Micros, actions: &mut Actions) {
         self.seen_closed = true;
         match &self.phase {
             Phase::Normal { .. }
             | Phase::Throttle(_)
             | Phase::Sleep { .. }
-            | Phase::HalfOpen(_) => self.follow_offline(now, actions),
-            Phase::Offline { .. } | Phase::CacheOnly { .. } => {}
+            | Phase::HalfOpen(_)
+            | Phase::CacheOnly {
+                closed_until: Some(_),
+                ..
+            } => self.follow_offline(now, actions),
+            Phase::Offline { .. }
+            | Phase::CacheOnly {
+                closed_until: None, ..
+            } => {}
         }
     }
 

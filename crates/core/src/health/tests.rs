@@ -1,7 +1,9 @@
 //! The rules of A2–A4, A8 and A11: what is counted, and what leads where.
 
 use super::bench::{Bench, profile_a};
-use super::{Action, Base, Class, Counts, Fault, HealthSettings, Mode, Pace, Rate, State};
+use super::{
+    Action, Answer, Base, Class, Counts, Event, Fault, HealthSettings, Mode, Pace, Rate, State,
+};
 use crate::limit::Rule;
 use crate::ratio::Ppm;
 use crate::time::Span;
@@ -278,4 +280,83 @@ fn a_ratio_that_trembles_moves_nothing() {
         bench.answers(Class::Network, 1).answers(Class::Success, 4);
     }
     assert_eq!(bench.log, [""; 0]);
+}
+
+/// A4: the same for calls granted before a cool-down closed their scope: five 429s that were on their
+/// way together are one refusal.
+#[test]
+fn answers_from_before_a_cool_down_advance_no_run() {
+    let mut bench = Bench::new(HealthSettings::default());
+    let refused = Answer {
+        class: Class::Refused,
+        granted: bench.now,
+        retry_after: None,
+    };
+    bench.on(Event::Answered(refused));
+    for _ in 0..4 {
+        bench.on(Event::AnsweredLate(refused));
+    }
+    let status = bench.health.status(bench.now);
+    assert_eq!((status.consec429, status.failure_count), (1, 1));
+    assert_eq!(status.counts.count_429, 5, "they count in the ratio");
+    assert_eq!(bench.log, [""; 0]);
+    for _ in 0..7 {
+        bench.on(Event::AnsweredLate(refused));
+    }
+    assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
+}
+
+/// A8: counts in a row do not wait for a confirmation, nor does a failed probe.
+#[test]
+fn counts_in_a_row_act_at_once() {
+    let settings = HealthSettings {
+        confirm: 50,
+        ..HealthSettings::default()
+    };
+    let mut bench = Bench::throttled(settings);
+    assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
+    bench.answers(Class::Refused, 2);
+    assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
+    let mut bench = Bench::half_open(settings);
+    bench.answers(Class::ServerError, 1);
+    assert_eq!(
+        bench.log.last().unwrap(),
+        "HalfOpen -> Sleep (probe_failed)"
+    );
+}
+
+/// A3: the ratio is reached at exactly 20 %, not below.
+#[test]
+fn a_fifth_of_failures_is_enough_and_less_is_not() {
+    let failing = |successes, failures| {
+        let settings = HealthSettings {
+            confirm: 1,
+            ..profile_a()
+        };
+        let mut bench = Bench::new(settings);
+        bench.answers(Class::Success, successes);
+        bench.answers(Class::ServerError, failures);
+        bench.state()
+    };
+    assert_eq!(failing(8, 2), State::Throttle);
+    assert_eq!(failing(9, 2), State::Normal, "18 %");
+}
+
+/// A4: a ratio of 60 % must last: a moment below it begins the five minutes anew.
+#[test]
+fn a_better_moment_begins_the_five_minutes_anew() {
+    let mut bench = Bench::new(profile_a());
+    let minutes = |bench: &mut Bench, minutes: u64| {
+        for _ in 0..minutes * 60 {
+            bench
+                .answers(Class::ServerError, 2)
+                .answers(Class::Success, 1);
+            bench.pass(Span::from_millis(970));
+        }
+        bench.state()
+    };
+    assert_eq!(minutes(&mut bench, 4), State::Throttle);
+    bench.answers(Class::Success, 30);
+    assert_eq!(minutes(&mut bench, 4), State::Throttle);
+    assert_eq!(minutes(&mut bench, 2), State::Sleep);
 }

@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, base, breaker, profile_a};
 use super::{
-    Action, Breaker, Class, Command, Door, Health, HealthSettings, Mode, Pace, Rate, State,
-    WhenBlocked, Why,
+    Action, Breaker, Class, Command, Door, Health, HealthSettings, Mode, Pace, RampAfter,
+    RampSettings, Rate, Reason, State, WhenBlocked, Why,
 };
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
@@ -153,4 +153,84 @@ fn senseless_settings_are_all_named() {
         problems[0].to_string(),
         "health.window_results: must be between 1 and 10000; write `300`"
     );
+}
+
+/// A1: every setting of the documentation, with its default.
+#[test]
+fn the_defaults_are_the_documented_ones() {
+    let (secs, ppm) = (Span::from_secs, |percent| Ppm::percent(percent));
+    let documented = HealthSettings {
+        mode: Mode::Adaptive,
+        window: secs(30),
+        window_results: 300,
+        min_results: 10,
+        confirm: 2,
+        p_throttle: ppm(20),
+        n_throttle: 3,
+        throttle_factor: ppm(50),
+        throttle_min_rate: Rate::per_second(5),
+        throttle_min_concurrency: 1,
+        p_recover: ppm(10),
+        s_recover: 10,
+        n_cacheonly: 5,
+        p_sleep: ppm(60),
+        p_sleep_for: secs(5 * 60),
+        sleep_min: secs(2),
+        sleep_max: secs(300),
+        cooldown_factor: ppm(200),
+        sleep_first: secs(30),
+        retry_after_floor: secs(1),
+        probe_success: 5,
+        probe_rate: Rate::per_second(3),
+        probe_concurrency: 1,
+        p_probe: ppm(10),
+        ramp: RampSettings {
+            factor: ppm(110),
+            every: secs(5 * 60),
+            after: RampAfter::Refusals,
+        },
+        auto_recover: None,
+        cache_only_after: None,
+        when_blocked: WhenBlocked::Wait,
+        failure_threshold: Some(5),
+        reset_timeout: secs(5 * 60),
+        success_threshold: 2,
+    };
+    assert_eq!(HealthSettings::default(), documented);
+}
+
+/// A1, M9: one machine, two vocabularies.
+#[test]
+fn both_vocabularies_agree() {
+    let words = [
+        (State::Normal, "Normal", "normal", "closed"),
+        (State::Throttle, "Throttle", "throttle", "closed"),
+        (State::Sleep, "Sleep", "sleep", "open"),
+        (State::HalfOpen, "HalfOpen", "half_open", "half_open"),
+        (State::CacheOnly, "CacheOnly", "cache_only", "open"),
+    ];
+    for (state, name, word, breaker) in words {
+        assert_eq!((state.name(), state.word()), (name, word));
+        assert_eq!(state.breaker().word(), breaker);
+    }
+}
+
+/// A16: the words for why a state changed.
+#[test]
+fn reasons_have_their_words() {
+    let reasons = [
+        (Reason::ErrRatio, "err_ratio"),
+        (Reason::Consec429, "consec_429"),
+        (Reason::Failures, "failures"),
+        (Reason::SuccessWindowOk, "success_window_ok"),
+        (Reason::ProbeOk, "probe_ok"),
+        (Reason::ProbeFailed, "probe_failed"),
+        (Reason::SleepOver, "sleep_over"),
+        (Reason::Operator, "operator"),
+        (Reason::AutoRecover, "auto_recover"),
+        (Reason::Policy, "policy"),
+    ];
+    for (reason, word) in reasons {
+        assert_eq!(reason.to_string(), word);
+    }
 }

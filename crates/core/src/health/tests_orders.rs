@@ -1,6 +1,6 @@
 //! Operators, policy and CacheOnly (A5, A7).
 
-use super::bench::{Bench, profile_a};
+use super::bench::{Bench, base, profile_a};
 use super::{Class, Command, Door, HealthSettings, State, WhenBlocked, Why};
 use crate::time::Span;
 
@@ -13,7 +13,8 @@ fn cache_only(auto_recover: Option<u64>) -> Bench {
     };
     let mut bench = Bench::new(settings);
     bench.order(Command::CacheOnly { lasts: None });
-    assert_eq!(bench.rest(), Some(None), "closed until opened");
+    let rest = auto_recover.map(Span::from_secs);
+    assert_eq!(bench.rest(), Some(rest), "the ledger knows the end, if any");
     bench
 }
 
@@ -113,7 +114,6 @@ fn cache_only_recovers_by_itself() {
     bench.secs(15 * MINUTE - 1);
     assert_eq!(bench.state(), State::CacheOnly);
     bench.secs(1);
-    assert!(bench.opens());
     assert_eq!(bench.rest(), Some(Some(Span::from_secs(2))), "sleep_min");
     bench.secs(2).answers(Class::Success, 5);
     let expected = [
@@ -138,8 +138,56 @@ fn a_failed_try_returns_to_cache_only() {
             "Sleep -> CacheOnly (policy)",
         ];
         assert_eq!(bench.log, expected);
-        assert_eq!(bench.rest(), Some(None));
+        assert_eq!(bench.rest(), Some(Some(Span::from_secs(15 * MINUTE))));
     }
+}
+
+/// A7: the end that an operator names is kept: nothing tries to recover before it.
+#[test]
+fn an_end_that_an_operator_named_comes_before_auto_recover() {
+    let mut bench = cache_only(Some(15 * MINUTE));
+    let lasts = Some(Span::from_secs(40 * MINUTE));
+    bench.order(Command::CacheOnly { lasts });
+    assert!(bench.opens(), "or the other hold would stay in the ledger");
+    bench.log.clear();
+    bench.secs(40 * MINUTE - 1);
+    assert_eq!(bench.log, [""; 0]);
+    bench.secs(1);
+    assert_eq!(bench.log, ["CacheOnly -> Normal (operator)"]);
+}
+
+/// A7, A14: `auto_recover` switched on or shortened during the hold works from then on.
+#[test]
+fn auto_recover_can_be_changed_during_the_hold() {
+    for before in [None, Some(60 * MINUTE)] {
+        let mut bench = cache_only(before);
+        bench.secs(MINUTE);
+        let settings = HealthSettings {
+            auto_recover: Some(Span::from_secs(15 * MINUTE)),
+            ..HealthSettings::default()
+        };
+        let actions = bench.health.configure(settings, base(), bench.now);
+        bench.note(actions.unwrap());
+        bench.secs(14 * MINUTE);
+        assert!(
+            bench.opens(),
+            "the ledger knew of no end, or of a later one"
+        );
+        assert_eq!(bench.log[1..], ["CacheOnly -> Sleep (auto_recover)"]);
+    }
+}
+
+/// A5, A7: CacheOnly refuses at once, whatever `when_blocked` says, and says when it ends.
+#[test]
+fn cache_only_refuses_at_once() {
+    let mut bench = cache_only(Some(15 * MINUTE));
+    bench.secs(MINUTE);
+    let door = Door::Closed {
+        why: Why::CacheOnly,
+        left: Some(Span::from_secs(14 * MINUTE)),
+        blocked: WhenBlocked::Reject,
+    };
+    assert_eq!(bench.health.door(bench.now), door);
 }
 
 /// A7: `cache_only_after` of unbroken Sleep and HalfOpen leads to CacheOnly by policy.

@@ -1,8 +1,9 @@
 //! The rules of A5, A6 and A15: how long it rests, how it probes, how it climbs back.
 
 use super::bench::Bench;
-use super::{Action, Class, Counts, Event, HealthSettings, Pace, RampAfter, Rate, State};
+use super::{Action, Base, Class, Counts, Event, HealthSettings, Pace, RampAfter, Rate, State};
 use crate::ask::{Reopen, ScopeId, Settle};
+use crate::ratio::Ppm;
 use crate::time::Span;
 
 const SEC: Span = Span::from_secs(1);
@@ -190,4 +191,72 @@ fn an_outage_without_refusals_needs_no_ramp_by_default() {
     assert_eq!(after(settings), None);
     settings.ramp.after = RampAfter::Any;
     assert_eq!(after(settings), Some(Rate::per_second(17)));
+}
+
+/// A5: the first rest is `sleep_first` within `sleep_min` and `sleep_max`.
+#[test]
+fn a_rest_is_never_shorter_than_the_shortest() {
+    let first = |secs, cooldown_factor| {
+        let mut bench = Bench::asleep(HealthSettings {
+            sleep_first: Span::from_millis(secs),
+            cooldown_factor,
+            ..HealthSettings::default()
+        });
+        let first = bench.rest().flatten().unwrap();
+        bench.pass(first).answers(Class::Network, 1);
+        (first, bench.rest().flatten().unwrap())
+    };
+    let (twice, once) = (Ppm(2_000_000), Ppm::ONE);
+    let secs = Span::from_secs;
+    assert_eq!(first(500, twice), (secs(2), secs(4)));
+    assert_eq!(first(500, once), (secs(2), secs(2)));
+    assert_eq!(first(900_000, twice), (secs(300), secs(300)));
+}
+
+/// A6: the rate of a slow provider is the rate of its probes.
+#[test]
+fn probes_are_no_faster_than_the_provider_s_rate() {
+    let probe_rate = |limit, secs| {
+        let base = Base {
+            rate: Some(Rate::of(limit, Span::from_secs(secs))),
+            concurrency: None,
+        };
+        base.probe_rate(&HealthSettings::default()).to_string()
+    };
+    assert_eq!(probe_rate(35, 1), "3");
+    assert_eq!(probe_rate(2, 1), "2");
+    assert_eq!(probe_rate(1, 2), "0.5");
+}
+
+/// A6: five successes are not enough while late failures keep the ratio at 10 % or more.
+#[test]
+fn probes_must_not_be_drowned_by_late_failures() {
+    let mut bench = Bench::half_open(HealthSettings::default());
+    let granted = bench.now - Span::from_secs(60);
+    for _ in 0..5 {
+        bench.answer(Class::Network, granted, None);
+    }
+    bench.answers(Class::Success, 5);
+    assert_eq!(bench.state(), State::HalfOpen, "5 of 10 failed");
+    bench.secs(30).answers(Class::Success, 2);
+    assert_eq!(bench.state(), State::Normal, "they are forgotten");
+}
+
+/// A15: a base that is lowered during the climb ends it.
+#[test]
+fn a_lower_base_ends_the_climb() {
+    let mut bench = Bench::throttled(HealthSettings::default());
+    bench.secs(30).answers(Class::Success, 15);
+    assert_eq!(bench.pace().rate, Some(Rate::per_second(17)));
+    let base = Base {
+        rate: Some(Rate::per_second(10)),
+        concurrency: None,
+    };
+    let settings = HealthSettings::default();
+    let actions = bench.health.configure(settings, base, bench.now).unwrap();
+    assert_eq!(actions.as_slice(), [Action::Pace(Pace::default())]);
+    assert_eq!(
+        bench.health.status(bench.now).rate,
+        Some(Rate::per_second(10))
+    );
 }

@@ -4,7 +4,9 @@
 use smallvec::smallvec;
 
 use super::bench::{Bench, base};
-use super::{Action, Actions, Answer, Class, Command, Event, Health, HealthSettings, Mode, State};
+use super::{
+    Action, Actions, Answer, Base, Class, Command, Event, Health, HealthSettings, Mode, Rate, State,
+};
 use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
 use crate::scope::ScopeView;
 use crate::table::Table;
@@ -24,8 +26,12 @@ struct Hosts {
 
 impl Hosts {
     fn new(count: usize) -> Hosts {
+        Hosts::with(HealthSettings::default(), count)
+    }
+
+    fn with(settings: HealthSettings, count: usize) -> Hosts {
         let now = Micros(1_000_000);
-        let machine = Health::new(HealthSettings::default(), base(), now).unwrap();
+        let machine = Health::new(settings, base(), now).unwrap();
         Hosts {
             ledger: Table::default(),
             machines: vec![machine; count],
@@ -228,4 +234,113 @@ fn a_hold_that_another_process_ends_is_over() {
         "Sleep -> HalfOpen (sleep_over)",
     ];
     assert_eq!(bench.log[1..], expected);
+}
+
+/// Machines that try to leave CacheOnly every 15 min.
+fn recovering() -> HealthSettings {
+    HealthSettings {
+        auto_recover: Some(Span::from_secs(900)),
+        ..HealthSettings::default()
+    }
+}
+
+/// A7: a CacheOnly that recovers by itself does so although the process that began it is gone. Its
+/// hold had no end in the ledger once, and the others took it for an operator's: for ever.
+#[test]
+fn a_hold_with_an_end_outlives_its_process() {
+    let mut hosts = Hosts::with(recovering(), 2);
+    hosts.on(0, Event::Operator(Command::CacheOnly { lasts: None }));
+    assert_eq!(hosts.states(), [State::CacheOnly, State::Sleep]);
+    hosts.machines.remove(0);
+    hosts.pass(Span::from_secs(899));
+    assert!(!hosts.goes(0));
+    hosts.pass(SEC);
+    assert!(hosts.goes(0), "a probe");
+    assert!(hosts.all(State::HalfOpen), "{:?}", hosts.states());
+}
+
+/// A5: only `resume` ends offline; the timer of another process's CacheOnly does not.
+#[test]
+fn offline_is_not_ended_by_another_processs_timer() {
+    let mut hosts = Hosts::with(recovering(), 2);
+    hosts.on(0, Event::Operator(Command::CacheOnly { lasts: None }));
+    hosts.on(1, Event::Operator(Command::Offline));
+    hosts.pass(Span::from_secs(86_400));
+    assert!(!hosts.goes(0) && !hosts.goes(1));
+    assert!(hosts.all(State::Sleep), "{:?}", hosts.states());
+    hosts.on(0, Event::Operator(Command::Resume));
+    assert!(hosts.all(State::Normal) && hosts.goes(1));
+}
+
+/// A7: a hold with an end that another process ends early is over, also with `mode: off`.
+#[test]
+fn a_hold_with_an_end_can_be_ended_elsewhere() {
+    for mode in [Mode::Adaptive, Mode::Breaker, Mode::Off] {
+        let mut bench = Bench::new(HealthSettings {
+            mode,
+            ..recovering()
+        });
+        bench.order(Command::CacheOnly { lasts: None });
+        bench.saw(ScopeView::Open);
+        assert_eq!(bench.state(), State::CacheOnly, "a picture from before");
+        let left = Some(Span::from_secs(900));
+        bench.saw(ScopeView::Closed { left });
+        assert_eq!(bench.state(), State::CacheOnly, "our own hold");
+        bench.saw(ScopeView::Open);
+        assert_eq!(bench.state(), State::Normal, "{mode:?}");
+    }
+}
+
+/// A6: the ledger's clock is a little ahead of ours, so its probe goes and comes back before our own
+/// timer. It is a probe all the same: its place was once taken until the permit ran out, 35 s.
+#[test]
+fn a_probe_that_is_back_before_our_timer_frees_its_place() {
+    let granted_before = |event: fn(Micros) -> Event| {
+        let mut bench = Bench::asleep(HealthSettings::default());
+        bench.pass(Span::from_millis(29_990));
+        let granted = bench.now;
+        bench.pass(Span::from_millis(5)).on(event(granted));
+        bench
+    };
+    let bench = granted_before(|granted| {
+        Event::Answered(Answer {
+            class: Class::Success,
+            granted,
+            retry_after: None,
+        })
+    });
+    assert_eq!(bench.log[1..], ["Sleep -> HalfOpen (sleep_over)"]);
+    assert_eq!(
+        bench.rest(),
+        Some(Some(Span(333_334))),
+        "the next probe may follow"
+    );
+    let bench = granted_before(|granted| Event::Dropped { granted });
+    assert_eq!(bench.rest(), Some(Some(Span(333_334))));
+    let bench = granted_before(|_| Event::Granted);
+    assert_eq!(bench.state(), State::HalfOpen);
+    let bench = granted_before(|granted| {
+        Event::Answered(Answer {
+            class: Class::Network,
+            granted,
+            retry_after: None,
+        })
+    });
+    assert_eq!(bench.log[2..], ["HalfOpen -> Sleep (probe_failed)"]);
+    assert_eq!(bench.rest(), Some(Some(Span::from_secs(60))));
+}
+
+/// A5: the Sleep of a slow provider is a Sleep to every process, although its probes are further
+/// apart than it lasts.
+#[test]
+fn the_sleep_of_a_slow_provider_is_no_space_between_probes() {
+    let daily = Base {
+        rate: Some(Rate::of(1_000, Span::from_secs(86_400))),
+        concurrency: None,
+    };
+    let now = Micros(1_000_000);
+    let mut machine = Health::new(HealthSettings::default(), daily, now).unwrap();
+    let left = Some(Span::from_secs(30));
+    let actions = machine.on(Event::Shared(ScopeView::Closed { left }), now);
+    assert_eq!(machine.state(), State::Sleep, "{actions:?}");
 }

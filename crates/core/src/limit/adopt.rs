@@ -5,16 +5,19 @@
 //! is exact among many processes (`mark`). A refusal although we had room, without strangers, means
 //! that the provider's window is stricter than ours: the log climbs its ladder.
 //!
-//! Never: raises anything.
+//! Never: raises anything above what is configured. Never believes a reset beyond our own window,
+//! whatever the provider says.
 
 use crate::ask::Reading;
 use crate::limit::cell::{Cell, State};
+use crate::limit::told::{Taken, grown};
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Now, Span};
 
 impl Cell {
     /// Takes in what the provider said in the answer to a call that cost `cost`, granted at
-    /// `granted`. Lower only. `refused`: the provider refused that very call for a limit.
+    /// `granted`. Lower only. `refused`: the provider refused that very call for a limit. Returns
+    /// `true` if more may go now than before.
     pub(crate) fn adopt(
         &mut self,
         rule: &Rule,
@@ -23,62 +26,88 @@ impl Cell {
         granted: Micros,
         refused: bool,
         now: Now,
-    ) {
+    ) -> bool {
         if let (State::Calendar(count), Some(date)) = (&mut self.state, reading.date) {
             count.confirm(now, date);
         }
-        if let Some(limit) = reading.limit {
-            self.told.tell_limit(
-                rule.ours(limit),
-                rule.limit(),
-                rule.stretched(rule.period()),
-                now.at,
-            );
-        }
+        // A bucket's provider tells its depth or its rate; neither is lower than configured as
+        // long as it is not below both.
+        let whole = rule.limit().min(rule.most());
+        let told = reading.limit.map(|limit| rule.ours(limit));
+        let raised = told.is_some_and(|limit| {
+            let window = rule.stretched(rule.period());
+            self.told.tell_limit(limit, whole, window, now.at)
+        });
         // The most of ours that the provider can have counted when it wrote the answer.
-        let ours = reading.mark.used + self.granted.saturating_sub(reading.mark.granted);
-        let limit = reading.limit.unwrap_or(rule.limit());
-        let strangers = reading.remaining.is_some_and(|left| left + ours < limit);
-        if let Some(left) = reading.remaining {
-            // What we granted since, or had on its way, may not be in that number yet.
-            let uncounted = self.granted.saturating_sub(reading.mark.settled + cost);
-            let bound = left.saturating_sub(uncounted);
-            let believed = self.left(rule, now.at);
-            let until = now.at + self.forget_after(rule, believed, reading.reset_after, now.at);
-            let strangers_took = if strangers {
-                believed.saturating_sub(bound)
+        let since = grown(self.granted, reading.mark.granted);
+        let ours = reading.mark.used.saturating_add(since);
+        let limit = told.map_or(rule.most(), |limit| limit.min(rule.most()));
+        let unseen = |left: u64| left.saturating_add(ours) < limit;
+        let strangers = reading.remaining.is_some_and(unseen);
+        let less = reading.remaining.is_some_and(|left| {
+            let taken = if strangers {
+                self.taken_by_strangers(rule, reading, left, cost, now.at)
             } else {
                 0
             };
-            self.told.tell_taken(strangers_took, until);
-        }
+            let until = now.at + self.forget_after(rule, reading.reset_after, now.at);
+            let taken = Taken { cost: taken, until };
+            self.told
+                .tell_taken(taken, reading.mark.granted, self.granted)
+        });
         if refused && !strangers && ours.saturating_mul(2) >= rule.limit() {
-            self.climb(granted, now.at);
+            self.climb(rule, granted, now.at);
         }
+        (raised || less) && self.freed(true).freed
     }
 
     /// The provider refused a call granted at `granted` and said nothing about this limit. If the
     /// limit is near its end, its window is not the kind we believed.
     pub(crate) fn refused_in_silence(&mut self, rule: &Rule, granted: Micros, now: Micros) {
         if self.used(rule, now).saturating_mul(2) >= rule.limit() {
-            self.climb(granted, now);
+            self.climb(rule, granted, now);
         }
     }
 
-    fn climb(&mut self, granted: Micros, now: Micros) {
+    fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) {
         if let State::Log(log) = &mut self.state {
-            log.climb(granted, now);
+            log.climb(rule, granted, now);
         }
+    }
+
+    /// What we believe is left and, by what the provider said, is not.
+    fn taken_by_strangers(
+        &self,
+        rule: &Rule,
+        reading: &Reading,
+        left: u64,
+        cost: u64,
+        now: Micros,
+    ) -> u64 {
+        // What we granted since, or had on its way, may not be in that number yet. Where a settle
+        // is no proof of being counted, nothing of ours may be.
+        let uncounted = if rule.lag() > Span::ZERO || rule.holds_until_send() {
+            let since = grown(self.granted, reading.mark.granted);
+            reading.mark.used.saturating_add(since).saturating_sub(cost)
+        } else {
+            grown(self.granted, reading.mark.settled.wrapping_add(cost))
+        };
+        let bound = left.saturating_sub(uncounted);
+        self.left(rule, now).saturating_sub(bound)
     }
 
     /// How long strangers' use is believed without news: until the provider's reset, a bucket's
     /// refill, or one window.
-    fn forget_after(&self, rule: &Rule, believed: u64, reset: Option<Span>, now: Micros) -> Span {
+    fn forget_after(&self, rule: &Rule, reset: Option<Span>, now: Micros) -> Span {
         let window = rule.stretched(rule.period());
         match (&self.state, rule.algorithm()) {
-            (State::Bucket(_), _) => window.scale_up(believed.max(1), self.limit(rule, now).max(1)),
+            (State::Bucket(_), _) => {
+                let left = self.left(rule, now).max(1);
+                window.scale_up(left, self.limit(rule, now).max(1))
+            }
             (State::Calendar(count), Algorithm::Calendar(calendar)) => {
-                reset.unwrap_or_else(|| count.reset_after(calendar, now))
+                let ours = count.reset_after(calendar, now);
+                Span(reset.unwrap_or(ours).0.min(ours.0))
             }
             (
                 State::Empty

@@ -1,29 +1,36 @@
 //! Which calendar time it is, as far as two clocks agree.
 //!
-//! Promises: a wall clock that jumps, either way and by any amount, neither opens nor reopens a
-//! calendar window, and a clock that runs too fast cannot creep over an edge.
+//! Promises: a wall clock that jumps by more than [`AGREE_WITHIN`], either way and however long the
+//! clocks had agreed before, neither opens nor reopens a calendar window, and a clock that runs too
+//! fast cannot creep over an edge.
 //!
 //! Never: reads a clock.
 
-use crate::limit::rule::DRIFT_PPM;
 use crate::time::{Micros, Now, Span, Wall};
 
 /// How far the wall clock and the ledger's clock may disagree before the wall clock is not
 /// believed: NTP corrects up to this in one step on a healthy host.
 pub const AGREE_WITHIN: Span = Span::from_secs(5);
 
+/// How fast the two clocks of one host may drift apart. Linux slews both alike; elsewhere a quartz
+/// keeps 100 ppm, so twice that.
+const APART_PPM: u64 = 200;
+
 /// Which calendar time it is, as far as two clocks agree.
 ///
 /// It keeps the first pair of readings. While the wall clock has moved as far as the ledger's clock
-/// since then (within [`AGREE_WITHIN`] and drift) it is believed; otherwise somebody has set it, and
-/// calendar time goes on as before. The pair does not follow small differences, or a clock that
-/// runs too fast would creep over an edge in steps that each look harmless.
+/// since then, and since it was last read (within [`AGREE_WITHIN`] and drift), it is believed;
+/// otherwise somebody has set it, and calendar time goes on as before. The pair does not follow
+/// small differences, or a clock that runs too fast would creep over an edge in steps that each look
+/// harmless; and drift since the pair alone would after a day of uptime excuse a jump of minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Almanac {
     pub(crate) wall: Wall,
     pub(crate) at: Micros,
     /// How far the last believed wall reading was from the pair, in microseconds.
     pub(crate) shift: i64,
+    /// When the wall clock was read last, believed or not.
+    pub(crate) seen: Micros,
 }
 
 impl Almanac {
@@ -33,6 +40,7 @@ impl Almanac {
             wall: now.wall,
             at: now.at,
             shift: 0,
+            seen: now.at,
         }
     }
 
@@ -41,16 +49,18 @@ impl Almanac {
         if now.at < self.at {
             return;
         }
-        let elapsed = now.at.since(self.at);
-        let tolerated = AGREE_WITHIN + elapsed.scale_up(DRIFT_PPM, 1_000_000);
-        let expected = self.wall + elapsed;
-        if expected.0.abs_diff(now.wall.0) <= tolerated.0 {
-            self.shift = now
-                .wall
-                .0
-                .cast_signed()
-                .wrapping_sub(expected.0.cast_signed());
+        let agrees = |expected: Wall, elapsed: Span| {
+            let tolerated = AGREE_WITHIN + elapsed.scale_up(APART_PPM, 1_000_000);
+            expected.0.abs_diff(now.wall.0) <= tolerated.0
+        };
+        let paired = self.wall + now.at.since(self.at);
+        if agrees(paired, now.at.since(self.at))
+            && agrees(self.wall_at(now.at), now.at.since(self.seen))
+        {
+            let (wall, paired) = (now.wall.0.cast_signed(), paired.0.cast_signed());
+            self.shift = wall.wrapping_sub(paired);
         }
+        self.seen = now.at;
     }
 
     /// The provider's `Date` agrees with the wall clock: the wall clock was set right.

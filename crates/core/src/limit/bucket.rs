@@ -6,63 +6,85 @@
 //! number by depth + rate × length. No fraction of a token is lost: the debt is kept in
 //! token-microseconds, of which N disappear each microsecond.
 //!
-//! Never: stores a level. The debt is a fact; a changed depth is another comparison.
+//! A depth that changes keeps the level: a provider's bucket that grows is not filled at once, so
+//! neither is ours.
+//!
+//! Never: stores a level. The debt is a fact, and what came back since is arithmetic.
 
-use crate::ask::{On, PermitId};
-use crate::limit::holds::{Open, OpenSet};
-use crate::limit::room::{Grant, Wait, Want};
+use crate::ask::On;
+use crate::limit::holds::{Holds, Open, sum_of};
+use crate::limit::room::{ASK_AGAIN, Grant, Settled, Wait, Want};
 use crate::limit::rule::Rule;
 use crate::time::{Micros, Span};
 
 /// One bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// Calls on their way; each reserves its cost.
-    pub(crate) open: OpenSet,
+    /// What is reserved: calls on their way, and answered ones that the provider counts late.
+    pub(crate) holds: Holds,
     /// Tokens used, times the period in microseconds, as it was at `at`.
     pub(crate) debt: u128,
     /// When `debt` was true.
     pub(crate) at: Micros,
     /// Tokens per period at which `debt` shrinks since `at`.
     pub(crate) rate: u64,
+    /// The depth that `debt` is counted from; 0 until somebody has asked.
+    pub(crate) depth: u64,
 }
 
 impl Bucket {
-    /// Debits calls of which nothing was heard, and follows a changed rate from now on.
-    pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, now: Micros) -> u64 {
-        let mut lapsed = 0;
-        for open in self.open.lapsed(now) {
-            lapsed += open.cost;
+    /// Debits what is surely counted by now, calls of which nothing was heard among it, and follows
+    /// a lowered rate or depth from now on. Only those who ask may raise them: a settle speaks of
+    /// the rule that was in force when its permit was granted.
+    pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) -> u64 {
+        let lapsed = self.holds.open.lapsed(now);
+        for open in &lapsed {
             self.debit(rule, open.cost, open.free_at);
         }
-        if self.rate != limit {
-            self.debt = self.debt_at(now);
-            self.at = self.at.max(now);
-            self.rate = limit;
+        while let Some(slot) = self.holds.pop_free(now) {
+            self.debit(rule, slot.cost, slot.free_at);
         }
-        lapsed
+        self.follow(rule, limit.min(self.rate), depth.min(self.depth), now);
+        sum_of(&lapsed)
+    }
+
+    /// The bucket has this rate and this depth from now on.
+    pub(crate) fn follow(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) {
+        if (self.rate, self.depth) == (limit, depth) {
+            return;
+        }
+        self.debt = self.debt_at(now);
+        self.at = self.at.max(now);
+        self.rate = limit;
+        // The first depth is that of a full bucket.
+        let before = if self.depth == 0 { depth } else { self.depth };
+        let token = u128::from(token(rule));
+        let deeper = u128::from(depth.saturating_sub(before)) * token;
+        let shallower = u128::from(before.saturating_sub(depth)) * token;
+        self.debt = self.debt.saturating_add(deeper).saturating_sub(shallower);
+        self.depth = depth;
     }
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
         let period = u128::from(token(rule));
-        let wanted = u128::from(want.cost + self.open.cost()) * period;
+        let wanted = (u128::from(want.cost) + u128::from(self.holds.held())) * period;
         let depth = u128::from(want.room) * period;
         let debt = self.debt_at(now);
-        if wanted + debt <= depth {
+        let total = wanted.saturating_add(debt);
+        if total <= depth {
             return Ok(());
         }
         if wanted > depth {
             // Even a full bucket has not enough beside the calls on their way.
-            let lapse = self
-                .open
-                .first_lapse()
-                .map_or(Span::ZERO, |at| at.since(now));
+            let open = self.holds.open.first_lapse();
+            let late = self.holds.done.front().map(|slot| slot.free_at);
+            let first = open.into_iter().chain(late).min();
             return Err(Wait {
-                after: lapse,
+                after: first.map_or(ASK_AGAIN, |at| at.since(now)),
                 on: On::Event,
             });
         }
-        let missing = (wanted + debt - depth).div_ceil(u128::from(self.rate.max(1)));
+        let missing = (total - depth).div_ceil(u128::from(self.rate.max(1)));
         Err(Wait {
             after: Span(u64::try_from(missing).unwrap_or(u64::MAX)),
             on: On::Time,
@@ -74,7 +96,7 @@ impl Bucket {
             self.debit(rule, grant.cost, grant.at);
         } else {
             let free_at = grant.arrives_by + rule.lag();
-            self.open.add(
+            self.holds.open.add(
                 grant.id,
                 Open {
                     cost: grant.cost,
@@ -85,31 +107,24 @@ impl Bucket {
         }
     }
 
-    /// The call had been counted by `at`; with a lag, it stays reserved until it surely is.
-    pub(crate) fn settle(&mut self, rule: &Rule, id: PermitId, cost: u64, at: Micros) -> bool {
-        let Some(open) = self.open.remove(id) else {
+    /// The call had been counted by then; with a lag, it stays reserved until it surely is.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled) -> bool {
+        let Settled { id, cost, at, .. } = settled;
+        if rule.lag() > Span::ZERO {
+            return self.holds.settle(id, cost, at + rule.lag(), Span(1));
+        }
+        let Some(open) = self.holds.open.remove(id) else {
             return false;
         };
-        if rule.lag() == Span::ZERO {
-            self.debit(rule, cost, at.min(open.free_at));
-        } else {
-            let free_at = (at + rule.lag()).min(open.free_at);
-            self.open.add(
-                id,
-                Open {
-                    cost,
-                    free_at,
-                    ..open
-                },
-            );
-        }
+        self.debit(rule, cost, at.min(open.free_at));
         true
     }
 
     /// Whole tokens left beside the calls on their way.
     pub(crate) fn left(&self, rule: &Rule, depth: u64, now: Micros) -> u64 {
         let period = u128::from(token(rule));
-        let used = u128::from(self.open.cost()) * period + self.debt_at(now);
+        let held = u128::from(self.holds.held()) * period;
+        let used = held.saturating_add(self.debt_at(now));
         let left = (u128::from(depth) * period).saturating_sub(used) / period;
         u64::try_from(left).unwrap_or(u64::MAX)
     }
@@ -120,7 +135,8 @@ impl Bucket {
         Span(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    fn debt_at(&self, now: Micros) -> u128 {
+    /// What is used and has not come back, in token-microseconds.
+    pub(crate) fn debt_at(&self, now: Micros) -> u128 {
         let shrunk = u128::from(now.since(self.at).0) * u128::from(self.rate);
         self.debt.saturating_sub(shrunk)
     }
@@ -128,7 +144,8 @@ impl Bucket {
     /// A debit in the past of the last one is added as it stands: exact unless the bucket was full
     /// in between, and then to the safe side.
     fn debit(&mut self, rule: &Rule, cost: u64, at: Micros) {
-        self.debt = self.debt_at(at) + u128::from(cost) * u128::from(token(rule));
+        let used = u128::from(cost) * u128::from(token(rule));
+        self.debt = self.debt_at(at).saturating_add(used);
         self.at = self.at.max(at);
     }
 }

@@ -11,10 +11,10 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
 
 use crate::ask::{On, PermitId};
-use crate::limit::almanac::Almanac;
-use crate::limit::holds::Open;
+use crate::limit::almanac::{AGREE_WITHIN, Almanac};
+use crate::limit::holds::{Open, sum_of};
 use crate::limit::phase::Phase;
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::rule::Rule;
 use crate::time::{Micros, Now, Span, Wall};
 
@@ -162,31 +162,49 @@ pub(crate) struct Count {
 
 impl Count {
     pub(crate) fn refresh(&mut self, calendar: &Calendar, now: Now) -> u64 {
-        let mut lapsed = 0;
         self.almanac
             .get_or_insert_with(|| Almanac::new(now))
             .follow(now);
-        for open in self.phase.open.lapsed(now.at) {
-            lapsed += open.cost;
-            self.phase.used -= open.cost;
-            let late = self.is_late(calendar, open.free_at);
-            self.phase.take_answered(open.cost, late, Micros(u64::MAX));
-        }
-        let wall = self.wall(now.at);
-        if wall >= self.edge + calendar.margin() {
-            let (start, end) = calendar.window(wall - calendar.margin());
-            if start > self.edge {
-                // A whole window passed without a call: what was late is two windows back.
-                self.phase.late = 0;
+        let lapsed = self.phase.open.lapsed(now.at);
+        let lapsed_cost = sum_of(&lapsed);
+        self.phase.used = self.phase.used.saturating_sub(lapsed_cost);
+        let since = self.follow(calendar, now.at);
+        // After the edge: a call of which nothing was heard may have arrived in the window that
+        // is counted now, however many have passed since anybody looked.
+        for open in lapsed {
+            if self.wall(open.free_at) >= since {
+                let late = self.is_late(calendar, open.free_at);
+                self.phase.take_answered(open.cost, late, Micros(u64::MAX));
             }
-            self.phase.roll(now.at);
-            self.edge = end.max(self.edge);
         }
-        lapsed
+        lapsed_cost
+    }
+
+    /// Goes to the next window if its edge has passed. Returns since when calls count in the window
+    /// that is counted now.
+    fn follow(&mut self, calendar: &Calendar, now: Micros) -> Wall {
+        let wall = self.wall(now);
+        let farthest = wall + calendar.longest() + calendar.margin() + AGREE_WITHIN + AGREE_WITHIN;
+        if self.edge > farthest {
+            // The clock was far ahead once and has been set right: the count stays, and the window
+            // ends when the true one does.
+            self.edge = calendar.window(wall).1;
+        }
+        if wall < self.edge + calendar.margin() {
+            return Wall(0);
+        }
+        let (start, end) = calendar.window(wall - calendar.margin());
+        if start > self.edge {
+            // A whole window passed without a call: what was late is two windows back.
+            self.phase.late = 0;
+        }
+        self.phase.roll(now);
+        self.edge = end.max(self.edge);
+        start - calendar.margin()
     }
 
     pub(crate) fn room(&self, calendar: &Calendar, want: Want, now: Micros) -> Result<(), Wait> {
-        if self.phase.used + want.cost <= want.room {
+        if self.phase.used.saturating_add(want.cost) <= want.room {
             return Ok(());
         }
         Err(Wait {
@@ -212,18 +230,11 @@ impl Count {
         }
     }
 
-    /// The call had been counted by `at`.
-    pub(crate) fn settle(
-        &mut self,
-        rule: &Rule,
-        calendar: &Calendar,
-        id: PermitId,
-        cost: u64,
-        at: Micros,
-    ) -> bool {
-        let late = self.is_late(calendar, at + rule.lag());
+    /// The call had been counted by then, if it was counted at all.
+    pub(crate) fn settle(&mut self, rule: &Rule, calendar: &Calendar, settled: Settled) -> bool {
+        let late = self.is_late(calendar, settled.at + rule.lag());
         self.phase
-            .settle(id, cost, late, Micros(u64::MAX))
+            .settle(settled.id, settled.cost, late, Micros(u64::MAX))
             .is_some()
     }
 

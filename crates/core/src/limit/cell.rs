@@ -4,15 +4,15 @@
 //!
 //! Never: more than one cell at a time.
 
-use crate::ask::{Evidence, Mark, On, OwnerId, PermitId, Priority, Term};
+use crate::ask::{Evidence, Mark, On, OwnerId, PermitId, Priority};
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::Count;
 use crate::limit::fixed::Fixed;
 use crate::limit::holds::OpenSet;
 use crate::limit::in_flight::InFlight;
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::sliding::Log;
-use crate::limit::told::Told;
+use crate::limit::told::{Taken, Told};
 use crate::limit::{Algorithm, IN_FLIGHT_TAIL, Rule, Rung};
 use crate::time::{Micros, Now, Span};
 
@@ -21,7 +21,8 @@ use crate::time::{Micros, Now, Span};
 pub struct Cell {
     pub(super) state: State,
     pub(super) told: Told,
-    /// Everything ever granted, and the part of it that was settled.
+    /// Everything ever granted, and the part of it that was settled. Both wrap: only their growth
+    /// means anything.
     pub(super) granted: u64,
     pub(super) settled: u64,
     /// When nothing of what was granted so far can matter any more.
@@ -80,27 +81,33 @@ impl Cell {
     pub(crate) fn refresh(&mut self, rule: &Rule, now: Now) {
         self.fit(rule, now.at);
         self.told.refresh(now.at);
-        let limit = self.limit(rule, now.at);
+        let (limit, most) = (self.limit(rule, now.at), self.most(rule, now.at));
         let lapsed = match (&mut self.state, rule.algorithm()) {
             (State::Calendar(count), Algorithm::Calendar(calendar)) => count.refresh(calendar, now),
             (State::Log(log), _) => log.refresh(now.at),
-            (State::Bucket(bucket), _) => bucket.refresh(rule, limit, now.at),
+            (State::Bucket(bucket), _) => bucket.refresh(rule, limit, most, now.at),
             (State::Fixed(fixed), _) => fixed.refresh(rule, now.at),
             (State::InFlight(in_flight), _) => in_flight.refresh(now.at),
             (State::Empty | State::Calendar(_), _) => 0,
         };
-        self.settled += lapsed;
+        self.settled = self.settled.wrapping_add(lapsed);
     }
 
     /// Notes which N an owner works with: during a rolling reload the smallest one holds.
     pub(crate) fn publish(&mut self, owner: OwnerId, rule: &Rule, now: Micros) {
         self.told.publish(owner, rule.limit(), now);
+        let (limit, most) = (self.limit(rule, now), self.most(rule, now));
+        if let State::Bucket(bucket) = &mut self.state {
+            bucket.follow(rule, limit, most, now);
+        }
     }
 
-    /// Is there room for this term?
+    /// Is there room for this, leaving that much to others?
     pub(crate) fn room(
         &mut self,
-        term: &Term,
+        rule: &Rule,
+        cost: u64,
+        leave: u64,
         priority: Priority,
         now: Now,
     ) -> Result<(), (Span, On)> {
@@ -109,7 +116,7 @@ impl Cell {
         {
             log.note_urgent(now.at);
         }
-        let verdict = self.ask(term, priority, now.at);
+        let verdict = self.ask(rule, cost, leave, priority, now.at);
         if let Err(wait) = verdict {
             self.wanted = match (wait.on, self.wanted) {
                 (On::Event, _) | (_, Wanted::Event) => Wanted::Event,
@@ -122,22 +129,20 @@ impl Cell {
     /// Takes what [`Cell::room`] has said is there.
     pub(crate) fn take(
         &mut self,
-        term: &Term,
+        rule: &Rule,
+        cost: u64,
         id: PermitId,
-        priority: Priority,
         evidence: Evidence,
         now: Now,
     ) -> Mark {
-        let rule = &*term.rule;
         let grant = Grant {
             id,
-            cost: term.cost,
-            priority,
+            cost,
             limit: self.limit(rule, now.at),
             at: now.at,
             arrives_by: now.at + evidence.longest(),
         };
-        self.granted += term.cost;
+        self.granted = self.granted.wrapping_add(cost);
         self.idle_from = self.idle_from.max(grant.arrives_by + rule.longest_hold());
         match (&mut self.state, rule.algorithm()) {
             (State::Calendar(count), Algorithm::Calendar(calendar)) => {
@@ -156,32 +161,26 @@ impl Cell {
         }
     }
 
-    /// The call had been counted by `at`, at this cost.
-    pub(crate) fn settle(
-        &mut self,
-        rule: &Rule,
-        id: PermitId,
-        cost: u64,
-        at: Micros,
-        now: Micros,
-    ) -> Change {
+    /// What became of a call is known: when it was counted, and at which cost.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, now: Micros) -> Change {
         let limit = self.limit(rule, now);
-        let before = self.open(id);
-        let settled = match (&mut self.state, rule.algorithm()) {
+        let before = self.open(settled.id);
+        let known = match (&mut self.state, rule.algorithm()) {
             (State::Calendar(count), Algorithm::Calendar(calendar)) => {
-                count.settle(rule, calendar, id, cost, at)
+                count.settle(rule, calendar, settled)
             }
-            (State::Log(log), _) => log.settle(rule, id, cost, at, limit),
-            (State::Bucket(bucket), _) => bucket.settle(rule, id, cost, at),
-            (State::Fixed(fixed), _) => fixed.settle(rule, id, cost, at),
-            (State::InFlight(in_flight), _) => in_flight.settle(id, at),
+            (State::Log(log), _) => log.settle(rule, settled, limit),
+            (State::Bucket(bucket), _) => bucket.settle(rule, settled),
+            (State::Fixed(fixed), _) => fixed.settle(rule, settled),
+            (State::InFlight(in_flight), _) => in_flight.settle(settled.id, settled.at),
             (State::Empty | State::Calendar(_), _) => false,
         };
-        let Some((held, _)) = before.filter(|_| settled) else {
+        let Some((held, _)) = before.filter(|_| known) else {
             return Change::default();
         };
-        self.granted = (self.granted + cost).saturating_sub(held);
-        self.settled += cost;
+        let cost = settled.cost;
+        self.granted = self.granted.wrapping_add(cost).wrapping_sub(held);
+        self.settled = self.settled.wrapping_add(cost);
         self.freed(cost < held)
     }
 
@@ -191,11 +190,10 @@ impl Cell {
             return Change::default();
         };
         match &mut self.state {
-            State::Log(Log { holds, .. }) | State::InFlight(InFlight { holds }) => {
+            State::Log(Log { holds, .. })
+            | State::InFlight(InFlight { holds })
+            | State::Bucket(Bucket { holds, .. }) => {
                 holds.open.remove(id);
-            }
-            State::Bucket(bucket) => {
-                bucket.open.remove(id);
             }
             State::Fixed(fixed) => {
                 fixed.undo(id);
@@ -205,7 +203,7 @@ impl Cell {
             }
             State::Empty => {}
         }
-        self.granted = self.granted.saturating_sub(held);
+        self.granted = self.granted.wrapping_sub(held);
         self.freed(true)
     }
 
@@ -236,8 +234,9 @@ impl Cell {
     /// When a call on its way was granted, and what it holds.
     pub(crate) fn open(&self, id: PermitId) -> Option<(u64, Micros)> {
         let set = match &self.state {
-            State::Log(Log { holds, .. }) | State::InFlight(InFlight { holds }) => &holds.open,
-            State::Bucket(bucket) => &bucket.open,
+            State::Log(Log { holds, .. })
+            | State::InFlight(InFlight { holds })
+            | State::Bucket(Bucket { holds, .. }) => &holds.open,
             State::Fixed(fixed) => &fixed.phase.open,
             State::Calendar(count) => &count.phase.open,
             State::Empty => return None,
@@ -247,10 +246,9 @@ impl Cell {
 
     fn open_set_mut(&mut self) -> Option<&mut OpenSet> {
         match &mut self.state {
-            State::Log(Log { holds, .. }) | State::InFlight(InFlight { holds }) => {
-                Some(&mut holds.open)
-            }
-            State::Bucket(bucket) => Some(&mut bucket.open),
+            State::Log(Log { holds, .. })
+            | State::InFlight(InFlight { holds })
+            | State::Bucket(Bucket { holds, .. }) => Some(&mut holds.open),
             State::Fixed(fixed) => Some(&mut fixed.phase.open),
             State::Calendar(count) => Some(&mut count.phase.open),
             State::Empty => None,
@@ -289,20 +287,32 @@ impl Cell {
     /// Nothing in it matters any more: forgetting it changes no answer.
     #[must_use]
     pub fn is_idle(&self, now: Micros) -> bool {
-        let climbed = matches!(&self.state, State::Log(log) if log.rung != Rung::Window);
-        now >= self.idle_from
-            && now >= self.told.taken_until
-            && self.told.limit.is_none()
-            && !climbed
+        let over = match &self.state {
+            State::Log(log) => log.rung == Rung::Window,
+            // True costs may be above what was held, and then no period bounds the debt.
+            State::Bucket(bucket) => bucket.debt_at(now) == 0,
+            State::Empty | State::Fixed(_) | State::Calendar(_) | State::InFlight(_) => true,
+        };
+        over && now >= self.idle_from && self.told.is_idle(now)
     }
 
-    fn ask(&self, term: &Term, priority: Priority, now: Micros) -> Result<(), Wait> {
-        let rule = &*term.rule;
+    fn ask(
+        &self,
+        rule: &Rule,
+        cost: u64,
+        leave: u64,
+        priority: Priority,
+        now: Micros,
+    ) -> Result<(), Wait> {
+        if cost == 0 {
+            // Nothing always fits, even where a lowered limit is overdrawn.
+            return Ok(());
+        }
         let limit = self.limit(rule, now);
-        let room = self.most(rule, now).saturating_sub(term.leaves(priority));
+        let room = self.most(rule, now).saturating_sub(leave);
         let taken = self.told.taken(now);
         let want = Want {
-            cost: term.cost,
+            cost,
             priority,
             room,
             limit,
@@ -316,11 +326,12 @@ impl Cell {
             ..want
         };
         self.fits(rule, want, now).map_err(|wait| {
-            // Without the strangers it would go: whichever frees first, ours or theirs.
+            // Without the strangers it would go: whichever frees first, ours or theirs, unless
+            // the next answer says that they are gone.
             let theirs = self.told.taken_until().since(now);
             Wait {
                 after: Span(theirs.0.min(wait.after.0)),
-                on: wait.on,
+                on: On::Event,
             }
         })
     }
@@ -376,7 +387,7 @@ impl Cell {
             (State::Bucket(bucket), _) => (None, Some(bucket.full_after(now)), Rung::Window),
             (State::Fixed(fixed), _) => {
                 let age = fixed.opened.map(|opened| now.since(opened));
-                (age, fixed.ends.map(|ends| ends.since(now)), Rung::Window)
+                (age, fixed.end().map(|end| end.since(now)), Rung::Window)
             }
             (State::Calendar(count), Algorithm::Calendar(calendar)) => (
                 count.window_age(calendar, now),
@@ -389,7 +400,7 @@ impl Cell {
         }
     }
 
-    fn freed(&mut self, by_more: bool) -> Change {
+    pub(super) fn freed(&mut self, by_more: bool) -> Change {
         let freed = match self.wanted {
             Wanted::No => false,
             Wanted::Time => by_more,
@@ -424,8 +435,11 @@ impl Cell {
             return;
         }
         if self.state != State::Empty {
-            self.told
-                .tell_taken(rule.most(), now + rule.stretched(rule.period()));
+            let taken = Taken {
+                cost: rule.most(),
+                until: now + rule.stretched(rule.period()),
+            };
+            self.told.tell_taken(taken, self.granted, self.granted);
         }
         self.state = State::for_rule(rule);
     }

@@ -7,13 +7,18 @@
 //! follows one with such calls may have been opened by them, so its `earliest` is the end of the
 //! one before.
 //!
+//! Only an answer to a call that was counted proves that the window is open. A call of which
+//! nothing was heard may be lost, and one that was refused or failed may not have been counted;
+//! those end a window only when nothing else is left to wait for, and then as late as they can
+//! have opened it.
+//!
 //! Never: a new window because a clock went back; never more than O(1) state per key beside the
 //! calls on their way.
 
 use crate::ask::{On, PermitId};
-use crate::limit::holds::Open;
+use crate::limit::holds::{Open, sum_of};
 use crate::limit::phase::Phase;
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::rule::Rule;
 use crate::time::{Micros, Span};
 
@@ -23,39 +28,38 @@ pub(crate) struct Fixed {
     pub(crate) phase: Phase,
     /// When the first call of this window was granted; `None` between two windows.
     pub(crate) opened: Option<Micros>,
-    /// The earliest instant at which the provider's window may end.
-    pub(crate) touches: Micros,
-    /// The latest instant at which it ends; known with the first answer.
+    /// The earliest instant at which the provider's window may have opened.
+    pub(crate) earliest: Micros,
+    /// The latest instant at which it ends; known with the first answer that proves it.
     pub(crate) ends: Option<Micros>,
+    /// The latest instant at which it ends if it was opened by a call that proves nothing.
+    pub(crate) unproved: Option<Micros>,
 }
 
 impl Fixed {
     pub(crate) fn refresh(&mut self, rule: &Rule, now: Micros) -> u64 {
-        let window = window(rule);
-        let mut lapsed = 0;
-        for open in self.phase.open.lapsed(now) {
-            lapsed += open.cost;
-            // Answered, as far as we will ever know, when its last instant had passed.
-            self.phase.used -= open.cost;
-            let answered = open.free_at;
-            self.phase
-                .take_answered(open.cost, self.is_late(answered), answered + window);
-            self.note_answer(&open, answered + window);
+        let lapsed = self.phase.open.lapsed(now);
+        for open in &lapsed {
+            // It can have been counted until its last instant, if at all.
+            let end = open.free_at + window(rule);
+            let late = self.is_late(rule, open.free_at);
+            self.phase.answered(open.cost, late, end);
+            self.note(open, end, false);
         }
-        if self.opened.is_some() && self.ends.is_some_and(|ends| now >= ends) {
+        if self.end().is_some_and(|end| now >= end) {
             self.phase.roll(now);
-            self.opened = None;
-            self.ends = None;
+            self.earliest = self.touches(rule);
+            self.close();
         }
         if self.opened.is_none() && self.phase.open.is_empty() && now >= self.phase.late_until {
             self.phase.used = 0;
             self.phase.late = 0;
         }
-        lapsed
+        sum_of(&lapsed)
     }
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
-        if self.phase.used + want.cost <= want.room {
+        if self.phase.used.saturating_add(want.cost) <= want.room {
             return Ok(());
         }
         if self.phase.used == 0 {
@@ -66,7 +70,7 @@ impl Fixed {
             });
         }
         let end = match self.opened {
-            Some(_) => self.ends,
+            Some(_) => self.end(),
             None if self.phase.open.is_empty() => Some(self.phase.late_until),
             None => None,
         };
@@ -76,13 +80,9 @@ impl Fixed {
                 on: On::Time,
             },
             None => {
-                let lapse = self
-                    .phase
-                    .open
-                    .first_lapse()
-                    .map_or(Span::ZERO, |at| at.since(now));
+                let lapse = self.phase.open.first_lapse();
                 Wait {
-                    after: lapse,
+                    after: lapse.map_or(window(rule), |at| at.since(now)),
                     on: On::Event,
                 }
             }
@@ -91,63 +91,93 @@ impl Fixed {
 
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
         if self.opened.is_none() {
-            let earliest = if self.phase.used == 0 {
-                grant.at
-            } else {
-                self.touches
-            };
+            if self.phase.used == 0 && self.phase.open.is_empty() {
+                self.earliest = grant.at;
+            }
             self.opened = Some(grant.at);
-            self.touches = earliest + rule.shrunk(rule.period());
         }
+        let open = Open {
+            cost: grant.cost,
+            granted: grant.at,
+            free_at: grant.arrives_by + rule.lag(),
+        };
         if rule.holds_until_send() {
             let end = grant.at + window(rule);
-            self.ends = Some(self.ends.map_or(end, |ends| ends.min(end)));
-            self.phase
-                .take_answered(grant.cost, self.is_late(grant.at), end);
+            let late = self.is_late(rule, grant.at);
+            self.phase.take_answered(grant.cost, late, end);
+            self.note(&open, end, true);
+            self.close_if_never_opened();
         } else {
-            let free_at = grant.arrives_by + rule.lag();
-            self.phase.take(
-                grant.id,
-                Open {
-                    cost: grant.cost,
-                    granted: grant.at,
-                    free_at,
-                },
-            );
+            self.phase.take(grant.id, open);
         }
     }
 
-    /// The call had been counted by `at`.
-    pub(crate) fn settle(&mut self, rule: &Rule, id: PermitId, cost: u64, at: Micros) -> bool {
-        let at = at + rule.lag();
+    /// The call had been counted by then, if it was counted at all.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled) -> bool {
+        let at = settled.at + rule.lag();
         let end = at + window(rule);
-        let Some(open) = self.phase.settle(id, cost, self.is_late(at), end) else {
+        let late = self.is_late(rule, at);
+        let Some(open) = self.phase.settle(settled.id, settled.cost, late, end) else {
             return false;
         };
-        self.note_answer(&open, end);
+        let counted = Open {
+            cost: settled.cost,
+            ..open
+        };
+        self.note(&counted, end, settled.proved);
+        self.close_if_never_opened();
         true
     }
 
     pub(crate) fn undo(&mut self, id: PermitId) -> bool {
         let undone = self.phase.undo(id).is_some();
-        if undone && self.phase.used == 0 {
-            // The window never was: nothing that opened it has left this host.
-            *self = Fixed::default();
-        }
+        self.close_if_never_opened();
         undone
     }
 
+    /// The latest instant at which the provider's window ends, as far as that is known.
+    pub(crate) fn end(&self) -> Option<Micros> {
+        let opened = self.opened?;
+        // While a call of this window is on its way, it may still be the one that opens it.
+        let unproved = || self.unproved.filter(|_| !self.phase.open.any_since(opened));
+        self.ends.or_else(unproved)
+    }
+
     /// A call that was granted inside this window surely belongs to it, so the provider's window
-    /// had begun when it was answered. One that was granted before proves nothing.
-    fn note_answer(&mut self, open: &Open, end: Micros) {
-        if self.opened.is_some_and(|opened| open.granted >= opened) {
+    /// had begun when it was counted. One that was granted before proves nothing, and neither does
+    /// one that cost nothing: it opens no window.
+    fn note(&mut self, open: &Open, end: Micros, proved: bool) {
+        if open.cost == 0 || self.opened.is_none_or(|opened| open.granted < opened) {
+            return;
+        }
+        if proved {
             self.ends = Some(self.ends.map_or(end, |ends| ends.min(end)));
+        } else {
+            self.unproved = self.unproved.max(Some(end));
+        }
+    }
+
+    fn close(&mut self) {
+        (self.opened, self.ends, self.unproved) = (None, None, None);
+    }
+
+    /// Nothing that could have opened the provider's window has left this host.
+    fn close_if_never_opened(&mut self) {
+        let Some(opened) = self.opened else { return };
+        let quiet = self.ends.is_none() && self.unproved.is_none();
+        if quiet && !self.phase.open.any_since(opened) {
+            self.close();
         }
     }
 
     /// Between two windows every answer is late: it may open the next one.
-    fn is_late(&self, at: Micros) -> bool {
-        self.opened.is_none() || at >= self.touches
+    fn is_late(&self, rule: &Rule, at: Micros) -> bool {
+        self.opened.is_none() || at >= self.touches(rule)
+    }
+
+    /// The earliest instant at which the provider's window may end.
+    fn touches(&self, rule: &Rule) -> Micros {
+        self.earliest + rule.shrunk(rule.period())
     }
 }
 

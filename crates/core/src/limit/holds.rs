@@ -28,27 +28,29 @@ pub(crate) struct Open {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OpenSet {
     by_id: BTreeMap<PermitId, Open>,
-    cost: u64,
+    /// Wide, because costs are told from outside: no sum of them may overflow, nor be clipped and so
+    /// come free early when they leave one by one.
+    cost: u128,
     /// No member comes back before this; saves the walk when nothing can have lapsed.
     lapse_from: Option<Micros>,
 }
 
 impl OpenSet {
     pub(crate) fn add(&mut self, id: PermitId, open: Open) {
-        self.cost += open.cost;
+        self.cost += u128::from(open.cost);
         self.lapse_from = Some(
             self.lapse_from
                 .map_or(open.free_at, |from| from.min(open.free_at)),
         );
         if let Some(old) = self.by_id.insert(id, open) {
             // The same permit twice is an owner's mistake; the newer one stands.
-            self.cost -= old.cost;
+            self.cost -= u128::from(old.cost);
         }
     }
 
     pub(crate) fn remove(&mut self, id: PermitId) -> Option<Open> {
         let open = self.by_id.remove(&id)?;
-        self.cost -= open.cost;
+        self.cost -= u128::from(open.cost);
         Some(open)
     }
 
@@ -88,7 +90,7 @@ impl OpenSet {
     }
 
     pub(crate) fn cost(&self) -> u64 {
-        self.cost
+        narrow(self.cost)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -104,9 +106,15 @@ impl OpenSet {
         self.by_id.values().map(|open| open.free_at).min()
     }
 
-    /// When the oldest member was granted.
-    pub(crate) fn oldest(&self) -> Option<Micros> {
-        self.by_id.values().map(|open| open.granted).min()
+    /// Was any member granted at or after `at`?
+    pub(crate) fn any_since(&self, at: Micros) -> bool {
+        self.by_id.values().any(|open| open.granted >= at)
+    }
+
+    fn lengthen(&mut self, by: Span) {
+        for open in self.by_id.values_mut() {
+            open.free_at += by;
+        }
     }
 }
 
@@ -121,15 +129,16 @@ pub(crate) struct Done {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
     pub(crate) open: OpenSet,
-    /// Sorted by `free_at`, no two alike.
+    /// Sorted by `free_at`.
     pub(crate) done: VecDeque<Done>,
-    done_cost: u64,
+    /// Wide as that of the calls on their way.
+    done_cost: u128,
 }
 
 impl Holds {
     /// Rebuilds the sum after the queues were read from a store.
     pub(crate) fn from_parts(open: OpenSet, done: VecDeque<Done>) -> Holds {
-        let done_cost = done.iter().map(|slot| slot.cost).sum();
+        let done_cost = done.iter().map(|slot| u128::from(slot.cost)).sum();
         Holds {
             open,
             done,
@@ -139,18 +148,22 @@ impl Holds {
 
     /// What is taken now.
     pub(crate) fn held(&self) -> u64 {
-        self.open.cost() + self.done_cost
+        narrow(self.open.cost + self.done_cost)
     }
 
     /// Gives back what has come free by itself. Returns what lapsed without a word.
     pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
         // A lapsed call was held for its whole window already: it is simply free.
-        let lapsed = self.open.lapsed(now).iter().map(|open| open.cost).sum();
-        while self.done.front().is_some_and(|slot| slot.free_at <= now) {
-            let slot = self.done.pop_front().expect("the front was just seen");
-            self.done_cost -= slot.cost;
-        }
+        let lapsed = sum_of(&self.open.lapsed(now));
+        while self.pop_free(now).is_some() {}
         lapsed
+    }
+
+    /// Takes out the next slot that has come free by itself.
+    pub(crate) fn pop_free(&mut self, now: Micros) -> Option<Done> {
+        let slot = self.done.pop_front_if(|slot| slot.free_at <= now)?;
+        self.done_cost -= u128::from(slot.cost);
+        Some(slot)
     }
 
     /// The call was counted: its slot comes back at `free_at`, rounded up to the grain.
@@ -173,24 +186,25 @@ impl Holds {
                 .div_ceil(grain.0.max(1))
                 .saturating_mul(grain.0.max(1)),
         );
-        self.done_cost += cost;
+        self.done_cost += u128::from(cost);
         // Almost always the last one: answers come roughly in the order of the calls.
         let mut place = self.done.len();
         while place > 0 && self.done[place - 1].free_at > free_at {
             place -= 1;
         }
-        if place > 0 && self.done[place - 1].free_at == free_at {
-            self.done[place - 1].cost += cost;
-        } else {
-            self.done.insert(place, Done { free_at, cost });
+        let same = place.checked_sub(1).map(|last| &mut self.done[last]);
+        let same = same.filter(|slot| slot.free_at == free_at);
+        match same.and_then(|slot| Some((slot.cost.checked_add(cost)?, slot))) {
+            Some((sum, slot)) => slot.cost = sum,
+            None => self.done.insert(place, Done { free_at, cost }),
         }
     }
 
     /// When `need` more will have come back. `need` is at least 1 and at most what is held.
     pub(crate) fn wait_for(&self, need: u64, now: Micros) -> Wait {
-        let mut sum = 0;
+        let mut sum = 0_u64;
         for slot in &self.done {
-            sum += slot.cost;
+            sum = sum.saturating_add(slot.cost);
             if sum >= need {
                 return Wait {
                     after: slot.free_at.since(now),
@@ -209,10 +223,33 @@ impl Holds {
         }
     }
 
-    /// When the next slot comes back, counting a call on its way as answered at once.
-    pub(crate) fn next_free(&self, hold: Span) -> Option<Micros> {
-        let done = self.done.front().map(|slot| slot.free_at);
-        let open = self.open.oldest().map(|granted| granted + hold);
-        done.into_iter().chain(open).min()
+    /// When each slot comes back, in order, counting a call on its way as answered at once.
+    pub(crate) fn come_back(&self, hold: Span) -> Vec<(Micros, u64)> {
+        let done = self.done.iter().map(|slot| (slot.free_at, slot.cost));
+        let open = self.open.iter();
+        let open = open.map(|(_, open)| (open.granted + hold, open.cost));
+        let mut slots: Vec<(Micros, u64)> = done.chain(open).collect();
+        slots.sort_unstable();
+        slots
     }
+
+    /// Everything comes back later by this.
+    pub(crate) fn lengthen(&mut self, by: Span) {
+        for slot in &mut self.done {
+            slot.free_at += by;
+        }
+        self.open.lengthen(by);
+    }
+}
+
+/// More than any limit has is enough to know.
+fn narrow(sum: u128) -> u64 {
+    u64::try_from(sum).unwrap_or(u64::MAX)
+}
+
+/// What these calls took together.
+pub(crate) fn sum_of(calls: &[Open]) -> u64 {
+    calls
+        .iter()
+        .fold(0, |sum, open| sum.saturating_add(open.cost))
 }

@@ -25,7 +25,7 @@ use crate::limit::in_flight::InFlight;
 use crate::limit::phase::Phase;
 use crate::limit::sliding::Log;
 use crate::limit::told::{Lowered, OwnerLimit, Told};
-use crate::time::{Micros, Wall};
+use crate::time::{Micros, Span, Wall};
 
 /// The format written today.
 const VERSION: u8 = 1;
@@ -58,6 +58,11 @@ impl Cell {
         out.number(self.granted);
         out.number(self.settled);
         out.instant(self.idle_from);
+        out.bytes.push(match self.wanted {
+            Wanted::No => 0,
+            Wanted::Time => 1,
+            Wanted::Event => 2,
+        });
         out.state(&self.state);
         let sum = blake3::hash(&out.bytes);
         out.bytes.extend_from_slice(&sum.as_bytes()[..CHECKSUM]);
@@ -66,6 +71,15 @@ impl Cell {
 
     /// The cell that these bytes are, with instants as distances from `base`.
     pub fn from_bytes(bytes: &[u8], base: Micros) -> Result<Cell, Damaged> {
+        Cell::from_bytes_after(bytes, base, Span::ZERO)
+    }
+
+    /// The same, `elapsed` after it was written: its base may lie before the start of this clock.
+    pub(crate) fn from_bytes_after(
+        bytes: &[u8],
+        now: Micros,
+        elapsed: Span,
+    ) -> Result<Cell, Damaged> {
         let (body, sum) = bytes.split_last_chunk::<CHECKSUM>().ok_or(Damaged::Bytes)?;
         if blake3::hash(body).as_bytes()[..CHECKSUM] != sum[..] {
             return Err(Damaged::Bytes);
@@ -74,10 +88,17 @@ impl Cell {
         if version != VERSION {
             return Err(Damaged::Newer(version));
         }
+        let base = i128::from(now.0) - i128::from(elapsed.0);
         let mut from = Reader { rest, base };
         let told = from.told()?;
         let (granted, settled) = (from.number()?, from.number()?);
         let idle_from = from.instant()?;
+        let wanted = match from.byte()? {
+            0 => Wanted::No,
+            1 => Wanted::Time,
+            2 => Wanted::Event,
+            _ => return Err(Damaged::Bytes),
+        };
         let state = from.state()?;
         if !from.rest.is_empty() {
             return Err(Damaged::Bytes);
@@ -88,7 +109,7 @@ impl Cell {
             granted,
             settled,
             idle_from,
-            wanted: Wanted::No,
+            wanted,
         })
     }
 }
@@ -134,17 +155,19 @@ impl Writer {
             }
             State::Bucket(bucket) => {
                 self.bytes.push(2);
-                self.open(&bucket.open);
+                self.holds(&bucket.holds);
                 self.wide(bucket.debt);
                 self.instant(bucket.at);
                 self.number(bucket.rate);
+                self.number(bucket.depth);
             }
             State::Fixed(fixed) => {
                 self.bytes.push(3);
                 self.phase(&fixed.phase);
                 self.maybe(fixed.opened, Writer::instant);
-                self.instant(fixed.touches);
+                self.instant(fixed.earliest);
                 self.maybe(fixed.ends, Writer::instant);
+                self.maybe(fixed.unproved, Writer::instant);
             }
             State::Calendar(count) => {
                 self.bytes.push(4);
@@ -169,7 +192,7 @@ impl Writer {
         self.instant(log.climbed);
         self.instant(log.due);
         self.maybe(log.urgent, Writer::instant);
-        self.instant(log.low);
+        self.instant(log.last);
     }
 
     fn holds(&mut self, holds: &Holds) {
@@ -203,15 +226,20 @@ impl Writer {
         self.number(almanac.wall.0);
         self.instant(almanac.at);
         self.number(almanac.shift.cast_unsigned());
+        self.instant(almanac.seen);
     }
 
     fn told(&mut self, told: &Told) {
         self.maybe(told.limit, |out, lowered| {
             out.number(lowered.limit);
-            out.maybe(lowered.higher_since, Writer::instant);
+            out.maybe(lowered.higher, |out, (since, least)| {
+                out.instant(since);
+                out.number(least);
+            });
         });
         self.number(told.taken);
         self.instant(told.taken_until);
+        self.number(told.taken_heard);
         self.number(told.owners.len() as u64);
         for owner in &told.owners {
             self.number(u64::from(owner.owner.0));
@@ -223,7 +251,7 @@ impl Writer {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    base: Micros,
+    base: i128,
 }
 
 impl Reader<'_> {
@@ -250,14 +278,19 @@ impl Reader<'_> {
     }
 
     fn instant(&mut self) -> Result<Micros, Damaged> {
+        Ok(self.clipped_instant()?.0)
+    }
+
+    /// An instant, and how far before the start of this clock it would lie.
+    fn clipped_instant(&mut self) -> Result<(Micros, Span), Damaged> {
         let wide = self.wide()?;
         let distance = u64::try_from(wide >> 1).map_err(|_| Damaged::Bytes)?;
         let behind = wide & 1 == 1;
-        Ok(Micros(if behind {
-            self.base.0.saturating_sub(distance)
-        } else {
-            self.base.0.saturating_add(distance)
-        }))
+        let ahead = i128::from(distance) * if behind { -1 } else { 1 };
+        // Beyond either end of the clock is its end: what lies there is long over, or never ends.
+        let clip = |at: i128| u64::try_from(at.max(0)).unwrap_or(u64::MAX);
+        let at = self.base + ahead;
+        Ok((Micros(clip(at)), Span(clip(-at))))
     }
 
     fn maybe<T>(
@@ -282,16 +315,18 @@ impl Reader<'_> {
             0 => State::Empty,
             1 => State::Log(self.log()?),
             2 => State::Bucket(Bucket {
-                open: self.open()?,
+                holds: self.holds()?,
                 debt: self.wide()?,
                 at: self.instant()?,
                 rate: self.number()?,
+                depth: self.number()?,
             }),
             3 => State::Fixed(Fixed {
                 phase: self.phase()?,
                 opened: self.maybe(Reader::instant)?,
-                touches: self.instant()?,
+                earliest: self.instant()?,
                 ends: self.maybe(Reader::instant)?,
+                unproved: self.maybe(Reader::instant)?,
             }),
             4 => State::Calendar(Count {
                 phase: self.phase()?,
@@ -317,18 +352,20 @@ impl Reader<'_> {
             climbed: self.instant()?,
             due: self.instant()?,
             urgent: self.maybe(Reader::instant)?,
-            low: self.instant()?,
+            last: self.instant()?,
         })
     }
 
     fn holds(&mut self) -> Result<Holds, Damaged> {
         let open = self.open()?;
-        let mut done = VecDeque::new();
+        let mut done: VecDeque<Done> = VecDeque::new();
         for _ in 0..self.number()? {
-            done.push_back(Done {
-                free_at: self.instant()?,
-                cost: self.number()?,
-            });
+            let free_at = self.instant()?;
+            let cost = self.number()?;
+            if done.back().is_some_and(|last| last.free_at > free_at) {
+                return Err(Damaged::Bytes);
+            }
+            done.push_back(Done { free_at, cost });
         }
         Ok(Holds::from_parts(open, done))
     }
@@ -362,11 +399,16 @@ impl Reader<'_> {
         })
     }
 
+    /// The pair stays a pair on a clock that is younger than it, such as after a reboot: what is
+    /// cut off one clock is cut off the other.
     fn almanac(&mut self) -> Result<Almanac, Damaged> {
+        let wall = Wall(self.number()?);
+        let (at, before) = self.clipped_instant()?;
         Ok(Almanac {
-            wall: Wall(self.number()?),
-            at: self.instant()?,
+            wall: wall + before,
+            at,
             shift: self.number()?.cast_signed(),
+            seen: self.instant()?,
         })
     }
 
@@ -375,10 +417,11 @@ impl Reader<'_> {
             let limit = from.number()?;
             Ok(Lowered {
                 limit,
-                higher_since: from.maybe(Reader::instant)?,
+                higher: from.maybe(|from| Ok((from.instant()?, from.number()?)))?,
             })
         })?;
         let (taken, taken_until) = (self.number()?, self.instant()?);
+        let taken_heard = self.number()?;
         let mut owners = SmallVec::new();
         for _ in 0..self.number()? {
             let owner = self.owner()?;
@@ -392,6 +435,7 @@ impl Reader<'_> {
             limit,
             taken,
             taken_until,
+            taken_heard,
             owners,
         })
     }

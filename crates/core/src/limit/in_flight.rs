@@ -5,9 +5,9 @@
 //!
 //! Never: N − 1. The tail costs less.
 
-use crate::ask::PermitId;
+use crate::ask::{On, PermitId};
 use crate::limit::holds::{Holds, Open};
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{ASK_AGAIN, Grant, Wait, Want};
 use crate::limit::rule::IN_FLIGHT_TAIL;
 use crate::time::{Micros, Span};
 
@@ -24,11 +24,17 @@ impl InFlight {
 
     pub(crate) fn room(&self, want: Want, now: Micros) -> Result<(), Wait> {
         let held = self.holds.held();
-        if held + want.cost <= want.room {
+        let wanted = held.saturating_add(want.cost);
+        if wanted <= want.room {
             return Ok(());
         }
-        let need = (held + want.cost - want.room).min(held.max(1));
-        Err(self.holds.wait_for(need, now))
+        if held == 0 {
+            return Err(Wait {
+                after: ASK_AGAIN,
+                on: On::Event,
+            });
+        }
+        Err(self.holds.wait_for((wanted - want.room).min(held), now))
     }
 
     pub(crate) fn take(&mut self, grant: Grant) {

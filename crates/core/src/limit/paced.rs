@@ -3,7 +3,7 @@
 //! Promises: the spacing is (N−2)/W for N ≥ 3: an interval of length W + J holds at most
 //! (W + J)/gap + 1 ≤ N grid points while J ≤ gap, so two-counter and binned windows stay within N
 //! for jitter up to one gap. For N ≤ 2 there is one call at a time, and the next one goes W/N after
-//! the answer. The log stays underneath, so jitter beyond that cannot break a sliding log.
+//! the answer. A call that costs more than one takes as many gaps. The log stays underneath, so jitter beyond that cannot break a sliding log.
 //!
 //! Never: records the due time as the time of the grant; a log counted from due times frees early.
 
@@ -47,10 +47,11 @@ pub(crate) fn room(log: &Log, limit: u64, now: Micros) -> Result<(), Wait> {
 
 /// The next point of the grid. A grant that is late by less than half a gap keeps the grid, so
 /// that timers that fire late do not lower the rate; after a longer pause a new grid starts.
-pub(crate) fn next_due(due: Micros, gap: Span, now: Micros) -> Micros {
+pub(crate) fn next_due(due: Micros, gap: Span, cost: u64, now: Micros) -> Micros {
+    let taken = gap.scale_up(cost, 1);
     if now.since(due).0 < gap.0 / 2 {
-        due + gap
+        due + taken
     } else {
-        now + gap
+        now + taken
     }
 }

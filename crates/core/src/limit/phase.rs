@@ -29,13 +29,13 @@ pub(crate) struct Phase {
 
 impl Phase {
     pub(crate) fn take(&mut self, id: PermitId, open: Open) {
-        self.used += open.cost;
+        self.used = self.used.saturating_add(open.cost);
         self.open.add(id, open);
     }
 
     /// Counts without holding: the call is taken as answered now.
     pub(crate) fn take_answered(&mut self, cost: u64, is_late: bool, until: Micros) {
-        self.used += cost;
+        self.used = self.used.saturating_add(cost);
         self.answered(cost, is_late, until);
     }
 
@@ -48,7 +48,7 @@ impl Phase {
         until: Micros,
     ) -> Option<Open> {
         let open = self.open.remove(id)?;
-        self.used = self.used - open.cost + cost;
+        self.used = self.used.saturating_sub(open.cost).saturating_add(cost);
         self.answered(cost, is_late, until);
         Some(open)
     }
@@ -56,20 +56,21 @@ impl Phase {
     /// As if it had never been granted.
     pub(crate) fn undo(&mut self, id: PermitId) -> Option<Open> {
         let open = self.open.remove(id)?;
-        self.used -= open.cost;
+        self.used = self.used.saturating_sub(open.cost);
         Some(open)
     }
 
     /// The next window begins: late answers and calls on their way count in it already.
     pub(crate) fn roll(&mut self, now: Micros) {
         let late = if now < self.late_until { self.late } else { 0 };
-        self.used = late + self.open.cost();
+        self.used = late.saturating_add(self.open.cost());
         self.late = 0;
     }
 
-    fn answered(&mut self, cost: u64, is_late: bool, until: Micros) {
+    /// A call that `used` has counted already was answered.
+    pub(crate) fn answered(&mut self, cost: u64, is_late: bool, until: Micros) {
         if is_late {
-            self.late += cost;
+            self.late = self.late.saturating_add(cost);
             self.late_until = self.late_until.max(until);
         }
     }

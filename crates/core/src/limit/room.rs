@@ -14,6 +14,10 @@ pub(crate) struct Wait {
     pub(crate) on: On,
 }
 
+/// When nothing of ours is in the way and only the provider's word can help (it told a limit below
+/// this very cost), ask again after this: often enough to notice, seldom enough not to spin.
+pub(crate) const ASK_AGAIN: Span = Span::from_secs(1);
+
 /// One question to one cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
@@ -30,9 +34,20 @@ pub(crate) struct Want {
 pub(crate) struct Grant {
     pub(crate) id: PermitId,
     pub(crate) cost: u64,
-    pub(crate) priority: Priority,
     pub(crate) limit: u64,
     pub(crate) at: Micros,
     /// The last instant at which the call may still reach the provider.
     pub(crate) arrives_by: Micros,
+}
+
+/// What became known about one granted call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    pub(crate) id: PermitId,
+    /// Its true cost.
+    pub(crate) cost: u64,
+    /// When the provider had counted it, if it has at all.
+    pub(crate) at: Micros,
+    /// Whether that is proved: a refusal or a failure may not have been counted.
+    pub(crate) proved: bool,
 }

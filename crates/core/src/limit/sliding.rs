@@ -13,10 +13,10 @@
 //! Never: frees by the send time (unless the rule says `hold_until: send`), and never forgets a
 //! rung when the limit's number changes.
 
-use crate::ask::{On, PermitId, Priority};
+use crate::ask::{On, Priority};
 use crate::limit::holds::{Holds, Open};
 use crate::limit::paced;
-use crate::limit::room::{Grant, Wait, Want};
+use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::rule::{Rule, SLOTS_EXACT};
 use crate::time::{Micros, Span};
 
@@ -52,8 +52,8 @@ pub(crate) struct Log {
     pub(crate) due: Micros,
     /// When a high-priority call was seen last.
     pub(crate) urgent: Option<Micros>,
-    /// When a low-priority call was granted last.
-    pub(crate) low: Micros,
+    /// When a call was granted last.
+    pub(crate) last: Micros,
 }
 
 impl Log {
@@ -68,8 +68,9 @@ impl Log {
 
     pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
         let held = self.holds.held();
-        if held + want.cost > want.room {
-            let need = held + want.cost - want.room;
+        let wanted = held.saturating_add(want.cost);
+        if wanted > want.room {
+            let need = wanted - want.room;
             return Err(if need > held {
                 // Strangers hold it, or a limit that was just lowered: one window decides.
                 Wait {
@@ -87,12 +88,11 @@ impl Log {
     }
 
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
-        if self.is_spaced(rule) {
-            self.due = paced::next_due(self.due, self.gap(rule, grant.limit), grant.at);
+        if self.is_spaced(rule) && grant.cost > 0 {
+            let gap = self.gap(rule, grant.limit);
+            self.due = paced::next_due(self.due, gap, grant.cost, grant.at);
         }
-        if grant.priority == Priority::Low {
-            self.low = grant.at;
-        }
+        self.last = grant.at;
         if rule.holds_until_send() {
             let free_at = grant.at + self.hold(rule);
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
@@ -107,30 +107,28 @@ impl Log {
         }
     }
 
-    /// The call had been counted by `at`.
-    pub(crate) fn settle(
-        &mut self,
-        rule: &Rule,
-        id: PermitId,
-        cost: u64,
-        at: Micros,
-        limit: u64,
-    ) -> bool {
+    /// The call had been counted by then.
+    pub(crate) fn settle(&mut self, rule: &Rule, settled: Settled, limit: u64) -> bool {
+        let Settled { id, cost, at, .. } = settled;
         let free_at = at + rule.lag() + self.hold(rule);
-        let settled = self.holds.settle(id, cost, free_at, self.grain(rule));
-        if settled && self.is_spaced(rule) && limit <= paced::ONE_AT_A_TIME {
-            self.due = self.due.max(at + self.gap(rule, limit));
+        let known = self.holds.settle(id, cost, free_at, self.grain(rule));
+        if known && cost > 0 && self.is_spaced(rule) && limit <= paced::ONE_AT_A_TIME {
+            let gap = self.gap(rule, limit).scale_up(cost, 1);
+            self.due = self.due.max(at + gap);
         }
-        settled
+        known
     }
 
     /// The provider refused a call that was granted at `granted`, although the log had room.
-    pub(crate) fn climb(&mut self, granted: Micros, now: Micros) -> bool {
+    /// What is held already is held for as long as from now on, or it would cost another rung.
+    pub(crate) fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
         if self.rung == Rung::Spaced || granted < self.climbed {
             return false;
         }
+        let before = self.hold(rule);
         self.rung = self.rung.next();
         self.climbed = now;
+        self.holds.lengthen(self.hold(rule) - before);
         true
     }
 
@@ -152,29 +150,37 @@ impl Log {
         paced::gap(rule.stretched(rule.period()), limit, self.rung)
     }
 
-    /// Rule A frees slots in lumps. While urgent calls are about, `low` spreads the free slots over
-    /// the time until the next one comes back, so that an urgent call finds one; the slots are
-    /// used all the same. Without urgent calls nothing is held back.
+    /// Rule A frees slots in lumps. While urgent calls are about, `low` goes at the quickest even
+    /// pace at which no slot is ever missed until the last one of now is back, so that an urgent
+    /// call finds one; the slots are used all the same. Without urgent calls nothing is held back.
     fn low_pace(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
-        let about = self
-            .urgent
-            .is_some_and(|seen| now.since(seen) < rule.period());
-        if want.priority != Priority::Low || !about {
-            return Ok(());
-        }
-        let Some(next) = self.holds.next_free(self.hold(rule)) else {
+        let Some(urgent_until) = self.urgent.map(|seen| seen + rule.period()) else {
             return Ok(());
         };
-        let free = want.room - self.holds.held();
-        let due = self.low + Span(next.since(now).0 / (free + 1));
-        if now >= due {
-            Ok(())
-        } else {
-            Err(Wait {
-                after: due.since(now),
-                on: On::Time,
-            })
+        if want.priority != Priority::Low || now >= urgent_until || self.last == Micros(0) {
+            return Ok(());
         }
+        let due = self.low_due(rule, want.room - self.holds.held());
+        if now >= due {
+            return Ok(());
+        }
+        Err(Wait {
+            after: due.min(urgent_until).since(now),
+            on: On::Time,
+        })
+    }
+
+    /// Before a slot comes back, all that are free by then can go, at equal distances since the last
+    /// call; the slot with the longest such distance decides. The instant does not move while time
+    /// passes or slots come back, so one timer is enough.
+    fn low_due(&self, rule: &Rule, free: u64) -> Micros {
+        let mut free = free;
+        let mut gap = 0;
+        for (back_at, cost) in self.holds.come_back(self.hold(rule)) {
+            gap = gap.max(back_at.since(self.last).0 / free.saturating_add(1));
+            free = free.saturating_add(cost);
+        }
+        self.last + Span(gap)
     }
 
     fn grain(&self, rule: &Rule) -> Span {

@@ -1,8 +1,8 @@
 //! What others said about a limit: the provider in its answers, and the owners that share a cell.
 //!
 //! Promises: lower only. A lower limit holds at once; a higher one (never above the configured) is
-//! believed after it was said for one full window. Strangers' use of the key is a phantom that the
-//! next answer replaces and that its reset ends.
+//! believed after it was said for one full window. Strangers' use of the key is a phantom that a
+//! surely newer answer replaces and that its reset ends.
 //!
 //! Never: raises a limit above what is configured.
 
@@ -26,15 +26,24 @@ pub(crate) struct Told {
     /// What strangers took, and until when that is believed.
     pub(crate) taken: u64,
     pub(crate) taken_until: Micros,
+    /// Everything granted when that was heard: a call granted later is answered by newer news.
+    pub(crate) taken_heard: u64,
     pub(crate) owners: SmallVec<[OwnerLimit; 2]>,
+}
+
+/// What strangers took, until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) cost: u64,
+    pub(crate) until: Micros,
 }
 
 /// A limit that the provider told, below the configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lowered {
     pub(crate) limit: u64,
-    /// Since when every answer has said more than that.
-    pub(crate) higher_since: Option<Micros>,
+    /// Since when every answer has said more than that, and the least that was said.
+    pub(crate) higher: Option<(Micros, u64)>,
 }
 
 /// Which N an owner works with.
@@ -83,37 +92,51 @@ impl Told {
         configured.min(owners).min(told)
     }
 
-    /// The provider said which limit it enforces.
-    pub(crate) fn tell_limit(&mut self, limit: u64, configured: u64, window: Span, now: Micros) {
+    /// The provider said which limit it enforces. `true` if more is allowed than before.
+    pub(crate) fn tell_limit(
+        &mut self,
+        limit: u64,
+        configured: u64,
+        window: Span,
+        now: Micros,
+    ) -> bool {
+        let below = |limit: u64| {
+            (limit < configured).then_some(Lowered {
+                limit,
+                higher: None,
+            })
+        };
         let Some(lowered) = &mut self.limit else {
-            if limit < configured {
-                self.limit = Some(Lowered {
-                    limit,
-                    higher_since: None,
-                });
-            }
-            return;
+            self.limit = below(limit);
+            return false;
         };
         if limit <= lowered.limit {
-            *lowered = Lowered {
-                limit,
-                higher_since: None,
-            };
-            return;
+            self.limit = below(limit);
+            return false;
         }
-        let since = *lowered.higher_since.get_or_insert(now);
-        if now.since(since) >= window {
-            self.limit = (limit < configured).then_some(Lowered {
-                limit,
-                higher_since: None,
-            });
+        let (since, least) = lowered.higher.get_or_insert((now, limit));
+        *least = limit.min(*least);
+        if now.since(*since) < window {
+            return false;
         }
+        self.limit = below(*least);
+        true
     }
 
-    /// The newest answer says how much strangers have taken; it replaces what was said before.
-    pub(crate) fn tell_taken(&mut self, taken: u64, until: Micros) {
-        self.taken = taken;
-        self.taken_until = until;
+    /// An answer says how much strangers have taken. One to a call that was granted after the last
+    /// was heard is surely newer and replaces it; of others, which the network may have brought in
+    /// any order, the higher counts. `mark` is what had been granted with that call, `granted` what
+    /// has been by now. `true` if strangers now count for less.
+    pub(crate) fn tell_taken(&mut self, taken: Taken, mark: u64, granted: u64) -> bool {
+        let newer = grown(mark, self.taken_heard) > 0;
+        if !newer && taken.cost <= self.taken {
+            return false;
+        }
+        let less = taken.cost < self.taken;
+        self.taken = taken.cost;
+        self.taken_until = taken.until;
+        self.taken_heard = granted;
+        less
     }
 
     pub(crate) fn taken(&self, now: Micros) -> u64 {
@@ -124,7 +147,18 @@ impl Told {
         }
     }
 
+    /// Forgetting it changes no answer.
+    pub(crate) fn is_idle(&self, now: Micros) -> bool {
+        let gone = |owner: &OwnerLimit| now.since(owner.seen) >= OWNER_LIVES;
+        self.limit.is_none() && now >= self.taken_until && self.owners.iter().all(gone)
+    }
+
     pub(crate) fn taken_until(&self) -> Micros {
         self.taken_until
     }
+}
+
+/// How much a count that only wraps has grown since `then`; nothing if it has shrunk.
+pub(crate) fn grown(now: u64, then: u64) -> u64 {
+    u64::try_from(now.wrapping_sub(then).cast_signed()).unwrap_or(0)
 }

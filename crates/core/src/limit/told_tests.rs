@@ -227,3 +227,56 @@ fn a_refusal_far_from_the_limit_or_by_strangers_climbs_nothing() {
     let verdict = drive.try_one(&rule).unwrap_err();
     assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
 }
+
+/// Room that is not ours must not make anybody ask again at the same instant, for ever.
+#[test]
+fn where_nothing_of_ours_frees_the_wait_still_has_a_length() {
+    let rules = [
+        Rule::bucket(10, s(10), 10).unwrap(),
+        Rule::in_flight(10).unwrap(),
+        Rule::fixed(10, s(10)).unwrap(),
+        sliding(10, s(10)),
+    ];
+    for rule in rules {
+        let mut drive = Drive::new();
+        let first = drive.try_one(&rule).unwrap();
+        let lowered = Reading {
+            limit: Some(2),
+            ..Reading::default()
+        };
+        drive.read(&first, false, lowered);
+        drive.settle(&first, Outcome::Finished { age: Span::ZERO });
+        drive.pass(s(100));
+        let mut term = Drive::term("x", &rule);
+        term.cost = 5;
+        let refused = drive.try_terms(smallvec![term], Priority::Normal);
+        assert!(
+            matches!(refused, Err(Verdict::Wait { after, .. }) if after >= s(1)),
+            "{rule}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn strangers_who_took_all_make_nobody_spin() {
+    let mut drive = Drive::new();
+    let rule = Rule::bucket(10, s(10), 10).unwrap();
+    let first = drive.try_one(&rule).unwrap();
+    drive.read(&first, false, said(0));
+    let (after, _) = drive.wait(&rule);
+    assert!(after >= s(1), "{after}");
+}
+
+/// Strangers' part was believed for a window; the next answer says that it is back.
+#[test]
+fn news_that_leave_more_wake_those_who_wait() {
+    let mut drive = Drive::new();
+    let rule = sliding(10, s(10));
+    let first = drive.try_one(&rule).unwrap();
+    drive.read(&first, false, said(1));
+    let second = drive.try_one(&rule).unwrap();
+    drive.wait(&rule);
+    let turn = drive.read(&second, false, said(8));
+    assert_eq!(turn.freed.len(), 1);
+    assert!(drive.try_one(&rule).is_ok());
+}

@@ -2,8 +2,9 @@
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
+use smallvec::smallvec;
 
-use crate::ask::{On, Outcome, Reading};
+use crate::ask::{On, Outcome, Priority, Reading, Verdict};
 use crate::drive::{Drive, START, ms, s};
 use crate::limit::{Calendar, HoldUntil, Per, Rule};
 use crate::time::{Span, Wall};
@@ -290,4 +291,29 @@ fn berlin() -> TimeZone {
         .unwrap();
     assert_eq!(noon.offset(), jiff::tz::offset(2));
     zone
+}
+
+/// The window before left late answers, and the call that opened this one never left.
+#[test]
+fn a_fixed_window_whose_only_call_was_unsent_is_none() {
+    let mut drive = Drive::new();
+    let rule = Rule::fixed(2, s(10)).unwrap().drift_ppm(0);
+    let first = drive.try_one(&rule).unwrap();
+    drive.pass(s(9));
+    let second = drive.try_one(&rule).unwrap();
+    drive.arrive(&first);
+    drive.pass(s(2));
+    drive.arrive(&second);
+    drive.pass(s(8));
+    let third = drive.try_one(&rule).unwrap();
+    drive.settle(&third, Outcome::Unsent);
+    let mut term = Drive::term("x", &rule);
+    term.cost = 2;
+    let refused = drive.try_terms(smallvec![term.clone()], Priority::Normal);
+    assert!(
+        matches!(refused, Err(Verdict::Wait { after, on: On::Time, .. }) if after == s(2)),
+        "{refused:?}"
+    );
+    drive.pass(s(2));
+    assert!(drive.try_terms(smallvec![term], Priority::Normal).is_ok());
 }

@@ -8,3 +8,4 @@ mod vector;
 mod feedback_vectors;
 mod feedback_page;
 mod feedback_properties;
+mod documents;

@@ -6,8 +6,11 @@
 
 mod scenario;
 mod proof;
+mod unrest;
+mod strangers;
 mod fullness;
 mod order;
+mod outage;
 
 #[cfg(feature = "http")]
 mod client;

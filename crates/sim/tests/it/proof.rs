@@ -8,7 +8,7 @@ use tollgate_sim::rule::{RuleSpec, Unit};
 
 use crate::scenario::{Scenario, around, calendar_pair, config, exact_pair, in_flight_pair};
 
-fn kept(scenario: &Scenario) -> Result<(), TestCaseError> {
+pub(crate) fn kept(scenario: &Scenario) -> Result<(), TestCaseError> {
     let world = scenario.run();
     let judge = world.judge();
     prop_assert_eq!(world.client().refusals(), [], "above the limit");
@@ -20,11 +20,13 @@ fn kept(scenario: &Scenario) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn one(pair: impl Strategy<Value = (RuleSpec, Rule)>) -> impl Strategy<Value = Scenario> {
+pub(crate) fn one(
+    pair: impl Strategy<Value = (RuleSpec, Rule)>,
+) -> impl Strategy<Value = Scenario> {
     around(pair.prop_map(|pair| vec![pair]))
 }
 
-fn several() -> impl Strategy<Value = Scenario> {
+pub(crate) fn several() -> impl Strategy<Value = Scenario> {
     let pairs = (exact_pair(), exact_pair(), in_flight_pair());
     around(pairs.prop_map(|(first, second, at_a_time)| vec![first, second, at_a_time]))
 }

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed};
 use tollgate_core::limit::{Calendar, Per, Rule};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_sim::clock::NodeClock;
-use tollgate_sim::governed::{Governed, Limit, Plan};
+use tollgate_sim::governed::{Governed, Limit, Plan, RuleChange};
 use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec, Unit};
@@ -45,6 +45,8 @@ pub(crate) struct Scenario {
     pub ledger_delay: Span,
     pub write_delay: Span,
     pub told: bool,
+    pub restore_ppm: u32,
+    pub changes: Vec<RuleChange>,
     pub calls: Vec<Demand>,
     pub seed: u64,
 }
@@ -59,7 +61,7 @@ pub(crate) struct Demand {
 }
 
 /// The longest uplink that any scenario draws, write and ledger delays included in `late`.
-const UP_MAX: Span = Span::from_secs(3);
+pub(crate) const UP_MAX: Span = Span::from_secs(3);
 const WORK_MAX: Span = Span::from_secs(3);
 
 /// Every answer that comes at all has come by then.
@@ -79,6 +81,8 @@ impl Scenario {
         plan.write_delay = self.write_delay;
         plan.cancel_ppm = self.cancel_ppm;
         plan.told = self.told;
+        plan.restore_ppm = self.restore_ppm;
+        plan.changes.clone_from(&self.changes);
         plan.seed = self.seed;
         plan.gate.waiting_max = self.calls.len() + 1;
         let mut setup = Setup::new(self.seed, self.provider.clone(), self.latency);
@@ -99,7 +103,8 @@ impl Scenario {
         world
     }
 
-    /// Each call costs at most a whole window of every limit, and a retry as much again.
+    /// Each call costs at most a whole window of every limit, and a retry as much again. A call that
+    /// is lost more often than not needs a dozen.
     fn end(&self) -> Micros {
         let window = self
             .provider
@@ -107,7 +112,9 @@ impl Scenario {
             .filter_map(|rule| rule.counting.window())
             .max();
         let per_call = window.unwrap_or(Span::from_secs(1)) + GIVE_UP + LATE;
-        Micros(2 * (self.calls.len() as u64 + 10) * per_call.0)
+        let lost = self.faults.lost_requests_ppm + self.faults.lost_replies_ppm;
+        let tries = if lost > 200_000 { 12 } else { 2 };
+        Micros(tries * (self.calls.len() as u64 + 10) * per_call.0)
     }
 }
 
@@ -304,6 +311,8 @@ pub(crate) fn around(
                 ledger_delay: Span(delays.0),
                 write_delay,
                 told,
+                restore_ppm: 0,
+                changes: Vec::new(),
                 calls: Vec::new(),
                 seed,
                 clocks,

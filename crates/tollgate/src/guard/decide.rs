@@ -83,6 +83,36 @@ impl GuardTable {
         }
     }
 
+    /// One ask, unless it needs more than its own slot: a key under another plan, a clock that was
+    /// set back, a full table.
+    #[inline(never)]
+    pub(super) fn decide_one(&self, ask: Ask<'_>, now: Tick) -> Option<Outcome> {
+        let now = now.nanos();
+        let mut shard = self.shards[self.shard_of(ask.key)].lock();
+        let mut slot = *shard.find(ask.key);
+        let fresh = slot.plan == 0;
+        if fresh {
+            slot = Slot {
+                key: ask.key,
+                plan: ask.plan.id,
+                ..Slot::EMPTY
+            };
+        }
+        if slot.plan != ask.plan.id || slot.heal(ask.plan, now) {
+            return None;
+        }
+        let mut verdict = Verdict::default();
+        verdict.charge(&mut slot, ask, ask.wanted(), now, 0);
+        let outcome = verdict.outcome(slot.tokens(ask.plan, now));
+        if outcome.is_granted() && ask.writes(fresh) {
+            if fresh && !self.reserve(1) {
+                return None;
+            }
+            shard.put(slot);
+        }
+        Some(outcome)
+    }
+
     fn attempt(
         &self,
         seats: &[Seat<'_>],
@@ -94,10 +124,13 @@ impl GuardTable {
         let mut drafts = Drafts::new();
         for (ask, seat) in (0_u8..).zip(seats) {
             let mut draft = self.draft(*seat, &drafts, &mut held, now.nanos());
-            verdict.charge(&mut draft, now.nanos(), ask);
+            verdict.charge(&mut draft.after, seat.ask, draft.total, now.nanos(), ask);
             drafts.push(draft);
         }
-        let outcome = verdict.outcome(&drafts, now.nanos());
+        let left = drafts
+            .iter()
+            .map(|draft| draft.after.tokens(draft.seat.ask.plan, now.nanos()));
+        let outcome = verdict.outcome(left.min().unwrap_or(u32::MAX));
         let granted = outcome.is_granted();
         if granted {
             self.admit(&drafts)?;
@@ -215,11 +248,9 @@ impl GuardTable {
 }
 
 impl Draft<'_> {
-    /// Whether a grant changes the table: a question does not, nor tokens given back to a bucket
-    /// that is full because nobody knows it.
+    /// Whether a grant changes the table.
     fn writes(&self) -> bool {
-        let cost = self.seat.ask.cost;
-        cost > 0 || cost < 0 && !self.fresh
+        self.seat.ask.writes(self.fresh)
     }
 }
 
@@ -232,49 +263,43 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Charges every limit of one ask on its draft and notes who objects.
-    fn charge(&mut self, draft: &mut Draft<'_>, now: u64, number: u8) {
-        let Ask { plan, cost, .. } = draft.seat.ask;
-        for (limit, pace) in (0_u8..).zip(plan.paces()) {
+    /// Charges every limit of one ask on a draft of its slot and notes who objects. `total` is
+    /// what this and earlier asks of the same key want together.
+    fn charge(&mut self, slot: &mut Slot, ask: Ask<'_>, total: u64, now: u64, number: u8) {
+        for (limit, pace) in (0_u8..).zip(ask.plan.paces()) {
             let at = usize::from(limit);
-            let full = draft.after.fine(at);
-            if cost < 0 {
-                draft
-                    .after
-                    .set(at, pace.refund(full, now, cost.unsigned_abs()));
+            let full = slot.fine(at);
+            if ask.cost < 0 {
+                slot.set(at, pace.refund(full, now, ask.cost.unsigned_abs()));
                 continue;
             }
             // A total within the burst is a cost within it, and both have 32 bits.
-            let possible = draft.total <= u64::from(pace.burst);
-            let Some(cost) = u32::try_from(cost).ok().filter(|_| possible) else {
+            let possible = total <= u64::from(pace.burst);
+            let Some(cost) = u32::try_from(ask.cost).ok().filter(|_| possible) else {
                 self.never.get_or_insert((number, limit));
                 continue;
             };
             // Charged even if refused: a later ask of the same key must wait for both.
             let (spent, wait) = pace.spend(full, now, cost);
-            draft.after.set(at, spent);
+            slot.set(at, spent);
             if wait > self.wait.map(|(longest, ..)| longest) {
                 self.wait = wait.map(|wait| (wait, number, limit));
             }
         }
     }
 
-    fn outcome(&self, drafts: &Drafts<'_>, now: u64) -> Outcome {
+    /// The outcome, if `remaining` tokens are left when nobody objects.
+    fn outcome(&self, remaining: u32) -> Outcome {
         if let Some((ask, limit)) = self.never {
             return Outcome::Never { ask, limit };
         }
-        if let Some((retry_in_ns, ask, limit)) = self.wait {
-            return Outcome::Refused {
+        match self.wait {
+            Some((retry_in_ns, ask, limit)) => Outcome::Refused {
                 retry_in_ns,
                 ask,
                 limit,
-            };
-        }
-        let left = drafts
-            .iter()
-            .map(|draft| draft.after.tokens(draft.seat.ask.plan, now));
-        Outcome::Granted {
-            remaining: left.min().unwrap_or(u32::MAX),
+            },
+            None => Outcome::Granted { remaining },
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The table as bytes, for a restart: debts as ages, never as points in time.
 //!
 //! Layout, little-endian: magic, seed (2 × u64), the fingerprint of a fixed name (2 × u64), number
-//! of plans (u32), each plan (number of limits u32, per limit: limit u32, burst u32, period in ns
+//! of plans (u64), each plan (number of limits u64, per limit: limit u32, burst u32, period in ns
 //! u64), number of keys (u64), each key (plan u32, fingerprint 2 × u64, per limit: nanoseconds
-//! until full u64, part u32), checksum of all before it (u64).
+//! until full u64 and, if any limit of the plan has parts, part u32), checksum of all before it
+//! (u64).
 //!
 //! Promises: a restored table grants nothing that the old one would have refused. Bytes that are
 //! cut short, altered or from another build's hash are refused with the reason, never a panic.
@@ -24,7 +25,7 @@ use super::table::{GuardTable, KEYS_MAX, PLANS_MAX, Plans, shards_for};
 /// Format 1.
 const MAGIC: [u8; 8] = *b"TGGUARD\x01";
 
-/// Bytes of a key's record without its limits, and of one limit.
+/// Bytes of a key's record without its limits, and the most that one limit takes.
 const RECORD_HEAD: usize = 20;
 const RECORD_LIMIT: usize = 12;
 
@@ -151,8 +152,11 @@ fn put_slot(slot: &Slot, plan: &Plan, now: u64, out: &mut Vec<u8>) -> bool {
         let debt = pace.debt(slot.fine(at), now);
         in_debt |= debt != Fine::default();
         record[used..used + 8].copy_from_slice(&debt.at.to_le_bytes());
-        record[used + 8..used + 12].copy_from_slice(&debt.part.to_le_bytes());
-        used += RECORD_LIMIT;
+        used += 8;
+        if !plan.whole {
+            record[used..used + 4].copy_from_slice(&debt.part.to_le_bytes());
+            used += 4;
+        }
     }
     if in_debt {
         out.extend_from_slice(&record[..used]);
@@ -258,13 +262,12 @@ impl Reader<'_> {
             plan: id,
             ..Slot::EMPTY
         };
-        for (at, pace) in plan.paces().iter().enumerate() {
-            let debt = Fine {
-                at: self.u64()?,
-                part: self.u32()?,
-            };
+        for (limit, pace) in plan.paces().iter().enumerate() {
+            let at = self.u64()?;
+            let part = if plan.whole { 0 } else { self.u32()? };
+            let debt = Fine { at, part };
             let full = pace.owe(debt, now, away).ok_or(SnapshotError::Damaged)?;
-            slot.set(at, full);
+            slot.set(limit, full);
         }
         Ok(slot)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::clock::Tick;
 use super::key::Key;
 use super::plan::{LIMITS_MAX, Plan};
-use super::shard::Slot;
+use super::shard::{Slot, fetch_ahead, home_of};
 use super::table::GuardTable;
 
 /// Asks decided as one: address, user, key, tenant, route, global and two to spare. The locks of
@@ -33,6 +33,12 @@ impl Ask<'_> {
     /// Tokens asked for; none when tokens are put back.
     pub(super) fn wanted(&self) -> u64 {
         u64::try_from(self.cost).unwrap_or(0)
+    }
+
+    /// Whether a grant changes the table: a question does not, nor tokens given back to a bucket
+    /// that is full because nobody knows it (`fresh`).
+    pub(super) fn writes(&self, fresh: bool) -> bool {
+        self.cost > 0 || self.cost < 0 && !fresh
     }
 }
 
@@ -100,12 +106,20 @@ pub struct Seen {
 }
 
 impl GuardTable {
+    /// Says that a decision on `key` is coming, so that the processor can bring its slot closer
+    /// meanwhile. Worth calling as soon as the key is known, before the clock is read.
+    #[inline]
+    pub fn fetch_ahead(&self, key: Key) {
+        let hint = self.shards[self.shard_of(key)].hint();
+        fetch_ahead(hint, home_of(key, hint.slots));
+    }
+
     /// One token for one key.
     #[inline]
     pub fn take(&self, key: Key, plan: &Plan, now: Tick) -> Outcome {
         match self.take_known(key, plan, 1, now) {
             Some(remaining) => Outcome::Granted { remaining },
-            None => self.decide(&[Ask { key, plan, cost: 1 }], now, &mut []),
+            None => self.take_slowly(Ask { key, plan, cost: 1 }, now),
         }
     }
 
@@ -115,7 +129,7 @@ impl GuardTable {
         let cost = u32::try_from(ask.cost).ok();
         match cost.and_then(|cost| self.take_known(ask.key, ask.plan, cost, now)) {
             Some(remaining) => Outcome::Granted { remaining },
-            None => self.decide(&[ask], now, &mut []),
+            None => self.take_slowly(ask, now),
         }
     }
 
@@ -145,6 +159,15 @@ impl GuardTable {
         Ok(self.decide(asks, now, looks))
     }
 
+    /// New keys, refusals, limits with parts; and, seldom, everything else.
+    #[inline(never)]
+    fn take_slowly(&self, ask: Ask<'_>, now: Tick) -> Outcome {
+        match self.decide_one(ask, now) {
+            Some(outcome) => outcome,
+            None => self.decide(&[ask], now, &mut []),
+        }
+    }
+
     /// The usual case: a known key under the plan it is written in, with tokens enough.
     ///
     /// Always inlined: most callers do not look at `remaining`, and then it is not computed.
@@ -153,8 +176,18 @@ impl GuardTable {
         if cost == 0 || cost > plan.cost_max || !plan.whole {
             return None;
         }
-        let mut shard = self.shards[self.shard_of(key)].lock();
-        let slot = shard.find(key);
+        // The home is computed and its slot fetched before the lock is held: under it, every
+        // cycle is waited for by others too.
+        let lock = &self.shards[self.shard_of(key)];
+        let hint = lock.hint();
+        let home = home_of(key, hint.slots);
+        fetch_ahead(hint, home);
+        let mut shard = lock.lock();
+        if shard.hint() != hint {
+            lock.set_hint(shard.hint());
+            return None;
+        }
+        let slot = shard.find_from(home, key);
         if slot.plan != plan.id {
             return None;
         }

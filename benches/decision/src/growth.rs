@@ -1,0 +1,69 @@
+//! The cost curve: time and memory from one key to ten million.
+
+use std::hint::black_box;
+
+use crate::measure::{Contender, Dice, compare, cpu_ns};
+use crate::report::Report;
+use crate::subjects::{governor_keyed, ours};
+use crate::{Effort, heap};
+
+pub fn run(effort: Effort, report: &mut Report) {
+    let mut text = String::from(
+        "| keys | Tollgate, three limits | bytes per key | worst first sight of a key | governor, one limit | bytes per key |\n|---|---|---|---|---|---|\n",
+    );
+    let mut count = 1;
+    while count <= effort.keys_max {
+        text += &point(effort, count);
+        count *= 10;
+    }
+    text += "\nMemory is what was asked of the allocator; tables of few keys are mostly empty shards. \
+             Time is O(1) in the number of keys: it steps up where the slots no longer fit in the \
+             processor's caches and is flat before and after.\n";
+    report.section("Growth", text);
+}
+
+fn point(effort: Effort, count: u64) -> String {
+    let before = heap::live();
+    let guard = ours(effort.keys_max);
+    let mut worst = 0;
+    for name in 0..count {
+        // CPU time, so that another program's turn on this core does not count.
+        let start = cpu_ns();
+        black_box(guard.number(name));
+        worst = worst.max(cpu_ns() - start);
+    }
+    let own_bytes = (heap::live() - before) / count;
+    let before = heap::live();
+    let govern = governor_keyed::<u64>();
+    for name in 0..count {
+        black_box(govern.check_key(&name).is_ok());
+    }
+    let governor_bytes = (heap::live() - before) / count;
+    let contenders = [
+        Contender {
+            name: "governor",
+            work: &|_, n| {
+                let mut dice = Dice::new();
+                (0..n).for_each(|_| {
+                    black_box(govern.check_key(&dice.below(count)).is_ok());
+                });
+            },
+        },
+        Contender {
+            name: "Tollgate",
+            work: &|_, n| {
+                let mut dice = Dice::new();
+                (0..n).for_each(|_| {
+                    black_box(guard.number(dice.below(count)));
+                });
+            },
+        },
+    ];
+    let timings = compare(1, effort.rounds.min(31), effort.cold, &contenders);
+    format!(
+        "| {count} | {:.0} ns | {own_bytes} | {:.0} µs | {:.0} ns | {governor_bytes} |\n",
+        timings[1].ns,
+        worst as f64 / 1_000.0,
+        timings[0].ns,
+    )
+}

@@ -1,0 +1,451 @@
+//! Holes that once let a window reset early or never: each test tells symptom and cause.
+
+use jiff::tz::TimeZone;
+use smallvec::smallvec;
+
+use crate::ask::{On, Outcome, Priority, Reading, Unit};
+use crate::drive::{Drive, Permit, ms, s};
+use crate::limit::{Calendar, HoldUntil, Per, Rule};
+use crate::time::{Micros, Now, Span, Wall};
+
+fn fixed(limit: u64, period: Span) -> Rule {
+    Rule::fixed(limit, period).unwrap().drift_ppm(0)
+}
+
+fn per(per: Per, limit: u64) -> Rule {
+    Rule::calendar(limit, Calendar::new(per, TimeZone::UTC)).unwrap()
+}
+
+fn costing(drive: &mut Drive, rule: &Rule, cost: u64) -> Option<Permit> {
+    let mut term = Drive::term("x", rule);
+    term.cost = cost;
+    drive.try_terms(smallvec![term], Priority::Normal).ok()
+}
+
+/// Symptom: N calls in the first half of the provider's window and N more in the second. Cause: a
+/// call that was lost was taken as proof that the provider's window had opened by its last instant.
+#[test]
+fn a_lost_call_proves_no_window() {
+    let mut drive = Drive::new();
+    let rule = fixed(3, s(60));
+    let start = drive.now.at;
+    let lost = drive.try_one(&rule).unwrap();
+    drive.settle(
+        &lost,
+        Outcome::Unknown {
+            age: Span::ZERO,
+            late: s(5),
+        },
+    );
+    drive.pass(s(10));
+    let opens = drive.take_all(&rule);
+    assert_eq!(opens.len(), 2);
+    drive.pass(ms(100));
+    drive.arrive_all(&opens);
+    assert_eq!(
+        drive.wait(&rule),
+        (s(60), On::Time),
+        "the provider's window is as old as the first answer"
+    );
+    drive.pass(s(55));
+    assert!(drive.now.at.since(start) > s(5 + 60));
+    assert!(drive.try_one(&rule).is_err(), "not by the lost call's time");
+}
+
+/// The same with nothing but lost calls: the window ends, as late as they can have opened it.
+#[test]
+fn a_window_of_lost_calls_ends_one_period_after_the_last_of_them() {
+    let mut drive = Drive::new();
+    let rule = fixed(2, s(10));
+    for permit in drive.take_all(&rule) {
+        let late = s(permit.id.seq);
+        drive.settle(
+            &permit,
+            Outcome::Unknown {
+                age: Span::ZERO,
+                late,
+            },
+        );
+    }
+    drive.pass(s(1));
+    assert_eq!(drive.wait(&rule), (s(1), On::Event), "one may still arrive");
+    drive.pass(s(1));
+    assert_eq!(drive.wait(&rule), (s(10), On::Time));
+    drive.pass(s(10));
+    assert_eq!(drive.take_all(&rule).len(), 2);
+}
+
+/// Symptom: as above, after a 503 or a 429 for another limit. Cause: every answer was proof.
+#[test]
+fn an_answer_that_was_not_counted_proves_no_window() {
+    let refused = Outcome::Arrived {
+        age: Span::ZERO,
+        refused: true,
+        readings: vec![],
+    };
+    let failed = Outcome::Failed { age: Span::ZERO };
+    for outcome in [refused, failed] {
+        let mut drive = Drive::new();
+        let rule = fixed(3, s(60));
+        let first = drive.try_one(&rule).unwrap();
+        drive.settle(&first, outcome);
+        drive.pass(s(30));
+        let second = drive.try_one(&rule).unwrap();
+        drive.arrive(&second);
+        drive.pass(s(30));
+        assert_eq!(drive.look(&rule).used, 2, "opened by the second at 30 s");
+        drive.pass(s(30));
+        assert_eq!(drive.look(&rule).used, 0);
+    }
+}
+
+/// Symptom: as above, after a call that costs nothing. Cause: it opened a window that the provider
+/// does not have.
+#[test]
+fn a_call_that_costs_nothing_opens_no_window() {
+    for hold in [HoldUntil::Response, HoldUntil::Send] {
+        let mut drive = Drive::new();
+        let rule = fixed(3, s(60)).hold_until(hold);
+        let free = costing(&mut drive, &rule, 0).unwrap();
+        drive.arrive(&free);
+        assert_eq!(drive.look(&rule).window_age, None);
+        drive.pass(s(30));
+        let opens = drive.take_all(&rule);
+        assert_eq!(opens.len(), 3);
+        drive.arrive_all(&opens);
+        assert_eq!(drive.wait(&rule), (s(60), On::Time));
+    }
+}
+
+/// Symptom: the limit refused for ever. Cause: a window that only stragglers of the last one were
+/// in stayed open, without an end, when the call that opened it came back unsent.
+#[test]
+fn a_window_that_was_opened_and_undone_ends_with_its_stragglers() {
+    let mut drive = Drive::new();
+    let rule = fixed(4, s(10));
+    let first = drive.try_one(&rule).unwrap();
+    drive.pass(s(1));
+    drive.arrive(&first);
+    drive.pass(ms(8_500));
+    let stragglers = [costing(&mut drive, &rule, 2).unwrap()];
+    drive.pass(ms(1_000));
+    drive.arrive_all(&stragglers);
+    drive.pass(ms(500));
+    let undone = drive.try_one(&rule).unwrap();
+    drive.settle(&undone, Outcome::Unsent);
+    let (after, on) = {
+        let mut term = Drive::term("x", &rule);
+        term.cost = 3;
+        let verdict = drive.try_terms(smallvec![term], Priority::Normal);
+        let Err(crate::ask::Verdict::Wait { after, on, .. }) = verdict else {
+            panic!("{verdict:?}")
+        };
+        (after, on)
+    };
+    assert_eq!(
+        (after, on),
+        (ms(9_500), On::Time),
+        "one window after their answer"
+    );
+    drive.pass(after);
+    assert!(costing(&mut drive, &rule, 4).is_some());
+}
+
+/// A window that was opened and undone must not move the earliest edge of the one that is opened
+/// in its place: answers near that edge count twice.
+#[test]
+fn a_window_that_was_undone_leaves_the_earliest_edge_where_it_was() {
+    let mut drive = Drive::new();
+    let rule = fixed(3, s(10));
+    let first = drive.try_one(&rule).unwrap();
+    drive.pass(s(1));
+    drive.arrive(&first);
+    drive.pass(ms(9_000));
+    let straggler = drive.try_one(&rule).unwrap();
+    drive.arrive(&straggler);
+    drive.pass(s(1));
+    // The provider's second window may have opened at 10 s, so it may end at 20 s.
+    for _ in 0..3 {
+        let undone = drive.try_one(&rule).unwrap();
+        drive.settle(&undone, Outcome::Unsent);
+    }
+    let second = drive.try_one(&rule).unwrap();
+    drive.arrive(&second);
+    drive.pass(ms(9_000));
+    let late = drive.try_one(&rule).unwrap();
+    drive.arrive(&late);
+    drive.pass(ms(1_000));
+    assert_eq!(
+        drive.take_all(&rule).len(),
+        2,
+        "the one at 20 s counts in the third window too"
+    );
+}
+
+/// Symptom: one call too many in a calendar minute. Cause: a call that lapsed while nobody looked
+/// for a whole window was forgotten with what was late two windows back.
+#[test]
+fn a_call_that_lapsed_in_this_window_counts_in_it_however_long_nobody_looked() {
+    let mut drive = Drive::new();
+    let rule = per(Per::Minute, 1);
+    drive.pass(s(58));
+    let mut ask = drive.ask(smallvec![Drive::term("x", &rule)], Priority::Normal);
+    ask.evidence = crate::ask::Evidence::Report {
+        by: s(110),
+        late: s(7),
+    };
+    drive.turn(&[], &[ask]);
+    drive.pass(s(118));
+    assert!(
+        drive.try_one(&rule).is_err(),
+        "it may have arrived a second ago"
+    );
+}
+
+/// And one that lapsed before this window began does not.
+#[test]
+fn a_call_that_lapsed_in_an_earlier_window_is_forgotten() {
+    let mut drive = Drive::new();
+    let rule = per(Per::Minute, 1);
+    drive.try_one(&rule).unwrap();
+    drive.pass(s(130));
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+/// Symptom: a daily quota opened ten minutes early, once the process had run for days. Cause: the
+/// tolerance for drift grew with the uptime and so excused a jump.
+#[test]
+fn after_days_of_agreement_a_jump_is_still_a_jump() {
+    let mut drive = Drive::new();
+    let rule = per(Per::Month, 1);
+    for _ in 0..30 * 24 {
+        drive.look(&rule);
+        drive.try_one(&rule).ok();
+        drive.pass(s(3_600));
+    }
+    drive.pass(s(86_400 - 3_600 + 3_500));
+    assert!(drive.try_one(&rule).is_err());
+    drive.now.wall = drive.now.wall + s(600);
+    for _ in 0..95 {
+        drive.pass(s(1));
+        assert!(
+            drive.try_one(&rule).is_err(),
+            "the true month has not ended"
+        );
+    }
+    drive.pass(s(10));
+    assert!(drive.try_one(&rule).is_ok());
+}
+
+/// Symptom: a jump that was not believed was believed a week later. Cause: the tolerance grew with
+/// the time since the clocks last agreed.
+#[test]
+fn a_jump_does_not_become_true_by_waiting() {
+    let mut drive = Drive::new();
+    let rule = per(Per::Day, 1);
+    drive.pass(s(43_200));
+    drive.try_one(&rule).unwrap();
+    drive.now.wall = drive.now.wall + s(600);
+    for _ in 0..40 * 24 {
+        drive.pass(s(3_600));
+        drive.try_one(&rule).ok();
+    }
+    let into_day = s(43_200);
+    assert_eq!(drive.look(&rule).window_age, Some(into_day));
+}
+
+/// Symptom: a limit closed until 2099. Cause: the first reading of a clock that was wrong set the
+/// edge, and edges only move ahead.
+#[test]
+fn a_clock_that_was_far_ahead_blocks_no_longer_than_one_window() {
+    let mut drive = Drive::new();
+    let rule = per(Per::Day, 2);
+    let right = drive.now.wall;
+    drive.now.wall = Wall(4_102_444_800_000_000);
+    let permit = drive.try_one(&rule).unwrap();
+    drive.now.wall = right;
+    drive.read(
+        &permit,
+        false,
+        Reading {
+            date: Some(right),
+            ..Reading::default()
+        },
+    );
+    drive.take_all(&rule);
+    assert_eq!(drive.look(&rule).used, 2, "what was counted stays counted");
+    drive.pass(s(86_402));
+    assert_eq!(drive.look(&rule).used, 1, "the straggler of the second");
+    drive.pass(s(86_400));
+    assert_eq!(drive.take_all(&rule).len(), 2);
+}
+
+/// Symptom: after a reboot the day began at another hour. Cause: the pair of clock readings lies
+/// before the start of the new clock, and only one of the two was clipped.
+#[test]
+fn a_calendar_keeps_its_edges_on_a_clock_that_is_younger_than_it() {
+    let mut drive = Drive::new();
+    let rule = per(Per::Day, 1);
+    drive.pass(s(20 * 3_600));
+    drive.try_one(&rule).unwrap();
+    let snapshot = drive.table.snapshot(drive.now.at);
+    let mut rebooted = Drive::new();
+    rebooted.now = Now {
+        at: Micros(30_000_000),
+        wall: drive.now.wall + s(60),
+    };
+    rebooted.table.restore(&snapshot, rebooted.now.at, s(60));
+    assert_eq!(
+        rebooted.wait(&rule),
+        (s(4 * 3_600 - 60 + 2), On::Time),
+        "midnight and the margin"
+    );
+}
+
+/// R-A14. Symptom: a reset in the year 9999 closed a calendar limit for ever.
+#[test]
+fn a_reset_beyond_our_window_is_not_believed() {
+    let rules = [
+        per(Per::Day, 10),
+        fixed(10, s(3_600)),
+        Rule::sliding(10, s(3_600)).unwrap(),
+        Rule::bucket(10, s(3_600), 10).unwrap(),
+    ];
+    for rule in rules {
+        let mut drive = Drive::new();
+        let permit = drive.try_one(&rule).unwrap();
+        let reading = Reading {
+            remaining: Some(0),
+            reset_after: Some(Span(u64::MAX)),
+            ..Reading::default()
+        };
+        drive.read(&permit, false, reading);
+        assert_eq!(drive.look(&rule).remaining, 0);
+        drive.pass(s(2 * 86_400));
+        assert_eq!(drive.look(&rule).remaining, 10, "{rule}");
+    }
+}
+
+/// Symptom: fewer calls than the limit has, until the cell was forgotten. Cause: with a lag the
+/// answered call stayed a call on its way, so it was settled twice, and could be undone.
+#[test]
+fn a_bucket_that_counts_late_settles_once() {
+    let mut drive = Drive::new();
+    let rule = Rule::bucket(2, s(10), 2)
+        .unwrap()
+        .drift_ppm(0)
+        .counter_lag(s(3));
+    let permit = drive.try_one(&rule).unwrap();
+    drive.arrive(&permit);
+    let before = drive.table.snapshot(drive.now.at);
+    drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
+    drive.settle(&permit, Outcome::Unsent);
+    assert_eq!(drive.table.snapshot(drive.now.at), before);
+    drive.pass(s(3));
+    drive.try_one(&rule).unwrap();
+    assert_eq!(
+        drive.look(&rule).remaining,
+        0,
+        "debited three seconds after the answer, not at it"
+    );
+}
+
+/// Symptom: a bucket that owed hours was full after a sweep. Cause: cells were forgotten after the
+/// time that the held cost takes to come back, and the true cost was higher.
+#[test]
+fn a_bucket_in_debt_is_not_swept() {
+    let mut drive = Drive::new();
+    let rule = Rule::bucket(10, s(60), 5).unwrap().unit(Unit::Tokens);
+    let mut permit = drive.try_one(&rule).unwrap();
+    permit.terms[0].cost = 1_000;
+    drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
+    drive.pass(s(600));
+    drive.table.sweep(drive.now.at, 10);
+    assert!(drive.try_one(&rule).is_err(), "900 of 1 000 are still owed");
+    drive.pass(s(6_000));
+    drive.table.sweep(drive.now.at, 10);
+    assert!(drive.table.is_empty());
+}
+
+/// Symptom: after 35 → 20, tokens came back at 35 whenever an old call was answered. Cause: a
+/// settle brings the rule of its grant, and the bucket followed it.
+#[test]
+fn an_answer_to_a_call_of_an_old_rule_does_not_raise_the_rate() {
+    let mut drive = Drive::new();
+    let (old, new) = (
+        Rule::bucket(36, s(3_600), 36).unwrap().drift_ppm(0),
+        Rule::bucket(4, s(3_600), 36).unwrap().drift_ppm(0),
+    );
+    let permits = drive.take_all(&old);
+    drive.arrive_all(&permits[..35]);
+    assert!(drive.try_one(&new).is_err());
+    drive.pass(s(100));
+    drive.arrive(&permits[35]);
+    drive.pass(s(1_700));
+    assert_eq!(
+        drive.take_all(&new).len(),
+        2,
+        "half an hour at four an hour"
+    );
+}
+
+/// Symptom: the gate spun at one instant. Cause: a limit that the provider told is below this
+/// call's cost, nothing of ours is held, and the wait was nothing at all.
+#[test]
+fn a_cost_above_a_told_limit_waits_for_some_time() {
+    let rules = [
+        Rule::in_flight(5).unwrap(),
+        Rule::bucket(5, s(10), 5).unwrap(),
+        Rule::sliding(5, s(10)).unwrap(),
+        fixed(5, s(10)),
+        per(Per::Minute, 5),
+    ];
+    for rule in rules {
+        let mut drive = Drive::new();
+        let permit = drive.try_one(&rule).unwrap();
+        let reading = Reading {
+            limit: Some(2),
+            ..Reading::default()
+        };
+        drive.read(&permit, false, reading);
+        drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
+        drive.pass(s(61));
+        let mut term = Drive::term("x", &rule);
+        term.cost = 4;
+        let verdict = drive.try_terms(smallvec![term], Priority::Normal);
+        let Err(crate::ask::Verdict::Wait { after, .. }) = verdict else {
+            panic!("{rule}: {verdict:?}")
+        };
+        assert!(after >= ms(100), "{rule}: {after}");
+    }
+}
+
+/// Nothing always fits: also where a reserve, a lowered limit or the pace leaves no room.
+#[test]
+fn what_costs_nothing_never_waits_and_takes_no_turn() {
+    let rules = [
+        Rule::paced(3, s(10)).unwrap(),
+        Rule::sliding(3, s(10)).unwrap(),
+        fixed(3, s(10)),
+        Rule::bucket(3, s(10), 3).unwrap(),
+    ];
+    for rule in rules {
+        let mut drive = Drive::new();
+        for _ in 0..3 {
+            costing(&mut drive, &rule, 0).unwrap();
+        }
+        drive.try_one(&rule).unwrap();
+        costing(&mut drive, &rule, 0).unwrap();
+        assert_eq!(drive.look(&rule).used, 1, "{rule}");
+    }
+}
+
+/// A call that costs five of a paced limit takes five gaps.
+#[test]
+fn a_paced_call_takes_as_many_gaps_as_it_costs() {
+    let mut drive = Drive::new();
+    let rule = Rule::paced(12, s(1)).unwrap().drift_ppm(0);
+    let permit = costing(&mut drive, &rule, 5).unwrap();
+    drive.arrive(&permit);
+    assert_eq!(drive.wait(&rule), (ms(500), On::Time));
+}

@@ -1,0 +1,349 @@
+//! All terms or none, order inside a batch, and what makes waiting hopeless.
+
+use smallvec::smallvec;
+
+use crate::ask::{
+    Ask, By, CellId, On, Outcome, Priority, Reopen, ScopeId, Scopes, Settle, Term, Verdict, Why,
+};
+use crate::drive::{Drive, Permit, s};
+use crate::limit::Rule;
+use crate::time::{Micros, Span};
+
+fn sliding(limit: u64, period: Span) -> Rule {
+    Rule::sliding(limit, period).unwrap().drift_ppm(0)
+}
+
+fn term(cell: &str, rule: &Rule, cost: u64) -> Term {
+    Term {
+        cost,
+        ..Drive::term(cell, rule)
+    }
+}
+
+fn used(drive: &Drive, cell: &str, rule: &Rule) -> u64 {
+    let cell = drive.table.get(CellId::named(&[cell])).cloned();
+    cell.unwrap_or_default().look(rule, drive.now).used
+}
+
+fn verdicts(drive: &mut Drive, asks: &[Ask]) -> Vec<bool> {
+    let turn = drive.turn(&[], asks);
+    let went = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
+    turn.verdicts.iter().map(went).collect()
+}
+
+/// C11: if one limit refuses, no other is charged.
+#[test]
+fn c11_a_limit_that_agreed_is_not_charged_when_another_refuses() {
+    let mut drive = Drive::new();
+    let (ip, global) = (sliding(5, s(10)), sliding(1, s(10)));
+    let terms = smallvec![term("ip", &ip, 1), term("global", &global, 1)];
+    drive
+        .try_terms(terms, Priority::Normal)
+        .expect("both have room");
+    for order in [["ip", "global"], ["global", "ip"]] {
+        let rules = order.map(|name| if name == "ip" { &ip } else { &global });
+        let terms = smallvec![term(order[0], rules[0], 1), term(order[1], rules[1], 1)];
+        let verdict = drive.try_terms(terms, Priority::Normal).unwrap_err();
+        let index = usize::from(order[1] == "global");
+        assert!(
+            matches!(verdict, Verdict::Wait { by: By::Term(by), .. } if by == index),
+            "{verdict:?}"
+        );
+    }
+    assert_eq!(used(&drive, "ip", &ip), 1);
+}
+
+/// Symptom: one over the limit. Cause: a cell that an ask names twice was asked for each name
+/// alone, and a permit is held once per cell.
+#[test]
+fn a_cell_that_is_named_twice_is_charged_for_both_once() {
+    for rule in [
+        sliding(3, s(10)),
+        Rule::fixed(3, s(10)).unwrap(),
+        Rule::bucket(3, s(10), 3).unwrap(),
+        Rule::in_flight(3).unwrap(),
+    ] {
+        let mut drive = Drive::new();
+        let twice = || smallvec![term("x", &rule, 1), term("x", &rule, 1)];
+        let permit = drive.try_terms(twice(), Priority::Normal).unwrap();
+        assert_eq!(used(&drive, "x", &rule), 2, "{rule}");
+        assert_eq!(permit.marks.len(), 2);
+        assert!(drive.try_terms(twice(), Priority::Normal).is_err());
+        drive.settle(&permit, Outcome::Unsent);
+        assert_eq!(used(&drive, "x", &rule), 0, "{rule}");
+        let permit = drive.try_terms(twice(), Priority::Normal).unwrap();
+        drive.arrive(&permit);
+        drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
+        assert_eq!(used(&drive, "x", &rule), 2, "{rule}");
+    }
+    let mut drive = Drive::new();
+    let rule = sliding(3, s(10));
+    let terms = smallvec![term("x", &rule, 2), term("x", &rule, 2)];
+    let verdict = drive.try_terms(terms, Priority::Normal).unwrap_err();
+    assert_eq!(verdict, Verdict::Never(Why::TooCostly { term: 0, most: 3 }));
+}
+
+#[test]
+fn a_refused_cost_keeps_its_cell_from_smaller_ones_behind_it() {
+    let mut drive = Drive::new();
+    let rule = sliding(5, s(10));
+    for _ in 0..3 {
+        drive.try_one(&rule).unwrap();
+    }
+    let large = drive.ask(smallvec![term("x", &rule, 4)], Priority::Normal);
+    let small = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
+    let elsewhere = drive.ask(smallvec![term("y", &rule, 1)], Priority::Normal);
+    let urgent = drive.ask(smallvec![term("x", &rule, 1)], Priority::High);
+    let low = drive.ask(smallvec![term("x", &rule, 1)], Priority::Low);
+    let went = verdicts(&mut drive, &[large, small, elsewhere, urgent, low]);
+    assert_eq!(went, [false, false, true, true, false]);
+}
+
+/// A transaction grants at most 1 % of a limit of a minute or longer; the rest goes with the next.
+#[test]
+fn a_long_limit_grants_one_percent_in_one_turn() {
+    let mut drive = Drive::new();
+    let rule = sliding(200, s(60));
+    let asks: Vec<Ask> = (0..4)
+        .map(|_| drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal))
+        .collect();
+    let turn = drive.turn(&[], &asks);
+    let went = |verdict: &&Verdict| matches!(verdict, Verdict::Go { .. });
+    assert_eq!(turn.verdicts.iter().filter(went).count(), 2);
+    assert!(matches!(
+        turn.verdicts[2],
+        Verdict::Wait {
+            after: Span::ZERO,
+            on: On::Time,
+            ..
+        }
+    ));
+    let whole = drive.ask(smallvec![term("y", &rule, 200)], Priority::Normal);
+    assert_eq!(
+        verdicts(&mut drive, &[whole]),
+        [true],
+        "one that is larger goes alone"
+    );
+}
+
+/// A cost that the reserve leaves no room for is never, not later: waiting cannot help.
+#[test]
+fn never_only_where_waiting_cannot_help() {
+    let mut drive = Drive::new();
+    let rule = sliding(10, s(1));
+    let mut reserved = term("x", &rule, 3);
+    reserved.leave = 8;
+    let verdict = drive
+        .try_terms(smallvec![reserved.clone()], Priority::Normal)
+        .unwrap_err();
+    assert_eq!(verdict, Verdict::Never(Why::TooCostly { term: 0, most: 2 }));
+    reserved.cost = 2;
+    drive
+        .try_terms(smallvec![reserved.clone()], Priority::Normal)
+        .unwrap();
+    let verdict = drive
+        .try_terms(smallvec![reserved], Priority::Normal)
+        .unwrap_err();
+    assert!(matches!(verdict, Verdict::Wait { .. }), "{verdict:?}");
+}
+
+#[test]
+fn the_longest_of_several_waits_is_told() {
+    let mut drive = Drive::new();
+    let (short, long) = (sliding(1, s(1)), sliding(1, s(10)));
+    let both = || smallvec![term("a", &short, 1), term("b", &long, 1)];
+    let permit = drive.try_terms(both(), Priority::Normal).unwrap();
+    drive.arrive(&permit);
+    let verdict = drive.try_terms(both(), Priority::Normal).unwrap_err();
+    assert_eq!(
+        verdict,
+        Verdict::Wait {
+            after: s(10),
+            on: On::Time,
+            by: By::Term(1)
+        }
+    );
+}
+
+/// The terms of one turn are decided on what the settles of the same turn have left.
+#[test]
+fn settles_come_before_asks() {
+    let mut drive = Drive::new();
+    let rule = sliding(1, s(10));
+    let permit = drive.try_one(&rule).unwrap();
+    let settle = Settle::Permit {
+        id: permit.id,
+        terms: permit.terms,
+        scopes: Scopes::new(),
+        outcome: Outcome::Unsent,
+    };
+    let ask = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
+    let turn = drive.turn(&[settle], &[ask]);
+    assert!(matches!(turn.verdicts[0], Verdict::Go { .. }));
+}
+
+fn scope() -> ScopeId {
+    ScopeId::named(&["tmdb"])
+}
+
+fn scoped(drive: &mut Drive) -> Ask {
+    let rule = sliding(100, s(1));
+    let mut ask = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
+    ask.scopes.push(scope());
+    ask
+}
+
+fn close(drive: &mut Drive, rest: Option<Span>, then: Reopen) {
+    let close = Settle::Close {
+        scope: scope(),
+        age: Span::ZERO,
+        rest,
+        then,
+    };
+    assert_eq!(drive.turn(&[close], &[]).scopes, [scope()]);
+}
+
+#[test]
+fn a_closed_scope_refuses_without_charging_and_opens_by_itself() {
+    let mut drive = Drive::new();
+    close(&mut drive, Some(s(30)), Reopen::All);
+    let ask = scoped(&mut drive);
+    let turn = drive.turn(&[], std::slice::from_ref(&ask));
+    assert_eq!(
+        turn.verdicts,
+        [Verdict::Wait {
+            after: s(30),
+            on: On::Time,
+            by: By::Scope(0)
+        }]
+    );
+    assert_eq!(used(&drive, "x", &sliding(100, s(1))), 0);
+    drive.pass(s(30));
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+}
+
+#[test]
+fn after_a_sleep_one_call_probes_and_the_next_only_when_it_is_heard_of() {
+    let mut drive = Drive::new();
+    close(&mut drive, Some(s(30)), Reopen::Probe);
+    drive.pass(s(30));
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+    drive.pass(s(35) - Span(1));
+    let ask = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
+    drive.pass(Span(1));
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(
+        verdicts(&mut drive, &asks),
+        [true, false],
+        "nothing was heard of the first probe"
+    );
+}
+
+#[test]
+fn a_probe_that_never_left_gives_its_place_back_and_a_stranger_does_not() {
+    let mut drive = Drive::new();
+    close(&mut drive, Some(s(1)), Reopen::Probe);
+    drive.pass(s(1));
+    let probe = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, std::slice::from_ref(&probe)), [true]);
+    let unsent = |ask: &Ask| Settle::Permit {
+        id: ask.id,
+        terms: ask.terms.clone(),
+        scopes: ask.scopes.clone(),
+        outcome: Outcome::Unsent,
+    };
+    let other = scoped(&mut drive);
+    assert!(drive.turn(&[unsent(&other)], &[]).scopes.is_empty());
+    assert_eq!(drive.turn(&[unsent(&probe)], &[]).scopes, [scope()]);
+    let next = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[next]), [true]);
+}
+
+/// Symptom: at the end of a sleep every process went at once. Cause: a cool-down told meanwhile
+/// replaced what was to follow.
+#[test]
+fn a_cool_down_in_the_middle_of_a_sleep_or_a_probe_keeps_the_probe() {
+    let mut drive = Drive::new();
+    close(&mut drive, Some(s(30)), Reopen::Probe);
+    close(&mut drive, Some(s(5)), Reopen::All);
+    drive.pass(s(30));
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+    close(&mut drive, Some(s(5)), Reopen::All);
+    drive.pass(s(5));
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+    let turn = drive.turn(&[Settle::Open { scope: scope() }], &[]);
+    assert_eq!(turn.scopes, [scope()]);
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+}
+
+#[test]
+fn a_scope_closed_by_hand_opens_by_hand_only() {
+    let mut drive = Drive::new();
+    close(&mut drive, None, Reopen::All);
+    close(&mut drive, Some(s(1)), Reopen::Probe);
+    drive.pass(s(86_400));
+    let ask = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
+    drive.turn(&[Settle::Open { scope: scope() }], &[]);
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+}
+
+#[test]
+fn a_shorter_rest_never_ends_a_longer_one() {
+    let mut drive = Drive::new();
+    close(&mut drive, Some(s(30)), Reopen::All);
+    close(&mut drive, Some(s(5)), Reopen::All);
+    drive.pass(s(29));
+    let ask = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
+}
+
+#[test]
+fn sweeping_forgets_open_scopes_and_keeps_closed_and_probing_ones() {
+    let mut drive = Drive::new();
+    close(&mut drive, Some(s(30)), Reopen::Probe);
+    drive.table.sweep(drive.now.at, 10);
+    let ask = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
+    drive.pass(s(30));
+    drive.table.sweep(drive.now.at, 10);
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+}
+
+/// A settle that comes for a permit nobody knows changes nothing, whatever it says.
+#[test]
+fn a_settle_for_an_unknown_permit_is_nothing() {
+    let mut drive = Drive::new();
+    let rule = sliding(2, s(10));
+    let permit = drive.try_one(&rule).unwrap();
+    let stranger = Permit {
+        id: crate::ask::PermitId {
+            seq: 999,
+            ..permit.id
+        },
+        ..permit
+    };
+    let before = drive.look(&rule);
+    for outcome in [
+        Outcome::Unsent,
+        Outcome::Failed { age: Span::ZERO },
+        Outcome::Finished { age: Span::ZERO },
+        Outcome::Alive { by: s(100) },
+        Outcome::Unknown {
+            age: Span::ZERO,
+            late: Span::ZERO,
+        },
+    ] {
+        assert!(drive.settle(&stranger, outcome).freed.is_empty());
+    }
+    assert_eq!(drive.look(&rule), before);
+    assert_eq!(drive.now.at, Micros(7_000_000_000));
+}

@@ -1,0 +1,116 @@
+//! How the governed side works: limits, delays, demand, and what happens to the ledger meanwhile.
+//!
+//! Promises: plain data; a plan says everything that a run depends on beside its world.
+//!
+//! Never: decides.
+
+use tollgate_core::gate::Settings;
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span};
+
+use crate::rule::Cost;
+use crate::world::NodeId;
+
+/// How the governed side works.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Every limit, in the order of the provider's rules.
+    pub limits: Vec<Limit>,
+    /// How the gates work.
+    pub gate: Settings,
+    /// When a node gives up on an answer, and how long after that the call may still arrive.
+    pub give_up: Span,
+    /// See `give_up`.
+    pub late: Span,
+    /// The longest time between an offer and its verdicts, and between a permit and the write.
+    /// Drawn per event.
+    pub ledger_delay: Span,
+    /// See `ledger_delay`.
+    pub write_delay: Span,
+    /// How many waiting calls leave, per million answers.
+    pub cancel_ppm: u32,
+    /// Pass what the provider says about limits to the ledger.
+    pub told: bool,
+    /// Always keep this many calls waiting, of this cost. 0 = only what is submitted.
+    pub backlog: usize,
+    /// See `backlog`.
+    pub backlog_cost: Cost,
+    /// Calls are spread over this many callers, by their number.
+    pub callers: u32,
+    /// How long a call may wait.
+    pub patience: Span,
+    /// How often the ledger is written as bytes and read back on another clock, per million
+    /// transactions.
+    pub restore_ppm: u32,
+    /// Limits that are configured anew while calls run.
+    pub changes: Vec<RuleChange>,
+    /// Decides delays and cancellations.
+    pub seed: u64,
+}
+
+/// A node obeys another rule from then on.
+#[derive(Clone, Debug)]
+pub struct RuleChange {
+    /// Which node.
+    pub node: NodeId,
+    /// When, on its own ledger clock.
+    pub at: Micros,
+    /// Which limit of the plan.
+    pub limit: usize,
+    /// What it is from then on.
+    pub rule: Rule,
+}
+
+/// One limit of the plan.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// As it is obeyed.
+    pub rule: Rule,
+    /// What calls below high priority leave.
+    pub reserve: u64,
+    /// How much more than the true cost is held, in percent of it. Only for costs settled at the
+    /// end of the body.
+    pub estimate_percent: u64,
+}
+
+impl Limit {
+    /// A limit without reserve, whose costs are known before.
+    #[must_use]
+    pub fn new(rule: Rule) -> Limit {
+        Limit {
+            rule,
+            reserve: 0,
+            estimate_percent: 100,
+        }
+    }
+}
+
+impl Plan {
+    /// These limits, no delays, no cancellations, only what is submitted.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>) -> Plan {
+        Plan {
+            limits: rules.into_iter().map(Limit::new).collect(),
+            gate: Settings::default(),
+            give_up: Span::from_secs(600),
+            late: Span::from_secs(5),
+            ledger_delay: Span::ZERO,
+            write_delay: Span::ZERO,
+            cancel_ppm: 0,
+            told: false,
+            backlog: 0,
+            backlog_cost: Cost::CALL,
+            callers: 1,
+            patience: Span::from_secs(365 * 86_400),
+            restore_ppm: 0,
+            changes: Vec::new(),
+            seed: 0,
+        }
+    }
+
+    /// The same with demand that never ends.
+    #[must_use]
+    pub fn saturating(self, backlog: usize) -> Plan {
+        Plan { backlog, ..self }
+    }
+}

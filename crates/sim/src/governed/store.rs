@@ -1,0 +1,71 @@
+//! The ledger's table, which may be written as bytes and read back on another clock at any moment.
+//!
+//! Promises: a restore loses nothing and forgets no time: what was written is what is read,
+//! `elapsed` later, on a clock that shows anything.
+//!
+//! Never: more than the ledger's own clock: nodes do not notice.
+
+use fastrand::Rng;
+use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Now, Span};
+
+/// How far ahead of node 0's clock the ledger's may be set: years of uptime.
+const AHEAD_MAX: u64 = 1 << 47;
+
+/// A table and the clock it runs on: node 0's, ahead by a while that each restore draws anew.
+#[derive(Debug)]
+pub(super) struct Store {
+    table: Table,
+    ahead: Span,
+    /// The ledger's clock at the last transaction.
+    last: Micros,
+    restore_ppm: u32,
+    dice: Rng,
+}
+
+impl Store {
+    pub(super) fn new(restore_ppm: u32, seed: u64) -> Store {
+        Store {
+            table: Table::default(),
+            ahead: Span::ZERO,
+            last: Micros(0),
+            restore_ppm,
+            dice: Rng::with_seed(seed ^ 0x7ab1e),
+        }
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// What the ledger's clock shows.
+    pub(super) fn on_its_clock(&self, now: Now) -> Now {
+        Now {
+            at: now.at + self.ahead,
+            wall: now.wall,
+        }
+    }
+
+    /// The table for one transaction, and what its clock shows.
+    pub(super) fn open(&mut self, now: Now) -> (&mut Table, Now) {
+        if self.restore_ppm > 0 && self.dice.u32(0..1_000_000) < self.restore_ppm {
+            self.restore(now);
+        }
+        let now = self.on_its_clock(now);
+        self.last = now.at;
+        (&mut self.table, now)
+    }
+
+    /// Written when it was last used, read now, perhaps on another clock.
+    fn restore(&mut self, now: Now) {
+        let snapshot = self.table.snapshot(self.last);
+        let elapsed = self.on_its_clock(now).at.since(self.last);
+        if self.dice.bool() {
+            self.ahead = Span(self.dice.u64(0..=AHEAD_MAX));
+        }
+        self.table = Table::default();
+        let now = self.on_its_clock(now);
+        let damaged = self.table.restore(&snapshot, now.at, elapsed);
+        assert!(damaged.is_empty(), "{damaged:?}");
+    }
+}

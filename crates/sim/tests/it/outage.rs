@@ -1,0 +1,285 @@
+//! W4: the provider is down for a while, and every caller can wait. Judged by the provider's own
+//! log: nobody is lost, hardly anybody is sent into the outage, no limit is exceeded afterwards, and
+//! the quota is used in full again as soon as the provider is well.
+
+use proptest::prelude::*;
+use tollgate_core::health::State;
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span};
+use tollgate_sim::healthy::{Healthy, Plan};
+use tollgate_sim::judge::Priority;
+use tollgate_sim::latency::{Delay, Latency};
+use tollgate_sim::rule::{CallId, Cost, RuleSpec};
+use tollgate_sim::world::{Call, NodeId, Setup, Within, World};
+
+use crate::scenario::config;
+
+/// The measured setting: uplink lognormal 5 ms, answer 20 ms.
+const NEAR: Latency = Latency {
+    up: Delay::Lognormal {
+        median: Span::from_millis(5),
+        sigma: 0.5,
+    },
+    work: Delay::Constant(Span::from_millis(20)),
+    body: Delay::Constant(Span::ZERO),
+    down: Delay::Constant(Span::ZERO),
+};
+
+const OUTAGE_AT: Micros = Micros(10_000_000);
+
+/// Calls at an even pace, and a provider that is down from the tenth second on.
+#[derive(Debug)]
+struct Outage {
+    nodes: usize,
+    lasts: Span,
+    news_delay: Span,
+    /// How wrong each node's clock runs; none = not at all.
+    drift_ppm: Vec<i32>,
+    seed: u64,
+    calls: u64,
+    /// How often a call comes.
+    every: Span,
+    spec: &'static str,
+    rule: Rule,
+}
+
+impl Outage {
+    /// The token bucket of the measurements, 50/s and burst 50; 1 200 calls in 30 s.
+    fn of_bucket(nodes: usize) -> Outage {
+        Outage {
+            nodes,
+            lasts: Span::from_secs(10),
+            news_delay: Span::ZERO,
+            drift_ppm: Vec::new(),
+            seed: 7,
+            calls: 1_200,
+            every: Span::from_millis(25),
+            spec: "bucket 50/1s burst 50",
+            rule: Rule::bucket(50, Span::from_secs(1), 50).expect("a bucket"),
+        }
+    }
+
+    fn run(&self) -> World<Healthy> {
+        let rules = RuleSpec::parse_all(self.spec).expect("a rule");
+        let mut setup = Setup::new(self.seed, rules, NEAR).with_nodes(self.nodes);
+        for (clock, ppm) in setup.clocks.iter_mut().zip(&self.drift_ppm) {
+            clock.drift_ppm = *ppm;
+        }
+        setup.faults.outages.push(Within {
+            from: OUTAGE_AT,
+            to: OUTAGE_AT + self.lasts,
+        });
+        let mut plan = Plan::new(vec![self.rule.clone()]);
+        plan.seed = self.seed;
+        plan.news_delay = self.news_delay;
+        setup.give_up = Some(plan.give_up);
+        let mut world = World::new(setup, Healthy::new(plan));
+        for (index, node) in (0..self.calls).zip((0..self.nodes).cycle()) {
+            let at = Micros(index * self.every.0);
+            world.submit(at, NodeId(node), call(index));
+        }
+        world.run_until(Micros(600_000_000)).expect("time passes");
+        world
+    }
+}
+
+fn call(index: u64) -> Call {
+    Call {
+        id: CallId(index),
+        cost: Cost::CALL,
+        priority: Priority::Normal,
+    }
+}
+
+/// When the last node was Normal again.
+fn normal_at(world: &World<Healthy>) -> Micros {
+    let moves = world.client().moves();
+    let normal = moves.iter().filter(|moved| moved.to == State::Normal);
+    normal
+        .map(|moved| moved.at)
+        .max()
+        .expect("it was Normal again")
+}
+
+/// Requests that reached the provider in the second that begins so long after `from`.
+fn arrived_in_second(world: &World<Healthy>, from: Micros, second: u64) -> usize {
+    let from = from + Span::from_secs(second);
+    let until = from + Span::from_secs(1);
+    let arrivals = world.judge().arrivals().iter();
+    arrivals.filter(|a| (from..until).contains(&a.at)).count()
+}
+
+/// W4's promises about what was sent, but for how many met the outage.
+fn assert_nothing_lost(outage: &Outage, world: &World<Healthy>) {
+    let judge = world.judge();
+    assert_eq!(judge.lost(), [], "{outage:?}");
+    assert_eq!(world.client().given_up(), [], "{outage:?}");
+    assert_eq!(judge.accepted() as u64, outage.calls, "{outage:?}");
+    assert_eq!(judge.violations(), 0, "{outage:?}");
+    let (_, at_once) = world.client().probes();
+    assert_eq!(at_once, 1, "one probe at a time: {outage:?}");
+}
+
+/// W4, A4, A5, A6, A15: an outage of ten seconds costs five failures and nothing else; the token
+/// bucket is used in full from the very second in which the machine is Normal.
+#[test]
+fn w4_an_outage_costs_nobody_the_answer() {
+    for seed in 0..8 {
+        let outage = Outage {
+            seed,
+            ..Outage::of_bucket(1)
+        };
+        let world = outage.run();
+        assert_nothing_lost(&outage, &world);
+        assert!(world.turned_away() <= 15, "{}", world.turned_away());
+        let normal = normal_at(&world);
+        assert!(arrived_in_second(&world, normal, 0) >= 50);
+        for second in 1..12 {
+            let arrived = arrived_in_second(&world, normal, second);
+            assert!(arrived >= 49, "second {second}: {arrived}");
+        }
+        let reasons: Vec<String> = world
+            .client()
+            .moves()
+            .iter()
+            .map(|moved| moved.reason.to_string())
+            .collect();
+        assert_eq!(reasons, ["failures", "sleep_over", "probe_ok"]);
+    }
+}
+
+/// W4, A6: two and four nodes on one ledger sleep, probe and wake together, with one probe at a time
+/// among them. Failures in a row are counted by each node: its first four never close the scope.
+#[test]
+fn w4_nodes_on_one_ledger_probe_once() {
+    for (nodes, most) in [(2, 15), (4, 5 + 4 * 3)] {
+        for seed in 0..4 {
+            let outage = Outage {
+                seed,
+                ..Outage::of_bucket(nodes)
+            };
+            let world = outage.run();
+            assert_nothing_lost(&outage, &world);
+            assert!(world.turned_away() <= most, "{}", world.turned_away());
+            let moves = world.client().moves();
+            assert_eq!(moves.len(), 3 * nodes, "{moves:?}");
+            for second in 1..8 {
+                let arrived = arrived_in_second(&world, normal_at(&world), second);
+                assert!(arrived >= 49, "second {second}: {arrived}");
+            }
+        }
+    }
+}
+
+/// W4, A5: nodes that hear of each other up to 100 ms late, as with a store that is polled, keep
+/// every promise but the five failures.
+#[test]
+fn w4_late_news_loses_nobody() {
+    for seed in 0..4 {
+        let outage = Outage {
+            seed,
+            news_delay: Span::from_millis(100),
+            ..Outage::of_bucket(4)
+        };
+        let world = outage.run();
+        assert_nothing_lost(&outage, &world);
+        assert!(world.turned_away() <= 4 * 6, "{}", world.turned_away());
+    }
+}
+
+/// W4, A5: an outage longer than the first rest costs one probe per rest.
+#[test]
+fn w4_a_long_outage_costs_one_probe_per_rest() {
+    let outage = Outage {
+        lasts: Span::from_secs(200),
+        ..Outage::of_bucket(1)
+    };
+    let world = outage.run();
+    assert_nothing_lost(&outage, &world);
+    let failed_probes = 3;
+    assert!(
+        world.turned_away() <= 6 + failed_probes,
+        "rests of 30, 60 and 120 s"
+    );
+}
+
+/// W4: the same on a sliding log of 40 per 10 s.
+#[test]
+fn w4_a_sliding_log_is_kept_after_an_outage() {
+    for seed in 0..4 {
+        let outage = Outage {
+            seed,
+            calls: 110,
+            every: Span::from_millis(270),
+            spec: "sliding 40/10s",
+            rule: Rule::sliding(40, Span::from_secs(10)).unwrap(),
+            ..Outage::of_bucket(1)
+        };
+        let world = outage.run();
+        assert_nothing_lost(&outage, &world);
+        assert!(world.turned_away() <= 15, "{}", world.turned_away());
+        let used = (0..10).map(|second| arrived_in_second(&world, normal_at(&world), second));
+        let probes = 5;
+        assert!(used.sum::<usize>() + probes >= 40);
+    }
+}
+
+/// A18, scenario 1, and S5: after a 429 nobody goes before the provider's time, and somebody goes
+/// right after it, however many wait.
+#[test]
+fn a18_1_a_429_holds_everybody_back_for_as_long_as_it_says() {
+    let rules = RuleSpec::parse_all("sliding 10/10s").unwrap();
+    let setup = Setup::new(3, rules, NEAR);
+    // Obeyed is a limit that is far too high: only the provider's word can help.
+    let wrong = Rule::bucket(1_000, Span::from_secs(1), 1_000).unwrap();
+    let mut world = World::new(setup, Healthy::new(Plan::new(vec![wrong])));
+    for index in 0..120 {
+        let at = Micros(if index < 20 { 0 } else { 1_000_000 });
+        world.submit(at, NodeId(0), call(index));
+    }
+    world.run_until(Micros(30_000_000)).unwrap();
+    let arrivals = world.judge().arrivals();
+    let (first, later) = arrivals.split_at(20);
+    let refused = first.iter().filter(|arrival| !arrival.accepted);
+    assert_eq!(refused.count(), 10);
+    let free_again = first[0].at + Span::from_secs(10);
+    let next = later[0].at;
+    assert!(next >= free_again, "{next:?} is before {free_again:?}");
+    assert!(next.since(free_again) <= Span::from_millis(50), "{next:?}");
+}
+
+/// Any outage, any number of nodes, drifting clocks, and news that come late.
+fn any_outage() -> impl Strategy<Value = Outage> {
+    let news_delay = prop::sample::select(&[0, 50, 300, 1_500][..]);
+    let drift_ppm = prop::collection::vec(-500..=500_i32, 1..=4);
+    let shape = (500..100_000_u64, 20..150_u64, news_delay, drift_ppm);
+    (shape, any::<u64>()).prop_map(|((lasts, every, news_delay, drift_ppm), seed)| Outage {
+        nodes: drift_ppm.len(),
+        lasts: Span::from_millis(lasts),
+        news_delay: Span::from_millis(news_delay),
+        drift_ppm,
+        seed,
+        calls: 400,
+        every: Span::from_millis(every),
+        ..Outage::of_bucket(1)
+    })
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    /// W4, A5, A6, A8: nobody is lost, no limit is exceeded, every node ends in Normal, and the machine
+    /// does not flap: three transitions per node, and two more for each rest that was too short.
+    #[test]
+    fn w4_any_outage_ends_well(outage in any_outage()) {
+        let world = outage.run();
+        let judge = world.judge();
+        prop_assert_eq!(judge.lost(), []);
+        prop_assert_eq!(world.client().given_up(), []);
+        prop_assert_eq!(judge.violations(), 0);
+        prop_assert!(world.client().states().iter().all(|state| *state == State::Normal));
+        let too_short = [30, 90].into_iter().filter(|&secs| outage.lasts > Span::from_secs(secs - 1));
+        let most = (3 + 2 * too_short.count()) * outage.nodes;
+        prop_assert!(world.client().moves().len() <= most, "{:?}", world.client().moves());
+    }
+}
