@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod demo;
 mod explain;
 mod serve;
 
@@ -22,12 +23,14 @@ struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Explain(explain::Explain),
     Serve(serve::Serve),
 }
 
 fn main() -> ExitCode {
     let outcome = match Program::parse().command {
+        Command::Demo(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Serve(command) => command.run(),
     };

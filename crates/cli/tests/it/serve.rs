@@ -121,3 +121,15 @@ fn a_store_that_is_not_built_is_refused_with_what_is() {
         text(&output.stderr)
     );
 }
+
+/// The demonstration ends well only if the provider behind Tollgate counted no violation.
+#[test]
+fn demo_ends_with_no_refusal_behind_tollgate() {
+    let output = tollgate(&["demo", "--seconds", "5"], "");
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("✓ 0 refusals") && told.contains("✓ 0 calls lost"),
+        "{told}"
+    );
+}

@@ -1,13 +1,9 @@
 //! Keys reach their provider and nobody else.
 
-use std::io::Write;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use tollgate::shop::Options;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::client::{get, get_with, raw};
+use crate::log;
 use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok, reply};
 
@@ -130,29 +126,6 @@ async fn a_key_does_not_go_to_another_port_or_in_the_clear() {
     assert!(!asked[0].headers.contains_key("authorization"));
 }
 
-/// A log that can be read afterwards.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Log;
-
-    fn make_writer(&'a self) -> Log {
-        self.clone()
-    }
-}
-
 /// An upstream that redirects, refuses and fails, and repeats what it was asked.
 async fn troubled() -> Upstream {
     Upstream::start(|_, asked| async move {
@@ -176,12 +149,6 @@ async fn troubled() -> Upstream {
 /// H3: a key is in no answer and no line of the log, whatever goes wrong.
 #[tokio::test]
 async fn h3_a_key_is_in_no_answer_and_no_log() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(log.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
     let upstream = troubled().await;
     let rest = format!(
         "api_key: {CANARY}\nauth: {{query: api_key}}\nlimits: [100/1s]\nretry: {{retries: {{high: 0, normal: 0, low: 0}}}}\nhealth: {{failure_threshold: 2}}"
@@ -215,7 +182,7 @@ async fn h3_a_key_is_in_no_answer_and_no_log() {
         sent.iter().all(|target| target.contains(CANARY)),
         "{sent:?}"
     );
-    let log = String::from_utf8_lossy(&log.0.lock()).into_owned();
+    let log = log::so_far();
     assert!(
         log.contains("event=\"refused\"") && log.contains("state_transition"),
         "a test must be able to fail: {log}"

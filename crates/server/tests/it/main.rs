@@ -5,6 +5,7 @@
 )]
 
 mod client;
+mod log;
 mod stand;
 mod upstream;
 

@@ -22,6 +22,7 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
+        crate::log::keep();
         let ledger = Ledger::memory(Clock::System);
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
         let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
