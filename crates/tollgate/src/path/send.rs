@@ -63,6 +63,8 @@ pub(crate) async fn send(
         let provider = &route.live.name;
         let age = permit.age();
         Fact::Stale { provider, age }.tell();
+        // If it was the handshake that took so long, the next attempt finds it done.
+        conn.give_back();
         return Err(Ended::Again);
     }
     let request = request(route, plan, credential)?;
