@@ -1,17 +1,21 @@
 //! `cargo run --release --manifest-path benches/decision/Cargo.toml -- --out FILE`
 //!
 //! Runs every row of the decision engine's table side by side with the peers, prints it as
-//! markdown and writes it to FILE. `--quick` takes fewer rounds and `--only PART` one part (for
+//! markdown and writes it to FILE: between the markers `<!-- decision:begin -->` and
+//! `<!-- decision:end -->` if FILE has them, else as the whole file. `--quick` takes fewer rounds and `--only PART` one part (for
 //! trying, not for publishing).
 //!
 //! Promises: every figure is CPU time or a ratio taken in interleaved rounds, because machines
 //! are shared. Goals that are missed are printed as missed.
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks")]
+
 mod growth;
 mod heap;
+mod hot;
+mod many;
 mod measure;
 mod report;
-mod rows;
 mod stall;
 mod subjects;
 
@@ -38,12 +42,12 @@ type Part = fn(Effort, &mut report::Report);
 
 /// The parts by name, in the order of the report.
 const PARTS: [(&str, Part); 7] = [
-    ("hot", rows::hot),
-    ("numbers", rows::numbers),
-    ("strings", rows::strings),
-    ("snapshot", rows::snapshot),
+    ("hot", hot::run),
+    ("numbers", many::numbers),
+    ("strings", many::strings),
+    ("snapshot", many::snapshot),
     ("sweep", stall::run),
-    ("together", rows::together),
+    ("others", hot::others),
     ("growth", growth::run),
 ];
 
@@ -82,7 +86,21 @@ fn main() -> std::io::Result<()> {
     let text = report.markdown();
     std::io::stdout().write_all(text.as_bytes())?;
     if let Some(path) = out {
-        std::fs::write(path, text)?;
+        std::fs::write(&path, placed(&path, &text))?;
     }
     Ok(())
+}
+
+/// `text` between the markers of the file at `path`, or alone if there are none.
+fn placed(path: &str, text: &str) -> String {
+    const BEGIN: &str = "<!-- decision:begin -->";
+    const END: &str = "<!-- decision:end -->";
+    let old = std::fs::read_to_string(path).unwrap_or_default();
+    let parts = old
+        .split_once(BEGIN)
+        .and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+    match parts {
+        Some((head, tail)) => format!("{head}{BEGIN}\n\n{text}\n{END}{tail}"),
+        None => text.to_owned(),
+    }
 }

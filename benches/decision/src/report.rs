@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::measure::Timing;
+
 /// Everything that was measured, in order.
 #[derive(Default)]
 pub struct Report {
@@ -56,7 +58,7 @@ impl Report {
             } = goal;
             writeln!(
                 text,
-                "| {measure} | {peer} | {floor} | {ours} | {value:.2}{unit} | ≤ {bar}{unit} | {verdict} |"
+                "| {measure} | {peer} | {floor} | {ours} | {value:.3}{unit} | ≤ {bar}{unit} | {verdict} |"
             )
             .expect("a String can be written to");
         }
@@ -65,4 +67,32 @@ impl Report {
         }
         text
     }
+}
+
+/// A goal from timings: the first is the peer, the second ours, `floor` says which is the floor.
+pub fn row(measure: &str, timings: &[Timing], floor: Option<usize>, bar: f64) -> Goal {
+    let show = |timing: &Timing| format!("{:.1} ns", timing.ns);
+    Goal {
+        measure: measure.to_owned(),
+        peer: show(&timings[0]),
+        floor: floor.map_or("–".to_owned(), |at| show(&timings[at])),
+        ours: show(&timings[1]),
+        value: timings[1].ratio,
+        bar,
+        unit: "x",
+    }
+}
+
+/// All contenders with one thread and with two.
+pub fn side_by_side(what: &str, timings: &[Vec<Timing>; 2]) -> String {
+    let mut text = format!("| {what} | 1 thread | 2 threads |\n|---|---|---|\n");
+    for (one, two) in timings[0].iter().zip(&timings[1]) {
+        writeln!(
+            text,
+            "| {} | {:.1} ns | {:.1} ns |",
+            one.name, one.ns, two.ns
+        )
+        .expect("a String can be written to");
+    }
+    text
 }

@@ -9,8 +9,14 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod check;
+mod completions;
 mod demo;
 mod explain;
+mod init;
+mod options;
+mod provider;
+mod schema;
 mod serve;
 
 /// Stay within the limits of the APIs you call, and use them fully.
@@ -24,15 +30,25 @@ struct Program {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Demo),
-    Explain(explain::Explain),
+    Init(init::Init),
     Serve(serve::Serve),
+    Check(check::Check),
+    Provider(provider::Provider),
+    Explain(explain::Explain),
+    Schema(schema::Schema),
+    Completions(completions::Completions),
 }
 
 fn main() -> ExitCode {
     let outcome = match Program::parse().command {
         Command::Demo(command) => command.run(),
-        Command::Explain(command) => command.run(),
+        Command::Init(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Check(command) => command.run(),
+        Command::Provider(command) => command.run(),
+        Command::Explain(command) => command.run(),
+        Command::Schema(command) => command.run(),
+        Command::Completions(command) => command.run(),
     };
     match outcome {
         Ok(code) => code,
@@ -46,7 +62,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// Also where the pipe broke below a writer of JSON, which wraps the error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let cause = error.root_cause().downcast_ref::<io::Error>();
-    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    error.chain().any(|cause| {
+        let plain = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>();
+        let kind = plain.or_else(|| json?.io_error_kind());
+        kind == Some(io::ErrorKind::BrokenPipe)
+    })
 }

@@ -91,6 +91,36 @@ impl Part {
     }
 }
 
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Units of bytes, largest first.
+const SIZES: [(&str, u64); 4] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |(_, size): &&(&str, u64)| self.0 >= *size && self.0.is_multiple_of(*size);
+        let (unit, size) = SIZES.iter().find(fits).unwrap_or(&("B", 1));
+        write!(f, "{}{unit}", self.0 / size)
+    }
+}
+
+/// A number of bytes: `50MiB`, `512KiB`, `4096`.
+#[must_use]
+pub fn size(text: &str) -> Option<Size> {
+    let (digits, unit) = SIZES
+        .iter()
+        .find_map(|(name, size)| Some((text.strip_suffix(name)?, *size)))
+        .unwrap_or((text, 1));
+    number(digits.trim_end())?.checked_mul(unit).map(Size)
+}
+
 /// A whole number: digits, `_` between them if it helps the eye.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {

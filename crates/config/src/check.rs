@@ -9,102 +9,38 @@
 mod auth;
 mod cost;
 mod entity;
-mod layers;
+pub(crate) mod layers;
 mod limits;
-mod place;
+pub(crate) mod place;
 mod plan;
-mod secrets;
+pub(crate) mod secrets;
+pub(crate) mod table;
+pub use table::{FIELDS, PROVIDER};
 
+use std::sync::LazyLock;
+
+use tollgate_core::alert::AlertSettings;
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::domain::Domain;
+use tollgate_core::feedback::Dialects;
+use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
-use crate::field::{At, Fields, Setting};
+use crate::field::{At, Fields};
+use crate::fill;
+use crate::origin::{Effective, effective};
+use crate::overlay::{self, Overlay};
 use crate::preset::Preset;
-use crate::problem::{Level, Problems};
+use crate::problem::{Level, Place, Problems, nearest};
 use crate::provider::{Auth, Limit, Provider, Style};
-use crate::raw::{self, Entry, Node, Value};
+use crate::raw::{self, Node};
 use crate::secret::World;
-use crate::settings::{Degrade, Timeout};
-
-/// Every field of a provider file.
-pub const FIELDS: &[&str] = &[
-    "name",
-    "preset",
-    "tier",
-    "domain",
-    "domains",
-    "listen",
-    "upstream",
-    "enabled",
-    "api_key",
-    "api_keys",
-    "headers",
-    "auth",
-    "limit",
-    "period",
-    "algorithm",
-    "limits",
-    "cost",
-    "concurrency",
-    "connections",
-    "hold_until",
-    "late_arrival",
-    "edge_margin",
-    "counter_lag",
-    "free_status",
-    "entities",
-    "cache",
-    "dedup",
-    "merge",
-    "queue",
-    "off_peak",
-    "retry",
-    "cooldown",
-    "degrade",
-    "alerts",
-    "timeout",
-    "rewrite_links",
-    "guards",
-    "on_store_loss",
-    "health",
-    "dialect",
-    "learn",
-    "acquire_only",
-];
+use crate::setting::Setting;
+use crate::settings::{Degrade, Health, Timeout};
 
 /// Names that the gateway and the API use themselves.
 const RESERVED: [&str; 5] = ["health", "ready", "metrics", "v1", "api"];
-
-/// First words of settings: `TOLLGATE_SLEEP_MIN` could be read as `min` of a provider `sleep`.
-const FIRST_WORDS: [&str; 27] = [
-    "mode",
-    "window",
-    "min",
-    "confirm",
-    "p",
-    "n",
-    "s",
-    "throttle",
-    "sleep",
-    "cooldown",
-    "retry",
-    "probe",
-    "ramp",
-    "auto",
-    "cache",
-    "when",
-    "failure",
-    "reset",
-    "success",
-    "rate",
-    "bucket",
-    "concurrency",
-    "config",
-    "store",
-    "admin",
-    "state",
-    "limiting",
-];
 
 /// How long a call that was given up may still arrive, at least.
 const LATE_ARRIVAL: Span = Span::from_secs(5);
@@ -115,8 +51,10 @@ const CONNECTIONS: u64 = 32;
 /// A provider file that was read but not yet checked.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    file: String,
+    stem: String,
     tree: Node,
+    env_prefix: Option<String>,
+    overlays: Vec<Overlay>,
 }
 
 /// What came of a check.
@@ -126,79 +64,150 @@ pub struct Checked {
     pub provider: Option<Provider>,
     /// Every error, warning and note.
     pub problems: Problems,
+    /// Every effective value, and who set it.
+    pub values: Vec<Effective>,
+    pub(crate) places: Places,
+}
+
+/// Where things stand that are checked together with others'.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) name: Option<Place>,
+    pub(crate) domains: Vec<Place>,
+    pub(crate) listen: Option<Place>,
+    pub(crate) on_store_loss: Option<Place>,
+}
+
+impl Checked {
+    /// A file that could not even be read.
+    #[must_use]
+    pub fn refused(problems: Problems) -> Checked {
+        Checked {
+            provider: None,
+            problems,
+            values: Vec::new(),
+            places: Places::default(),
+        }
+    }
 }
 
 impl Draft {
     /// Reads a file. `file` is its name as the user gave it.
     pub fn read(file: &str, text: &str) -> Result<Draft, Problems> {
-        let tree = raw::read(file, text).map_err(|problem| {
-            let mut problems = Problems::default();
-            problems.push(problem);
-            problems
-        })?;
-        Ok(Draft {
-            file: file.to_owned(),
-            tree,
-        })
+        let tree = raw::read(file, text).map_err(Problems::from)?;
+        // The name of the file without folder and ending.
+        let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
+        let stem = name.split('.').next().unwrap_or_default();
+        Ok(Draft::inline(&stem.to_ascii_lowercase(), tree))
     }
 
-    /// Sets one field over what is written, as `--set` and the environment do: `origin` names who
-    /// said so, `path` is `health.sleep_max`.
-    pub fn set(&mut self, path: &str, value: &str, origin: &str) -> Result<(), Problems> {
-        let mut node = Draft::read(origin, value)?.tree;
-        for name in path.rsplit('.') {
-            let entry = Entry {
-                name: name.to_owned(),
-                place: node.place.clone(),
-                node,
-            };
-            node = Node {
-                place: entry.place.clone(),
-                value: Value::Map(vec![entry]),
-            };
+    /// A provider that stands inside another file.
+    pub(crate) fn inline(stem: &str, tree: Node) -> Draft {
+        Draft {
+            stem: stem.to_owned(),
+            tree,
+            env_prefix: None,
+            overlays: Vec::new(),
         }
-        layers::spell_out(&mut self.tree);
-        layers::spell_out(&mut node);
-        self.tree.lay_over(node);
+    }
+
+    /// Sets one field over what is written, as `--set` does: `key` is `health.sleep_max` or
+    /// `SLEEP_MAX`, `origin` names who said so.
+    pub fn set(&mut self, key: &str, value: &str, origin: &str) -> Result<(), Problems> {
+        let overlay = overlay::resolve(key, value, &Place::whole(origin))?;
+        self.overlays.push(overlay);
         Ok(())
+    }
+
+    /// Lets environment variables of this prefix be laid over what is written.
+    #[must_use]
+    pub fn with_environment(mut self, prefix: &str) -> Draft {
+        self.env_prefix = Some(prefix.to_owned());
+        self
+    }
+
+    pub(crate) fn tree(&self) -> &Node {
+        &self.tree
+    }
+
+    /// The name that the file gives itself, as far as it can be told before the check.
+    pub(crate) fn name(&self) -> &str {
+        let written = self.tree.get("name").and_then(Node::text);
+        written.map_or(self.stem.as_str(), str::trim)
     }
 
     /// Checks everything.
     #[must_use]
     pub fn check(&self, world: &World<'_>) -> Checked {
         let mut problems = Problems::default();
+        let mut own = self.tree.clone();
+        fill::fill(&mut own, PROVIDER, world, &mut problems);
         let root = At {
-            node: &self.tree,
+            node: &own,
             path: String::new(),
         };
         Fields::open(&root, FIELDS, &mut problems);
-        let (tree, preset) = layers::with_preset(&root, &mut problems);
+        let (mut tree, preset) = layers::with_preset(&root, &mut problems);
+        self.lay_overlays(&mut tree, world, &mut problems);
         let fields = Fields {
             at: At {
                 node: &tree,
                 path: String::new(),
             },
         };
-        let provider = provider(&fields, &self.stem(), preset, world, &mut problems);
+        let provider = provider(&fields, &self.stem, preset, world, &mut problems);
         problems.sort();
         Checked {
             provider: (!problems.has_errors()).then_some(provider),
             problems,
+            values: effective(&tree, PROVIDER),
+            places: places(&fields),
         }
     }
 
-    /// The name of the file without folder and ending.
-    fn stem(&self) -> String {
-        let name = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
-        name.split('.')
-            .next()
-            .unwrap_or_default()
-            .to_ascii_lowercase()
+    /// The environment for all, then for this provider, then what was set.
+    fn lay_overlays(&self, tree: &mut Node, world: &World<'_>, problems: &mut Problems) {
+        if let Some(prefix) = &self.env_prefix {
+            let mode = tree.get("health").and_then(|health| health.get("mode"));
+            let mode = mode.and_then(Node::text).unwrap_or("adaptive").to_owned();
+            for overlay in overlay::from_environment(prefix, None, &mode, world) {
+                // A provider without a token bucket is not meant by a rate for all.
+                let _changed = overlay.apply(tree);
+            }
+            for overlay in overlay::from_environment(prefix, Some(self.name()), &mode, world) {
+                if !overlay.apply(tree) {
+                    overlay::warn_unused(&overlay, problems);
+                }
+            }
+        }
+        for overlay in &self.overlays {
+            if !overlay.apply(tree) {
+                overlay::warn_unused(overlay, problems);
+            }
+        }
+    }
+}
+
+fn places(fields: &Fields<'_>) -> Places {
+    let of = |name: &str| fields.get(name).map(|at| at.node.place.clone());
+    let hosts = ["domain", "domains"]
+        .into_iter()
+        .filter_map(|name| fields.get(name));
+    let each = hosts.flat_map(|at| at.list().unwrap_or_else(|| vec![at]));
+    Places {
+        name: of("name"),
+        domains: each.map(|at| at.node.place.clone()).collect(),
+        listen: of("listen"),
+        on_store_loss: of("on_store_loss"),
     }
 }
 
 /// A field, or its default.
-fn or_default<T: Setting + Default>(fields: &Fields<'_>, name: &str, problems: &mut Problems) -> T {
+pub(crate) fn or_default<T: Setting + Default>(
+    fields: &Fields<'_>,
+    name: &str,
+    problems: &mut Problems,
+) -> T {
     fields.read(name, problems).unwrap_or_default()
 }
 
@@ -217,15 +226,16 @@ fn provider(
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
+    let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
-    warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
+    if preset.is_some() || !wants_preset(fields) {
+        warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
+    }
     Provider {
         // Without a name there is an error, so nobody sees this provider.
         name: name.unwrap_or_default(),
         preset: preset.map(|preset| preset.name),
-        dialect: fields
-            .read("dialect", problems)
-            .unwrap_or_else(|| "generic".to_owned()),
+        dialect: dialect(fields, problems),
         domains,
         listen: place::listen(fields, problems),
         upstream: place::upstream(fields, "upstream", problems),
@@ -250,16 +260,34 @@ fn provider(
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),
         off_peak: place::off_peak(fields, problems),
-        retry: or_default(fields, "retry", problems),
-        cooldown: or_default(fields, "cooldown", problems),
+        retry: retry(fields, health.retry_after_floor, problems),
+        cooldown: cooldown(fields, health.retry_after_floor, problems),
         degrade,
-        alerts: or_default(fields, "alerts", problems),
+        alerts: alerts(fields, problems),
         timeouts: or_default::<Timeout>(fields, "timeout", problems).0,
         rewrite_links: fields.read("rewrite_links", problems).unwrap_or(true),
         guards: or_default(fields, "guards", problems),
         on_store_loss: or_default(fields, "on_store_loss", problems),
-        health: or_default(fields, "health", problems),
+        health,
     }
+}
+
+/// How the provider speaks of limits: a dialect that `core` knows.
+fn dialect(fields: &Fields<'_>, problems: &mut Problems) -> String {
+    static KNOWN: LazyLock<Dialects> = LazyLock::new(Dialects::built_in);
+    let Some(at) = fields.get("dialect") else {
+        return "generic".to_owned();
+    };
+    let name = at.text(problems).unwrap_or_default().trim();
+    if KNOWN.get(name).is_none() {
+        let names: Vec<&str> = KNOWN.names().collect();
+        let remedy = match nearest(name, &names) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => "remove the line, or write the name of a preset".to_owned(),
+        };
+        problems.push(at.error("there is no dialect of this name", &remedy));
+    }
+    name.to_owned()
 }
 
 /// H1: a key that goes nowhere is told.
@@ -276,26 +304,53 @@ fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems)
 }
 
 /// Degrade mode that begins at or above a limit would never end.
-fn degrade(fields: &Fields<'_>, limits: &[Limit], problems: &mut Problems) -> Option<Degrade> {
+fn degrade(
+    fields: &Fields<'_>,
+    limits: &[Limit],
+    problems: &mut Problems,
+) -> Option<DegradeSettings> {
     let at = fields.get("degrade")?;
-    let mut degrade = Option::<Degrade>::read(&at, problems)??;
+    let degrade = Option::<Degrade>::read(&at, problems)??;
     let calls = limits.iter().filter(|limit| limit.unit == "calls");
     let smallest = calls.map(|limit| limit.rule.most()).min();
-    if degrade.recover == 0 {
-        // Twice as much, but never more than there can be.
-        let twice = degrade.below.saturating_mul(2);
-        degrade.recover = smallest.map_or(twice, |most| twice.min(most.max(degrade.below)));
+    let settings = degrade.settings(smallest);
+    at.found(&settings.check(smallest.unwrap_or(u64::MAX)), problems);
+    Some(settings)
+}
+
+/// How a failed call is tried again. What a `Retry-After` of 0 means is said once, under `health`.
+fn retry(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> RetrySettings {
+    let mut settings: RetrySettings = or_default(fields, "retry", problems);
+    settings.retry_after_floor = floor;
+    if let Some(at) = fields.get("retry") {
+        at.found(&settings.check(), problems);
     }
-    if smallest.is_some_and(|smallest| degrade.below >= smallest) {
-        problems.push(at.error(
-            "`below` is not smaller than the smallest limit, so it would never end",
-            "lower `below`",
-        ));
+    settings
+}
+
+/// How long a scope rests after a refusal.
+fn cooldown(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> CooldownSettings {
+    let mut settings: CooldownSettings = or_default(fields, "cooldown", problems);
+    settings.retry_after_floor = floor;
+    if let Some(at) = fields.get("cooldown") {
+        at.found(&settings.check(), problems);
     }
-    if degrade.recover < degrade.below {
-        problems.push(at.error("`recover` is smaller than `below`", "raise `recover`"));
+    settings
+}
+
+/// When to raise an alert.
+fn alerts(fields: &Fields<'_>, problems: &mut Problems) -> AlertSettings {
+    let settings: AlertSettings = or_default(fields, "alerts", problems);
+    if let Some(at) = fields.get("alerts") {
+        at.found(&settings.check(), problems);
     }
-    Some(degrade)
+    settings
+}
+
+/// Where a preset was not found, what it would have said is not missing.
+fn wants_preset(fields: &Fields<'_>) -> bool {
+    let named = fields.get("preset").and_then(|at| at.node.text());
+    named.is_some_and(|name| name != "none")
 }
 
 fn warn_if_idle(fields: &Fields<'_>, domains: &[Domain], unlimited: bool, problems: &mut Problems) {
@@ -307,7 +362,12 @@ fn warn_if_idle(fields: &Fields<'_>, domains: &[Domain], unlimited: bool, proble
             "add `domain: api.example.org`, or `acquire_only: true` if that is meant",
         ));
     }
-    if unlimited && fields.get("concurrency").is_none() {
+    // A limit that could not be read is an error already.
+    let says = |name: &&str| fields.get(name).is_some();
+    let silent = !["limit", "period", "limits", "concurrency"]
+        .iter()
+        .any(says);
+    if unlimited && silent {
         problems.push(fields.at.problem(
             Level::Warning,
             "there is no limit, so calls are only slowed down when the provider refuses",

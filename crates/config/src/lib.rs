@@ -4,19 +4,34 @@
 //! out is sane and needs no further check. Keys are [`Secret`] from the moment they are read, and
 //! no message repeats a value of a file, so no message can show a key.
 //!
-//! Never: reads the environment or a file by itself. Both come in through [`World`].
+//! Never: reads the environment or a file by itself. Both come in through [`World`]; only the edges,
+//! [`disk`] and `watch`, touch the machine.
 
 pub mod problem;
 pub mod raw;
 pub mod amount;
 pub mod secret;
 mod field;
+mod setting;
+pub mod shape;
+pub mod origin;
+pub mod overlay;
+mod fill;
 pub mod settings;
 pub mod provider;
 pub mod check;
 pub mod preset;
+pub mod promise;
+pub mod config;
+pub mod load;
+pub mod disk;
+#[cfg(feature = "watch")]
+pub mod watch;
 
 pub use check::{Checked, Draft};
+pub use config::Config;
+pub use load::{Change, Flag, Governed, Loaded, Reloaded, Set, Sources, reload};
+pub use origin::{Effective, Origin};
 pub use problem::{Level, Place, Problem, Problems};
 pub use provider::Provider;
-pub use secret::{KeyFile, Secret, World};
+pub use secret::{KeyFile, Secret, Seen, World};

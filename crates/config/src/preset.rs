@@ -8,7 +8,7 @@
 
 mod table;
 mod show;
-pub use show::{describe, list, show, table_of_presets};
+pub use show::{describe, limit_in_words, limits_in_short, list, show, table_of_presets};
 
 use std::sync::LazyLock;
 
@@ -58,7 +58,7 @@ static BY_DOMAIN: LazyLock<DomainTable<usize>> = LazyLock::new(|| {
     let mut table = DomainTable::default();
     for (index, preset) in ALL.iter().enumerate() {
         // A variant is chosen by name; the domain belongs to what it is a variant of.
-        if preset.tree.get("variant_of").is_some() {
+        if preset.is_variant() {
             continue;
         }
         for domain in preset.domains() {
@@ -134,17 +134,38 @@ impl Preset {
     /// The provider that this preset makes by itself, as `presets: auto` does.
     #[must_use]
     pub fn provider(&self, tier: Option<&str>, world: &World<'_>) -> Checked {
+        match self.draft(tier) {
+            Ok(draft) => draft.check(world),
+            Err(problems) => Checked::refused(problems),
+        }
+    }
+
+    /// The variables in which people usually keep its key, the most usual first.
+    #[must_use]
+    pub fn usual_variables(&self) -> Vec<String> {
+        const ENDINGS: [&str; 6] = [
+            "API_KEY",
+            "API_TOKEN",
+            "TOKEN",
+            "KEY",
+            "ACCESS_TOKEN",
+            "SECRET_KEY",
+        ];
+        let main = self.says("variant_of").unwrap_or(self.name);
+        let name = crate::overlay::in_variables(main);
+        ENDINGS
+            .iter()
+            .map(|ending| format!("{name}_{ending}"))
+            .collect()
+    }
+
+    /// The file that says nothing but the name of this preset.
+    pub(crate) fn draft(&self, tier: Option<&str>) -> Result<Draft, Problems> {
         let tier = tier
             .map(|tier| format!("tier: {tier:?}\n"))
             .unwrap_or_default();
         let text = format!("preset: {}\n{tier}", self.name);
-        match Draft::read(&format!("{}.yaml", self.name), &text) {
-            Ok(draft) => draft.check(world),
-            Err(problems) => Checked {
-                provider: None,
-                problems,
-            },
-        }
+        Draft::read(&format!("{}.yaml", self.name), &text)
     }
 
     /// The variant that a second key chooses, or this one.
@@ -158,6 +179,12 @@ impl Preset {
         chosen
             .and_then(|entry| find(entry.node.text()?))
             .unwrap_or(self)
+    }
+
+    /// Chosen by name only; its domain belongs to what it is a variant of.
+    #[must_use]
+    pub fn is_variant(&self) -> bool {
+        self.tree.get("variant_of").is_some()
     }
 
     pub(crate) fn says(&self, name: &str) -> Option<&str> {

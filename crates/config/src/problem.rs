@@ -92,6 +92,15 @@ pub struct Problems {
     left_out: usize,
 }
 
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Problems {
+        Problems {
+            all: vec![problem],
+            left_out: 0,
+        }
+    }
+}
+
 impl Problems {
     /// Adds one. Beyond [`PROBLEMS_MAX`] they are only counted; an error replaces what weighs less.
     pub fn push(&mut self, problem: Problem) {
@@ -167,7 +176,7 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// The name that was probably meant: at most a third of its letters differ.
-pub(crate) fn nearest<'a>(wrong: &str, names: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(wrong: &str, names: &[&'a str]) -> Option<&'a str> {
     let wrong = wrong.to_ascii_lowercase().replace('-', "_");
     // Longer than any name by so much that it cannot be one; keeps the work small.
     if wrong.len() > 64 {

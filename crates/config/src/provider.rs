@@ -8,21 +8,23 @@
 use std::net::SocketAddr;
 
 use jiff::tz::TimeZone;
+use tollgate_core::alert::AlertSettings;
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::domain::{Domain, Host};
 use tollgate_core::entity::{Entities, Entity};
+use tollgate_core::health::HealthSettings;
 use tollgate_core::limit::Rule;
+use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
 use crate::amount::Lifetime;
-use crate::field::words;
 use crate::secret::Secret;
-use crate::settings::{
-    Alerts, Cache, Confined, Cooldown, Dedup, Degrade, Health, Merge, OnStoreLoss, Queue, Retry,
-    Timeouts,
-};
+use crate::setting::words;
+use crate::settings::{Cache, Confined, Dedup, Merge, OnStoreLoss, Queue, Timeouts};
 
 /// A provider as it is obeyed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Provider {
     /// Its name in addresses, messages and metrics.
     pub name: String,
@@ -75,13 +77,13 @@ pub struct Provider {
     /// When background work may run.
     pub off_peak: Option<OffPeak>,
     /// Trying again.
-    pub retry: Retry,
+    pub retry: RetrySettings,
     /// Resting after a refusal.
-    pub cooldown: Cooldown,
+    pub cooldown: CooldownSettings,
     /// Serving from cache only when little is left.
-    pub degrade: Option<Degrade>,
+    pub degrade: Option<DegradeSettings>,
     /// When to raise an alert.
-    pub alerts: Alerts,
+    pub alerts: AlertSettings,
     /// How long each stage of a call may take.
     pub timeouts: Timeouts,
     /// Links in answers come back through the gateway.
@@ -91,7 +93,7 @@ pub struct Provider {
     /// What happens while the ledger cannot be reached.
     pub on_store_loss: OnStoreLoss,
     /// The health machine.
-    pub health: Health,
+    pub health: HealthSettings,
 }
 
 words! {
@@ -176,7 +178,7 @@ pub struct OffPeak {
 }
 
 /// How a key is attached to a call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Auth {
     /// The way.
     pub style: Style,
@@ -187,7 +189,7 @@ pub struct Auth {
 }
 
 /// A way to attach a key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Style {
     /// Not at all: it is not known how, or the client signs its calls.
     #[default]
@@ -215,7 +217,7 @@ pub enum Style {
 }
 
 /// OAuth 2: a token for an id and a secret.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OAuth2 {
     /// Where tokens are given.
     pub token_url: Upstream,
@@ -230,7 +232,7 @@ pub struct OAuth2 {
 }
 
 /// A login of the provider's own: a body is posted, a token comes back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Login {
     /// Where.
     pub url: Upstream,

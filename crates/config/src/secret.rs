@@ -27,13 +27,25 @@ impl Secret {
     }
 }
 
+/// Equal in as many steps whatever differs, so that no clock tells how much was right.
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        let (ours, theirs) = (self.expose().as_bytes(), other.expose().as_bytes());
+        let pairs = ours.iter().zip(theirs);
+        let differs = pairs.fold(0, |differs, (a, b)| differs | (a ^ b));
+        ours.len() == theirs.len() && differs == 0
+    }
+}
+
+impl Eq for Secret {}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(hidden)")
     }
 }
 
-/// A key file that was read.
+/// A file that was read.
 pub struct KeyFile {
     /// What is in it.
     pub text: String,
@@ -47,13 +59,29 @@ impl fmt::Debug for KeyFile {
     }
 }
 
-/// What lies outside the files that are checked: the environment and key files.
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing.
+    Nothing,
+    /// A file.
+    File,
+    /// A folder, with the names in it.
+    Folder(Vec<String>),
+}
+
+/// What lies outside: the environment and files. All of it comes in by functions, so that
+/// everything can be tested without touching the process.
 #[derive(Clone, Copy)]
 pub struct World<'a> {
     /// The value of an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// A key file, or why it cannot be read (without its content).
+    /// The names of all variables, to find mistyped ones.
+    pub env_names: &'a dyn Fn() -> Vec<String>,
+    /// A file with what it holds, or why it cannot be read (without its content).
     pub key_file: &'a dyn Fn(&str) -> Result<KeyFile, String>,
+    /// What is at a path, or why that cannot be told.
+    pub look: &'a dyn Fn(&str) -> Result<Seen, String>,
 }
 
 impl World<'_> {
@@ -62,6 +90,8 @@ impl World<'_> {
     pub fn empty() -> World<'static> {
         World {
             env: &|_| None,
+            env_names: &Vec::new,
+            look: &|_| Ok(Seen::Nothing),
             key_file: &|_| Err("there are no files here".to_owned()),
         }
     }
@@ -92,7 +122,7 @@ pub(crate) fn lookup(text: &str) -> Lookup<'_> {
     }
 }
 
-/// Replaces every `${NAME}`; the error is the name of the variable that is not set.
+/// Replaces every `${NAME}` and `${NAME:-otherwise}`; the error is the name of the variable that is not set.
 pub(crate) fn filled(text: &str, world: &World<'_>) -> Result<String, String> {
     let mut whole = String::with_capacity(text.len());
     let mut rest = text;
@@ -100,8 +130,13 @@ pub(crate) fn filled(text: &str, world: &World<'_>) -> Result<String, String> {
         let Some((name, tail)) = after.split_once('}') else {
             break;
         };
+        let (name, default) = match name.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (name, None),
+        };
         whole.push_str(before);
         let value = (world.env)(name).filter(|value| !value.is_empty());
+        let value = value.or_else(|| default.map(str::to_owned));
         whole.push_str(&value.ok_or_else(|| name.to_owned())?);
         rest = tail;
     }
@@ -137,5 +172,6 @@ mod tests {
         assert_eq!(filled("plain", &world).unwrap(), "plain");
         assert_eq!(filled("${OTHER}", &world), Err("OTHER".to_owned()));
         assert_eq!(filled("${KEY", &world).unwrap(), "${KEY");
+        assert_eq!(filled("${KEY:-x}${OTHER:-10}", &world).unwrap(), "abc10");
     }
 }

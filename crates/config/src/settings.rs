@@ -5,13 +5,21 @@
 //! Never: decides anything. The machines that obey these settings live in `core`.
 
 mod health;
-pub use health::{After, Health, Mode, Ramp, WhenBlocked};
+pub(crate) use health::Health;
 
+use tollgate_core::alert::AlertSettings;
+use tollgate_core::backoff::Jitter;
+use tollgate_core::cooldown::{CooldownSettings, JitterOn};
+use tollgate_core::degrade::DegradeSettings;
+use tollgate_core::ratio::Ppm;
+use tollgate_core::retry::{BudgetSettings, Retries, RetrySettings};
 use tollgate_core::time::Span;
 
-use crate::amount::{Lifetime, Millionths};
-use crate::field::{At, Setting, block, not_a_word, words};
+use crate::amount::Lifetime;
+use crate::field::At;
 use crate::problem::Problems;
+use crate::setting::{Setting, block, not_a_word, words};
+use crate::shape::{Field, Shape, nothing};
 
 words! {
     /// How a limit counts.
@@ -95,15 +103,7 @@ words! {
     }
 }
 
-words! {
-    /// Which waits add jitter to a cool-down.
-    JitterOn {
-        /// Those that we computed.
-        Backoff = "backoff",
-        /// Also those that the provider told.
-        All = "all",
-    }
-}
+words! { for JitterOn { Backoff = "backoff", All = "all", } }
 
 words! {
     /// How urgent a call must be at most to be confined.
@@ -118,26 +118,29 @@ words! {
 }
 
 /// How much chance is mixed into a delay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Jitter {
-    /// None.
-    None,
-    /// Anything from nothing to the whole delay.
-    Full,
-    /// Up to this share on top.
-    Additive(Millionths),
-}
-
 impl Setting for Jitter {
+    const SHAPE: Shape = Shape::Either(&[
+        Shape::Words(&["none", "full"]),
+        Shape::Decimal,
+        Shape::Block(&[Field::new(
+            "additive",
+            "up to this share on top",
+            Shape::Decimal,
+            nothing,
+        )]),
+    ]);
+
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Jitter> {
         if let Some(share) = at.node.get("additive") {
-            return Millionths::read(&at.below("additive", share), problems).map(Jitter::Additive);
+            return Ppm::read(&at.below("additive", share), problems).map(Jitter::Additive);
         }
         match at.text(problems)?.trim() {
             "none" | "0" => Some(Jitter::None),
             "full" => Some(Jitter::Full),
             text => match crate::amount::share(text) {
-                Some(share) => Some(Jitter::Additive(share)),
+                Some(share) => u32::try_from(share.0)
+                    .ok()
+                    .map(|share| Jitter::Additive(Ppm(share))),
                 None => {
                     problems.push(not_a_word(at, text, &["none", "full", "{additive: 0.3}"]));
                     None
@@ -145,96 +148,133 @@ impl Setting for Jitter {
             },
         }
     }
-}
 
-block! {
-    /// How often a call is tried again, by priority.
-    Retries {
-        /// A person waits: better a quick error.
-        high: u64 = 2,
-        /// Everything that says nothing.
-        normal: u64 = 3,
-        /// Background work has time.
-        low: u64 = 5,
+    fn written(&self) -> String {
+        match self {
+            Jitter::None => "none".to_owned(),
+            Jitter::Full => "full".to_owned(),
+            Jitter::Additive(share) => format!("{{additive: {share}}}"),
+        }
     }
 }
 
 block! {
-    /// How many retries there may be beside first tries, so that they cannot storm.
-    Budget {
-        /// One retry for every five calls.
-        ratio: Millionths = Millionths(200_000),
-        /// And this many a second in any case, so that a quiet client can retry at all.
-        min_per_second: u64 = 10,
+    for Retries {
+        /// a person waits: better a quick error
+        high(high): u32,
+        /// everything that says nothing
+        normal(normal): u32,
+        /// background work has time
+        low(low): u32,
     }
 }
 
 block! {
-    /// How a failed call is tried again.
-    Retry {
-        /// The first delay.
-        base: Span = Span::from_millis(1_500),
-        /// How much longer each further delay is.
-        factor: Millionths = Millionths(2_000_000),
-        /// The longest delay that we compute; the provider's own is not capped.
-        max: Span = Span::from_secs(30),
-        /// Full: clients that failed together do not come back together.
-        jitter: Jitter = Jitter::Full,
-        /// Tries after the first.
-        retries: Retries = Retries::default(),
-        /// The share of all calls.
-        budget: Budget = Budget::default(),
+    for BudgetSettings {
+        /// one more retry for so many calls
+        ratio(ratio): Ppm,
+        /// and this many a second in any case
+        min_per_second(min_per_second): u32,
     }
 }
 
 block! {
-    /// How long a scope rests after a refusal.
-    Cooldown {
-        /// The first rest.
-        base: Span = Span::from_secs(1),
-        /// How much longer each further rest is.
-        factor: Millionths = Millionths(2_000_000),
-        /// The longest rest that we compute.
-        max: Span = Span::from_secs(300),
-        /// Up to 30 % on top.
-        jitter: Jitter = Jitter::Additive(Millionths(300_000)),
-        /// Jitter only where the provider told no time of its own.
-        on: JitterOn = JitterOn::Backoff,
+    for RetrySettings {
+        /// the first delay
+        base(backoff.base): Span,
+        /// how much longer each further delay is
+        factor(backoff.factor): Ppm,
+        /// the longest delay that we compute; the provider's own is not capped
+        max(backoff.max): Span,
+        /// how delays are spread, so that clients that failed together do not come back together
+        jitter(backoff.jitter): Jitter,
+        /// tries after the first, by priority
+        retries(retries): Retries,
+        /// how many of all calls may be retries
+        budget(budget): BudgetSettings,
     }
 }
 
 block! {
-    /// When to serve from cache only because little is left.
-    Degrade {
-        /// It begins below this many.
-        below: u64 = 0,
-        /// It ends at this many.
-        recover: u64 = 0,
+    for CooldownSettings {
+        /// the first rest
+        base(backoff.base): Span,
+        /// how much longer each further rest is
+        factor(backoff.factor): Ppm,
+        /// the longest rest that we compute
+        max(backoff.max): Span,
+        /// what is added by chance
+        jitter(backoff.jitter): Jitter,
+        /// jitter only where the provider told no time of its own, or always
+        on(on): JitterOn,
+    }
+}
+
+/// Serving from cache only because little is left. `recover` has no fixed default: it is twice
+/// `below`, within the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Degrade {
+    pub(crate) below: u64,
+    pub(crate) recover: Option<u64>,
+}
+
+impl Setting for Degrade {
+    const SHAPE: Shape = Shape::Block(&[
+        Field::new("below", "it begins below this many", Shape::Whole, nothing),
+        Field::new(
+            "recover",
+            "it ends at this many; without it, twice as much",
+            Shape::Whole,
+            nothing,
+        ),
+    ]);
+
+    fn read(at: &At<'_>, problems: &mut Problems) -> Option<Degrade> {
+        let fields = crate::field::Fields::open(at, &["below", "recover"], problems)?;
+        if fields.get("below").is_none() {
+            problems.push(at.error("`below` is missing", "write `below: 200`, or `off`"));
+        }
+        let recover = fields.read("recover", problems);
+        Some(Degrade {
+            below: fields.read("below", problems)?,
+            recover,
+        })
+    }
+}
+
+impl Degrade {
+    /// With its end: twice as much, but never more than there can be.
+    pub(crate) fn settings(self, smallest: Option<u64>) -> DegradeSettings {
+        let twice = self.below.saturating_mul(2);
+        let within = smallest.map_or(twice, |most| twice.min(most.max(self.below)));
+        DegradeSettings {
+            below: self.below,
+            recover: self.recover.unwrap_or(within),
+        }
     }
 }
 
 block! {
-    /// When to raise an alert.
-    Alerts {
-        /// Below this many left. Off: what is little depends on the limit.
-        critical: Option<u64> = None,
-        /// Below this many left.
-        warning: Option<u64> = None,
-        /// Above this many refusals a minute.
-        rate_429_per_minute: Option<u64> = Some(10),
-        /// Below this share of answers from cache.
-        cache_hit_rate: Option<Millionths> = Some(Millionths(500_000)),
+    for AlertSettings {
+        /// below this many left; off, because what is little depends on the limit
+        critical(critical): Option<u64>,
+        /// below this many left
+        warning(warning): Option<u64>,
+        /// above this many refusals a minute
+        rate_429_per_minute(rate_429_per_minute): Option<u64>,
+        /// below this share of answers from cache
+        cache_hit_rate(cache_hit_rate): Option<Ppm>,
     }
 }
 
 block! {
     /// Waiting for a permit.
     Queue {
-        /// 1 000 calls with 2 KiB of head each are 2 MiB.
+        /// calls that may wait: 1 000 with 2 KiB of head each are 2 MiB
         max: u64 = 1_000,
-        /// Longer than most clients wait.
+        /// how long a call may wait, if it names no deadline
         timeout: Span = Span::from_secs(60),
-        /// Who goes first.
+        /// who goes first
         order: Order = Order::Priority,
     }
 }
@@ -242,15 +282,15 @@ block! {
 block! {
     /// Keeping answers.
     Cache {
-        /// By what rules.
+        /// by the configured lifetimes, or by the answer's own headers
         mode: CacheMode = CacheMode::Ttl,
-        /// How long. Off: a provider's data is not ours to call old.
+        /// how long answers are kept; off, because a provider's data is not ours to call old
         ttl: Lifetime = Lifetime::Off,
-        /// How long an old answer is kept for degrade mode and outages.
+        /// how long an old answer is kept for degrade mode and outages
         stale: Span = Span::from_secs(7 * 86_400),
-        /// Lifetimes follow what changes.
+        /// lifetimes follow what changes
         adaptive: bool = false,
-        /// Request headers that make another answer.
+        /// request headers that make another answer
         vary: Vec<String> = Vec::new(),
     }
 }
@@ -258,11 +298,11 @@ block! {
 block! {
     /// How long each stage of a call may take. A flowing body is never cut.
     Timeouts {
-        /// To connect.
+        /// to connect
         connect: Span = Span::from_secs(5),
-        /// Until the head of the answer; also the life of an unreported permit.
+        /// until the head of the answer; also the life of an unreported permit
         first_byte: Span = Span::from_secs(30),
-        /// Between two pieces of the body.
+        /// between two pieces of the body
         idle: Span = Span::from_secs(60),
     }
 }
@@ -272,6 +312,8 @@ block! {
 pub struct Timeout(pub Timeouts);
 
 impl Setting for Timeout {
+    const SHAPE: Shape = Shape::Either(&[Shape::Length, Timeouts::SHAPE]);
+
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Timeout> {
         if at.node.text().is_none() {
             return Timeouts::read(at, problems).map(Timeout);

@@ -28,9 +28,13 @@ pub use calendar::{Calendar, EDGE_MARGIN, Per};
 mod in_flight;
 mod told;
 mod cell;
-pub use cell::{Cell, View};
+pub use cell::Cell;
+mod look;
+pub use look::View;
 mod adopt;
+mod carry;
 mod image;
+mod image_read;
 pub use image::Damaged;
 #[cfg(test)]
 mod tests;
@@ -42,6 +46,8 @@ mod low_tests;
 mod window_tests;
 #[cfg(test)]
 mod told_tests;
+#[cfg(test)]
+mod bucket_tests;
 #[cfg(test)]
 mod edge_tests;
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //!
 //! Never: decides when to close. Health does, and says so by a settle.
 
+mod image;
+
 use crate::ask::{On, PermitId, Reopen};
 use crate::time::{Micros, Span};
 

@@ -14,10 +14,18 @@ mod offered;
 pub use offered::{Lost, Offered};
 mod memory;
 pub use memory::MemoryLedger;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{OpenError, SqliteLedger};
+#[cfg(all(feature = "sqlite", feature = "failpoints"))]
+pub mod failpoint;
+#[cfg(all(feature = "sqlite", not(feature = "failpoints")))]
+mod failpoint;
 
 use std::sync::Arc;
 
-use tollgate_core::ask::{Ask, CellId, ScopeId, Settle};
+use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle};
 use tollgate_core::limit::{Rule, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Now;
@@ -28,6 +36,9 @@ use tollgate_core::time::Now;
 pub enum Ledger {
     /// In this process, gone with it.
     Memory(MemoryLedger),
+    /// In a folder of this host, shared by its processes.
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteLedger),
 }
 
 impl Ledger {
@@ -37,11 +48,41 @@ impl Ledger {
         Ledger::Memory(MemoryLedger::new(clock))
     }
 
+    /// A ledger in a folder of this host, which is made if it is not there. Any number of processes
+    /// may open the same one; the clock must be one that they share.
+    #[cfg(feature = "sqlite")]
+    pub fn sqlite(folder: impl AsRef<std::path::Path>, clock: Clock) -> Result<Ledger, OpenError> {
+        SqliteLedger::open(folder.as_ref(), clock).map(Ledger::Sqlite)
+    }
+
+    /// This process among those that share the ledger. Permits carry it.
+    #[must_use]
+    pub fn owner(&self) -> OwnerId {
+        match self {
+            Ledger::Memory(_) => OwnerId::default(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.owner(),
+        }
+    }
+
+    /// Why the store cannot be reached, while it cannot: a sentence for people.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Ledger::Memory(_) => None,
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.trouble(),
+        }
+    }
+
     /// Asks for permits, all in one transaction and in this order. If the answer is dropped before
-    /// it is taken, what was granted comes back unsent.
+    /// it is taken, what was granted comes back unsent. Everything settled before is counted first;
+    /// an offer without asks is answered when it is.
     pub fn offer(&self, asks: Vec<Ask>) -> Offered {
         match self {
             Ledger::Memory(memory) => memory.offer(self, asks),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.offer(self, asks),
         }
     }
 
@@ -50,6 +91,8 @@ impl Ledger {
     pub fn settle(&self, settle: Settle) {
         match self {
             Ledger::Memory(memory) => memory.settle(settle),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.settle(settle),
         }
     }
 
@@ -58,6 +101,8 @@ impl Ledger {
     pub fn events(&self) -> Events {
         match self {
             Ledger::Memory(memory) => memory.events(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.events(),
         }
     }
 
@@ -66,6 +111,8 @@ impl Ledger {
     pub fn look(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<View> {
         match self {
             Ledger::Memory(memory) => memory.look(cells),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.look(cells),
         }
     }
 
@@ -74,6 +121,8 @@ impl Ledger {
     pub fn look_scope(&self, scope: ScopeId) -> ScopeView {
         match self {
             Ledger::Memory(memory) => memory.look_scope(scope),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.look_scope(scope),
         }
     }
 
@@ -82,6 +131,8 @@ impl Ledger {
     pub fn now(&self) -> Now {
         match self {
             Ledger::Memory(memory) => memory.now(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.now(),
         }
     }
 }

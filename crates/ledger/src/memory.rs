@@ -55,7 +55,8 @@ impl MemoryLedger {
 
     pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
         let turn = self.turn(&[], &asks);
-        Offered::ready(ledger.clone(), asks, turn.verdicts)
+        let answer = asks.into_iter().zip(turn.verdicts).collect();
+        Offered::ready(ledger.clone(), Ok(answer))
     }
 
     pub(crate) fn settle(&self, settle: Settle) {

@@ -1,7 +1,7 @@
 //! The answer to an offer, on its way.
 //!
 //! Promises: a permit that was granted but not taken, because whoever asked has gone, comes back
-//! unsent.
+//! unsent, whenever it is that they go.
 //!
 //! Never: blocks.
 
@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio::sync::oneshot;
 use tollgate_core::ask::{Ask, Outcome, PermitId, Settle, Verdict};
 
 use crate::Ledger;
@@ -20,22 +21,43 @@ use crate::Ledger;
 )]
 pub struct Lost;
 
+/// What a store says to an offer: the asks as they were given, each with its verdict.
+pub(crate) type Answer = Result<Vec<(Ask, Verdict)>, Lost>;
+
 /// The verdicts of one offer, once they are there.
 #[derive(Debug)]
 #[must_use = "a dropped answer gives its permits back"]
 pub struct Offered {
     ledger: Ledger,
-    asks: Vec<Ask>,
-    verdicts: Option<Vec<Verdict>>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Ready(Answer),
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        expect(dead_code, reason = "the memory ledger answers at once")
+    )]
+    Waiting(oneshot::Receiver<Answer>),
+    Taken,
 }
 
 impl Offered {
     /// An answer that is there already.
-    pub(crate) fn ready(ledger: Ledger, asks: Vec<Ask>, verdicts: Vec<Verdict>) -> Offered {
+    pub(crate) fn ready(ledger: Ledger, answer: Answer) -> Offered {
         Offered {
             ledger,
-            asks,
-            verdicts: Some(verdicts),
+            state: State::Ready(answer),
+        }
+    }
+
+    /// An answer that a store will give.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn waiting(ledger: Ledger, answer: oneshot::Receiver<Answer>) -> Offered {
+        Offered {
+            ledger,
+            state: State::Waiting(answer),
         }
     }
 }
@@ -44,35 +66,57 @@ impl Future for Offered {
     type Output = Result<Vec<(PermitId, Verdict)>, Lost>;
 
     /// Once: like every future, it is not to be polled after it was ready.
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let verdicts = self.verdicts.take().unwrap_or_default();
-        Poll::Ready(Ok(self
-            .asks
-            .iter()
-            .map(|ask| ask.id)
-            .zip(verdicts)
-            .collect()))
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = match &mut self.state {
+            State::Waiting(waiting) => match Pin::new(waiting).poll(context) {
+                // Whoever would have answered has gone.
+                Poll::Ready(answer) => answer.unwrap_or(Err(Lost)),
+                Poll::Pending => return Poll::Pending,
+            },
+            State::Ready(answer) => std::mem::replace(answer, Err(Lost)),
+            State::Taken => Err(Lost),
+        };
+        self.state = State::Taken;
+        let verdicts = answer.map(|answer| {
+            let by_id = answer.into_iter().map(|(ask, verdict)| (ask.id, verdict));
+            by_id.collect()
+        });
+        Poll::Ready(verdicts)
     }
 }
 
 impl Drop for Offered {
     fn drop(&mut self) {
-        let Some(verdicts) = self.verdicts.take() else {
-            return;
-        };
-        let asks = std::mem::take(&mut self.asks);
-        for (ask, verdict) in asks.into_iter().zip(verdicts) {
-            if let Verdict::Go { .. } = verdict {
-                let Ask {
-                    id, terms, scopes, ..
-                } = ask;
-                self.ledger.settle(Settle::Permit {
-                    id,
-                    terms,
-                    scopes,
-                    outcome: Outcome::Unsent,
-                });
+        let answer = match std::mem::replace(&mut self.state, State::Taken) {
+            State::Ready(answer) => answer,
+            State::Waiting(mut waiting) => {
+                // After this either the answer is here, or the store sees that nobody takes it.
+                waiting.close();
+                waiting.try_recv().unwrap_or(Err(Lost))
             }
+            State::Taken => return,
+        };
+        for settle in answer.into_iter().flat_map(unsent) {
+            self.ledger.settle(settle);
         }
     }
+}
+
+/// The permits of an answer that nobody takes.
+pub(crate) fn unsent(answer: Vec<(Ask, Verdict)>) -> impl Iterator<Item = Settle> {
+    let granted = |(ask, verdict)| match verdict {
+        Verdict::Go { .. } => Some(ask),
+        Verdict::Wait { .. } | Verdict::Never(_) => None,
+    };
+    answer.into_iter().filter_map(granted).map(|ask: Ask| {
+        let Ask {
+            id, terms, scopes, ..
+        } = ask;
+        Settle::Permit {
+            id,
+            terms,
+            scopes,
+            outcome: Outcome::Unsent,
+        }
+    })
 }

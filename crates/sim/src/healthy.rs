@@ -375,7 +375,10 @@ impl Client for Healthy {
         let (class, settled, retry_after) = match outcome {
             Outcome::Accepted { .. } => (Class::Success, arrived(false), None),
             Outcome::Refused { retry_after, .. } => (Class::Refused, arrived(true), *retry_after),
-            Outcome::Unavailable => (Class::ServerError, arrived(false), None),
+            Outcome::Unavailable => {
+                let failed = Settled::Failed { age: Span::ZERO };
+                (Class::ServerError, failed, None)
+            }
             Outcome::Silence => {
                 let (age, late) = (Span::ZERO, node::LATE);
                 (Class::Network, Settled::Unknown { age, late }, None)

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use tollgate_config::{Draft, Provider, World};
-use tollgate_core::ask::{OwnerId, ScopeId};
+use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
 use tollgate_core::feedback::Dialects;
 use tollgate_core::problem::Problem;
@@ -56,8 +56,6 @@ pub struct Options {
     pub private: bool,
     /// Whose certificates are believed.
     pub roots: Roots,
-    /// This process among those that share the ledger.
-    pub owner: OwnerId,
 }
 
 /// Why providers cannot be obeyed.
@@ -122,7 +120,7 @@ impl Shop {
         let dialer = Arc::new(Dialer::new(&options.roots)?);
         let dialects = Dialects::built_in();
         let unknown = Plan::new(nobody(), &dialects);
-        let unknown = Live::start(unknown, &ledger, options.owner, &dialer)
+        let unknown = Live::start(unknown, &ledger, &dialer)
             .map_err(|problems| settings_refused(UNKNOWN, problems))?;
         let mut events = ledger.events();
         let shop = Shop {
@@ -150,7 +148,6 @@ impl Shop {
     /// Other providers from now on, all at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
         let Shared {
-            options,
             ledger,
             dialects,
             dialer,
@@ -174,9 +171,7 @@ impl Shop {
                     followers.push((live.clone(), plan));
                     live.clone()
                 }
-                None => {
-                    Arc::new(Live::start(plan, ledger, options.owner, dialer).map_err(refused)?)
-                }
+                None => Arc::new(Live::start(plan, ledger, dialer).map_err(refused)?),
             };
             for domain in &domains {
                 if let Err(first) = new.domains.insert(domain, live.clone()) {

@@ -4,8 +4,14 @@
     reason = "a test that cannot run the program should fail loudly"
 )]
 
+mod canary;
+mod check;
 mod explain;
 mod serve;
+mod folder;
+mod init;
+mod provider;
+mod schema;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

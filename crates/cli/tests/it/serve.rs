@@ -116,7 +116,7 @@ fn a_store_that_is_not_built_is_refused_with_what_is() {
     );
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        text(&output.stderr).contains("use memory:"),
+        text(&output.stderr).contains("memory:"),
         "{}",
         text(&output.stderr)
     );

@@ -6,19 +6,17 @@
 
 use tollgate_core::time::Span;
 
+use super::table::{AUTH, LOGIN, OAUTH2};
 use super::{place, secrets};
 use crate::field::{At, Fields};
 use crate::problem::Problems;
 use crate::provider::{Auth, Login, OAuth2, Style};
 use crate::raw::{Node, Value};
 use crate::secret::{Secret, World, filled};
+use crate::setting::open;
 
 /// Fields that choose the way.
 pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oauth2", "login"];
-
-const AUTH: &[&str] = &[
-    "query", "header", "prefix", "bearer", "basic", "oauth2", "login", "also", "replace",
-];
 
 /// A token that lasts a day is what providers with logins give; refreshing five minutes early
 /// leaves room for a slow login and a wrong clock.
@@ -34,7 +32,7 @@ pub(super) fn auth(fields: &Fields<'_>, world: &World<'_>, problems: &mut Proble
     let Some(at) = fields.get("auth") else {
         return auth;
     };
-    let Some(block) = Fields::open(&at, AUTH, problems) else {
+    let Some(block) = open(&at, AUTH, problems) else {
         return auth;
     };
     let mut ways = STYLES.iter().filter(|name| block.get(name).is_some());
@@ -86,14 +84,7 @@ fn style(block: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Opti
 }
 
 fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAuth2> {
-    let names = [
-        "token_url",
-        "client_id",
-        "client_secret",
-        "scope",
-        "refresh_token",
-    ];
-    let block = Fields::open(at, &names, problems)?;
+    let block = open(at, OAUTH2, problems)?;
     needs(
         at,
         &block,
@@ -117,11 +108,7 @@ fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAu
 }
 
 fn login(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Login> {
-    let block = Fields::open(
-        at,
-        &["url", "body", "token", "lifetime", "refresh_before"],
-        problems,
-    )?;
+    let block = open(at, LOGIN, problems)?;
     needs(at, &block, &["url", "body", "token"], problems);
     let url = place::upstream(&block, "url", problems);
     let body = block.get("body").and_then(|at| body(&at, world, problems));

@@ -7,9 +7,11 @@
 use tollgate_core::ask::Unit;
 use tollgate_core::limit::Rule;
 
-use crate::field::{Fields, Setting};
+use super::table::{CONCURRENCY, COST};
+use crate::field::Fields;
 use crate::problem::Problems;
 use crate::provider::{Concurrency, Cost};
+use crate::setting::{Setting, open};
 
 /// Units and what the ledger counts them as. Providers have their own words for points.
 const UNITS: [(&str, Unit); 11] = [
@@ -35,7 +37,7 @@ pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(Stri
     let found = UNITS.iter().find(|(name, _)| *name == text);
     let Some((name, unit)) = found else {
         let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
-        problems.push(crate::field::not_a_word(&at, text, &names));
+        problems.push(crate::setting::not_a_word(&at, text, &names));
         return None;
     };
     let name = if *unit == Unit::Calls { "calls" } else { name };
@@ -58,14 +60,14 @@ pub(super) fn costs(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Cost> {
                 .map(|(name, _)| *name)
                 .filter(|name| *name != "calls")
                 .collect();
-            problems.push(crate::field::not_a_word(&at, unit, &names));
+            problems.push(crate::setting::not_a_word(&at, unit, &names));
             continue;
         }
         let fixed = at.node.text().is_some();
         let block = if fixed {
             None
         } else {
-            Fields::open(&at, &["before", "else", "after"], problems)
+            open(&at, COST, problems)
         };
         let cost = Cost {
             unit: unit.to_owned(),
@@ -89,7 +91,7 @@ pub(super) fn costs(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Cost> {
 /// `concurrency: 4`, or `{normal: 4, low: 2}`.
 pub(super) fn concurrency(fields: &Fields<'_>, problems: &mut Problems) -> Option<Concurrency> {
     let at = fields.get("concurrency")?;
-    let block = Fields::open(&at, &["normal", "low"], problems)?;
+    let block = open(&at, CONCURRENCY, problems)?;
     let Some(place) = block.get("normal") else {
         problems.push(at.error(
             "`normal` is missing",

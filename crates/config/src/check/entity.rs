@@ -7,11 +7,14 @@
 
 use tollgate_core::entity::{Doubt, Entities, Entity, From, Glob};
 
+use super::table::ENTITIES;
 use crate::amount::Lifetime;
-use crate::field::{At, Fields, Setting, read_text};
+use crate::field::{At, Fields};
 use crate::problem::Problems;
 use crate::provider::{Limit, Per};
+use crate::setting::{Setting, open, read_text};
 use crate::settings::Dedup;
+use crate::shape::Shape;
 
 /// The most rules: each is tried for each call.
 const RULES_MAX: usize = 256;
@@ -25,6 +28,8 @@ pub(super) struct Found {
 }
 
 impl Setting for From {
+    const SHAPE: Shape = Shape::Text;
+
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<From> {
         let read = |text: &str| match text.split_once(':') {
             None if text == "path" => Some(From::Path),
@@ -48,8 +53,7 @@ impl Setting for From {
 pub(super) fn entities(fields: &Fields<'_>, limits: &[Limit], problems: &mut Problems) -> Found {
     let mut found = Found::default();
     if let Some(at) = fields.get("entities")
-        && let Some(block) =
-            Fields::open(&at, &["strip", "from", "rules", "ttl", "dedup"], problems)
+        && let Some(block) = open(&at, ENTITIES, problems)
     {
         found.entities.from = super::or_default(&block, "from", problems);
         found.entities = rules(&block, strip(&block, found.entities, problems), problems);

@@ -89,6 +89,64 @@ fn lay_over(below: &mut Node, over: Node) {
     below.lay_over(over);
 }
 
+/// Lays one value over the field that a way such as `health.sleep_max` names.
+pub(crate) fn lay_path(tree: &mut Node, path: &str, node: Node) {
+    let mut node = node;
+    for name in path.rsplit('.') {
+        let entry = Entry {
+            name: name.to_owned(),
+            place: node.place.clone(),
+            node,
+        };
+        node = Node {
+            place: entry.place.clone(),
+            value: Value::Map(vec![entry]),
+        };
+    }
+    spell_out(tree);
+    spell_out(&mut node);
+    let at_a_time = |tree: &Node, name: &str| {
+        let text = tree.get("concurrency")?.get(name)?.text()?;
+        crate::amount::number(text)
+    };
+    // Fewer calls at a time leave no more to background work than to all.
+    let low = at_a_time(tree, "low").zip(at_a_time(&node, "normal"));
+    if low.is_some_and(|(low, normal)| low > normal)
+        && let Value::Map(entries) = &mut tree.value
+        && let Some(concurrency) = entries.iter_mut().find(|entry| entry.name == "concurrency")
+    {
+        concurrency.node.remove("low");
+    }
+    lay_over(tree, node);
+}
+
+/// `limit`, `period` and `algorithm` at the top become a list of one limit.
+pub(crate) fn long_limits(tree: &mut Node) {
+    if tree.get("limit").is_none() || tree.get("limits").is_some() {
+        return;
+    }
+    let place = tree.place.clone();
+    let taken = ["limit", "period", "algorithm"].iter().filter_map(|name| {
+        let node = tree.remove(name)?;
+        Some(Entry {
+            name: (*name).to_owned(),
+            place: node.place.clone(),
+            node,
+        })
+    });
+    let at = |value| Node {
+        place: place.clone(),
+        value,
+    };
+    let one = at(Value::Map(taken.collect()));
+    let limits = Entry {
+        name: "limits".to_owned(),
+        place: place.clone(),
+        node: at(Value::List(vec![one])),
+    };
+    tree.lay_over(at(Value::Map(vec![limits])));
+}
+
 fn nothing(tree: &Node) -> Node {
     Node {
         place: tree.place.clone(),

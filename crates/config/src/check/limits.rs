@@ -11,25 +11,13 @@ use tollgate_core::time::Span;
 
 use super::cost::unit;
 use super::plan::{Period, Plan, PlanError, Shared};
+use super::table::LIMIT;
 use crate::amount::{self, Part};
-use crate::field::{At, Fields, Setting};
+use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
 use crate::provider::{Limit, Per};
+use crate::setting::{Setting, open};
 use crate::settings::Algorithm;
-
-const LIMIT: &[&str] = &[
-    "name",
-    "limit",
-    "period",
-    "algorithm",
-    "burst",
-    "timezone",
-    "per",
-    "reserve",
-    "unit",
-    "shadow",
-    "headroom",
-];
 
 /// Every limit of a provider.
 pub(super) fn limits(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Limit> {
@@ -65,7 +53,7 @@ pub(super) fn limits(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Limit>
 /// `- 35/1s`, or a block.
 fn item_of(at: &At<'_>, shared: &Shared, problems: &mut Problems) -> Option<Limit> {
     let Some(text) = at.node.text() else {
-        let fields = Fields::open(at, LIMIT, problems)?;
+        let fields = open(at, LIMIT, problems)?;
         return one(at, &fields, shared, problems);
     };
     let parts = text.split_once('/').and_then(|(limit, period)| {

@@ -10,15 +10,18 @@ use std::net::SocketAddr;
 use jiff::tz::TimeZone;
 use tollgate_core::domain::{Domain, Host};
 
-use super::{FIRST_WORDS, RESERVED};
-use crate::field::{At, Fields, Setting, read_text};
+use super::RESERVED;
+use super::table::OFF_PEAK;
+use crate::field::{At, Fields};
+use crate::overlay::first_words;
 use crate::problem::Problems;
 use crate::provider::{OffPeak, Upstream};
+use crate::setting::{Setting, open, read_text};
 
 /// The longest name: it is a metric label and a folder of URLs.
 const NAME_MAX: usize = 64;
 
-pub(super) fn name(fields: &Fields<'_>, stem: &str, problems: &mut Problems) -> Option<String> {
+pub(crate) fn name(fields: &Fields<'_>, stem: &str, problems: &mut Problems) -> Option<String> {
     let written = fields.get("name");
     let at = written.clone().unwrap_or_else(|| fields.at.clone());
     let name = match &written {
@@ -49,7 +52,7 @@ pub(super) fn name(fields: &Fields<'_>, stem: &str, problems: &mut Problems) -> 
         ));
         return None;
     }
-    if FIRST_WORDS.contains(&name.as_str()) {
+    if first_words().contains(&name) {
         problems.push(at.error(
             "is the first word of a setting, so TOLLGATE_<NAME>_<SETTING> could be read in two ways",
             "choose another with `name:`",
@@ -59,7 +62,7 @@ pub(super) fn name(fields: &Fields<'_>, stem: &str, problems: &mut Problems) -> 
     Some(name)
 }
 
-pub(super) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domain> {
+pub(crate) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domain> {
     let mut domains: Vec<Domain> = Vec::new();
     for field in ["domain", "domains"] {
         let Some(at) = fields.get(field) else {
@@ -81,19 +84,11 @@ pub(super) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domai
     domains
 }
 
-pub(super) fn listen(fields: &Fields<'_>, problems: &mut Problems) -> Option<SocketAddr> {
-    let at = fields.get("listen")?;
-    let read = |text: &str| text.parse().ok();
-    read_text(
-        &at,
-        problems,
-        read,
-        "is not an address with a port",
-        "write `127.0.0.1:4301`",
-    )
+pub(crate) fn listen(fields: &Fields<'_>, problems: &mut Problems) -> Option<SocketAddr> {
+    fields.read("listen", problems)
 }
 
-pub(super) fn upstream(
+pub(crate) fn upstream(
     fields: &Fields<'_>,
     name: &str,
     problems: &mut Problems,
@@ -103,7 +98,7 @@ pub(super) fn upstream(
 }
 
 /// `https://host[:port][/path]`.
-pub(super) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
+pub(crate) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
     const REMEDY: &str = "write `https://host/path`, without a user name, `?` or `#`";
     let text = at.text(problems)?.trim();
     let split = text
@@ -145,7 +140,7 @@ pub(super) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
     })
 }
 
-pub(super) fn statuses(fields: &Fields<'_>, problems: &mut Problems) -> Vec<u16> {
+pub(crate) fn statuses(fields: &Fields<'_>, problems: &mut Problems) -> Vec<u16> {
     let Some(at) = fields.get("free_status") else {
         return Vec::new();
     };
@@ -167,7 +162,7 @@ pub(super) fn statuses(fields: &Fields<'_>, problems: &mut Problems) -> Vec<u16>
     statuses
 }
 
-pub(super) fn zone(at: &At<'_>, problems: &mut Problems) -> Option<TimeZone> {
+pub(crate) fn zone(at: &At<'_>, problems: &mut Problems) -> Option<TimeZone> {
     let read = |text: &str| match text {
         "UTC" | "utc" | "Z" => Some(TimeZone::UTC),
         name => TimeZone::get(name).ok(),
@@ -181,12 +176,12 @@ pub(super) fn zone(at: &At<'_>, problems: &mut Problems) -> Option<TimeZone> {
     )
 }
 
-pub(super) fn off_peak(fields: &Fields<'_>, problems: &mut Problems) -> Option<OffPeak> {
+pub(crate) fn off_peak(fields: &Fields<'_>, problems: &mut Problems) -> Option<OffPeak> {
     let at = fields.get("off_peak")?;
     if at.node.text() == Some("off") {
         return None;
     }
-    let block = Fields::open(&at, &["hours", "timezone", "applies_to"], problems)?;
+    let block = open(&at, OFF_PEAK, problems)?;
     let zone = match block.get("timezone") {
         Some(at) => zone(&at, problems),
         None => Some(TimeZone::UTC),
@@ -227,7 +222,7 @@ fn minute(text: &str) -> Option<u16> {
 }
 
 /// A text that is kept as it is, such as the name of a header.
-pub(super) fn token(at: &At<'_>, problems: &mut Problems) -> Option<String> {
+pub(crate) fn token(at: &At<'_>, problems: &mut Problems) -> Option<String> {
     let text = String::read(at, problems)?;
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.bytes().all(known) {

@@ -9,9 +9,11 @@ use tollgate_core::limit::{Calendar, HoldUntil, Per as Window, Rule, RuleError};
 use tollgate_core::time::Span;
 
 use crate::amount;
-use crate::field::{At, Setting};
+use crate::field::At;
 use crate::problem::Problems;
+use crate::setting::Setting;
 use crate::settings::{Algorithm, Hold};
+use crate::shape::Shape;
 
 /// A period as written: a length, or a window of the calendar.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +36,10 @@ impl Period {
 }
 
 impl Setting for Period {
+    const SHAPE: Shape = Shape::Text;
+
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Period> {
-        crate::field::read_text(
+        crate::setting::read_text(
             at,
             problems,
             Period::parse,

@@ -23,7 +23,7 @@ const OURS: [&str; 9] = [
 ];
 
 /// `api_key` or `api_keys`.
-pub(super) fn keys(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Secret> {
+pub(crate) fn keys(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Secret> {
     let (one, many) = (fields.get("api_key"), fields.get("api_keys"));
     if let (Some(at), Some(_)) = (&one, &many) {
         problems.push(at.error(
@@ -47,7 +47,7 @@ pub(super) fn keys(fields: &Fields<'_>, world: &World<'_>, problems: &mut Proble
 }
 
 /// Headers to send where the caller sends none. Their values may be keys, so they are treated so.
-pub(super) fn headers(
+pub(crate) fn headers(
     fields: &Fields<'_>,
     world: &World<'_>,
     problems: &mut Problems,
@@ -73,7 +73,7 @@ pub(super) fn headers(
 }
 
 /// A secret: a literal, `${ENV}`, or `file:/path`.
-pub(super) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
+pub(crate) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
     let text = match lookup(at.text(problems)?) {
         Lookup::Text(text) => filled(text, world)
             .map_err(|name| {
@@ -104,7 +104,9 @@ fn from_file(
     world: &World<'_>,
     problems: &mut Problems,
 ) -> Option<String> {
-    match (world.key_file)(path) {
+    // As for all paths in files, the folder of the file that names it counts.
+    let path = crate::load::gather::beside(&at.node.place.file, path);
+    match (world.key_file)(&path) {
         Ok(file) => {
             if file.open_to_others {
                 let remedy = "run `chmod 600` on it";

@@ -25,7 +25,7 @@ pub fn list() -> String {
         let title = preset.says("title").unwrap_or(preset.name);
         line(
             &mut text,
-            &format!("{:<17} {title}: {}", preset.name, limits_in_short(preset)),
+            &format!("{:<17} {title}: {}", preset.name, in_short(preset)),
         );
         if let Some(advice) = preset.says("batching") {
             line(&mut text, &format!("{:<17}   fewer calls: {advice}", ""));
@@ -159,7 +159,7 @@ pub fn table_of_presets() -> String {
             "| `{}` | {} | {} | {} | {} |",
             preset.name,
             preset.says("title").unwrap_or_default(),
-            limits_in_short(preset),
+            in_short(preset),
             tiers.join(", "),
             grade.unwrap_or_default(),
         );
@@ -168,10 +168,14 @@ pub fn table_of_presets() -> String {
     text
 }
 
-fn limits_in_short(preset: &Preset) -> String {
-    let Some(provider) = preset.provider(None, &World::empty()).provider else {
-        return String::new();
-    };
+fn in_short(preset: &Preset) -> String {
+    let provider = preset.provider(None, &World::empty()).provider;
+    provider.as_ref().map(limits_in_short).unwrap_or_default()
+}
+
+/// All limits of a provider in one line.
+#[must_use]
+pub fn limits_in_short(provider: &Provider) -> String {
     let mut parts = Vec::new();
     if !provider.limits.is_empty() {
         parts.push(joined(&provider.limits));
@@ -194,7 +198,8 @@ fn joined(limits: &[Limit]) -> String {
 }
 
 /// `35/1s token-bucket burst 35`.
-fn limit_in_words(limit: &Limit) -> String {
+#[must_use]
+pub fn limit_in_words(limit: &Limit) -> String {
     let rule = &limit.rule;
     let mut words = match rule.algorithm() {
         Algorithm::Calendar(calendar) => format!("{}/{}", rule.limit(), calendar.per()),

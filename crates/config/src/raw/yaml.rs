@@ -2,7 +2,7 @@
 //!
 //! Promises: a file that is too large, too deep or full of aliases is refused before it costs
 //! anything; the parser's own words are replaced by ours, because some of them quote the file.
-//! `${NAME}` may stand without quotes anywhere, also between braces.
+//! `${NAME}` and `${NAME:-otherwise}` may stand without quotes anywhere, also between braces.
 //!
 //! Never: shows a snippet of the file.
 
@@ -129,7 +129,7 @@ fn explain(error: &serde_saphyr::Error) -> (&'static str, &'static str) {
         ),
         _ => (
             "this is not valid YAML",
-            "check indentation, the blank after `:`, and quotes around values that begin with @ % ` * & or !",
+            "check indentation, the blank after `:`, and quotes around values that begin with @ % ` * & or ! or end with `:`",
         ),
     }
 }
@@ -142,9 +142,8 @@ fn shield(text: &str) -> String {
         let (before, after) = rest.split_at(at);
         let name = after.strip_prefix("${").unwrap_or_default();
         shielded.push_str(before);
-        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         match name.split_once('}') {
-            Some((name, tail)) if !name.is_empty() && name.chars().all(is_part) => {
+            Some((name, tail)) if is_variable(name) => {
                 shielded.extend(['$', OPEN]);
                 shielded.push_str(name);
                 shielded.push(CLOSE);
@@ -158,6 +157,14 @@ fn shield(text: &str) -> String {
     }
     shielded.push_str(rest);
     shielded
+}
+
+/// `NAME`, or `NAME:-otherwise` on one line.
+fn is_variable(text: &str) -> bool {
+    let (name, otherwise) = text.split_once(":-").unwrap_or((text, ""));
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let plain = |letter: char| !letter.is_control() && !"{}#\"'".contains(letter);
+    !name.is_empty() && name.chars().all(is_part) && otherwise.chars().all(plain)
 }
 
 fn unshield(text: &str) -> String {

@@ -1,6 +1,13 @@
 //! The documentation says what the code does: its table is the one that the presets give.
 
-use tollgate_config::{KeyFile, World, preset};
+use tollgate_config::check::PROVIDER;
+use tollgate_config::config::CONFIG;
+use tollgate_config::load::{CONFIG_NOT_YET, PROVIDER_NOT_YET};
+use tollgate_config::overlay::keys;
+use tollgate_config::shape::{Field, Shape};
+use tollgate_config::{KeyFile, Sources, World, preset};
+
+use crate::machine::{Machine, files};
 
 const PAGE: &str = include_str!("../../../../docs/providers.md");
 
@@ -28,6 +35,7 @@ fn the_examples_of_the_documentation_load() {
     let world = World {
         env: &|_| Some("key".to_owned()),
         key_file: &key_file,
+        ..World::empty()
     };
     let mut examples = 0;
     for part in PAGE.split("```yaml\n").skip(1) {
@@ -41,4 +49,156 @@ fn the_examples_of_the_documentation_load() {
         examples += 1;
     }
     assert!(examples >= 3);
+}
+
+const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
+
+/// A table of fields in Markdown, with everything below them.
+fn table(fields: &[Field]) -> String {
+    let mut text =
+        "| field | default | what may stand there | meaning |\n|---|---|---|---|\n".to_owned();
+    rows(fields, "", &mut text);
+    text
+}
+
+fn rows(fields: &[Field], above: &str, text: &mut String) {
+    let plain = |cell: &str| cell.replace('|', "\\|");
+    for field in fields {
+        let path = format!("{above}{}", field.name);
+        let default = match (field.default)().as_str() {
+            "" => String::new(),
+            default => format!("`{default}`"),
+        };
+        let (shape, doc) = (plain(&field.shape.in_words()), plain(field.meaning()));
+        text.push_str(&format!("| `{path}` | {default} | {shape} | {doc} |\n"));
+        let (below, path) = match &field.shape {
+            Shape::Map(inner) => (inner.fields(), format!("{path}.NAME.")),
+            Shape::List(inner) => (inner.fields(), format!("{path}[].")),
+            shape => (shape.fields(), format!("{path}.")),
+        };
+        rows(below.unwrap_or_default(), &path, text);
+    }
+}
+
+/// A14: the tables of the documentation are those of the fields; to renew one, paste what this
+/// test prints.
+#[test]
+fn a14_the_tables_of_the_documentation_are_those_of_the_fields() {
+    let mut variables = "| variable | field | meaning |\n|---|---|---|\n".to_owned();
+    for key in keys() {
+        variables.push_str(&format!(
+            "| `{}` | `{}` | {} |\n",
+            key.name, key.path, key.doc
+        ));
+    }
+    let tables = [
+        ("tollgate.yaml", table(CONFIG)),
+        ("provider", table(PROVIDER)),
+        ("variables", variables),
+    ];
+    let missing: Vec<String> = tables
+        .iter()
+        .filter(|(_, table)| !CONFIGURATION.contains(table.as_str()))
+        .map(|(what, table)| format!("@@{what}\n{table}"))
+        .collect();
+    let all = missing.concat();
+    assert!(all.is_empty(), "docs/configuration.md needs:\n{all}@@");
+    for path in CONFIG_NOT_YET.iter().chain(PROVIDER_NOT_YET) {
+        assert!(
+            CONFIGURATION.contains(&format!("`{path}`")),
+            "not used yet: {path}"
+        );
+    }
+}
+
+/// The page's own examples load, and every field of both kinds of file stands in one of them.
+#[test]
+fn the_examples_of_the_configuration_page_load_and_name_every_field() {
+    let blocks: Vec<&str> = CONFIGURATION
+        .split("```yaml\n")
+        .skip(1)
+        .map(|part| part.split("```").next().unwrap_or_default())
+        .collect();
+    let machine = [
+        "KEY",
+        "K1",
+        "K2",
+        "X",
+        "TMDB_API_KEY",
+        "TOLLGATE_ADMIN_TOKEN",
+        "BF",
+        "HOOK_SECRET",
+    ]
+    .iter()
+    .fold(Machine::new(), |machine, name| machine.env(name, "key"));
+    for (index, text) in blocks.iter().enumerate() {
+        let is_config = text.contains("\nproviders:") || text.starts_with("providers:");
+        let (file, sources) = if is_config {
+            ("tollgate.yaml", Sources::default())
+        } else {
+            ("provider.yaml", files(&["provider.yaml"]))
+        };
+        let loaded = machine.clone().file(file, text).load(&sources);
+        assert!(
+            loaded.is_ok(),
+            "example {index}: {}",
+            loaded.err().unwrap_or_default()
+        );
+    }
+    let all = blocks.concat();
+    for field in CONFIG.iter().chain(PROVIDER) {
+        let stands = all.contains(&format!("{}:", field.name));
+        assert!(stands, "no example of `{}`", field.name);
+    }
+}
+
+/// Defaults that are not a value that could be written.
+const IN_WORDS: [&str; 11] = [
+    "name",
+    "upstream",
+    "auth.login.lifetime",
+    "auth.login.refresh_before",
+    "auth.replace",
+    "concurrency.low",
+    "off_peak.timezone",
+    "off_peak.applies_to",
+    "algorithm",
+    "entities.from",
+    "degrade",
+];
+
+/// Every default of a table, with the way to its field.
+fn defaults(fields: &'static [Field], above: &str, found: &mut Vec<(String, String)>) {
+    for field in fields {
+        let path = format!("{above}{}", field.name);
+        let default = (field.default)();
+        match field.shape.fields() {
+            Some(below) => defaults(below, &format!("{path}."), found),
+            None if !default.is_empty() && !IN_WORDS.contains(&path.as_str()) => {
+                found.push((path, default));
+            }
+            None => {}
+        }
+    }
+}
+
+/// The defaults that the tables show are those that are obeyed: writing one changes nothing.
+#[test]
+fn the_defaults_of_the_tables_are_those_that_are_obeyed() {
+    let text = "domain: a.example.org\nlimits: [5/1d]\n";
+    let silent = crate::provider(text);
+    let mut found = Vec::new();
+    defaults(PROVIDER, "", &mut found);
+    assert!(found.len() > 60, "{}", found.len());
+    for (path, default) in found {
+        let mut draft = tollgate_config::Draft::read("test.yaml", text).expect("it is YAML");
+        draft
+            .set(&path, &default, "--set")
+            .unwrap_or_else(|problems| panic!("{path}: {problems}"));
+        let checked = draft.check(&World::empty());
+        let is = checked
+            .provider
+            .unwrap_or_else(|| panic!("{path}: {}", checked.problems));
+        assert_eq!(is, silent, "{path}: {default}");
+    }
 }

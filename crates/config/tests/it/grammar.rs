@@ -1,15 +1,17 @@
 //! The whole grammar of a provider file: every field, and what it means.
 
-use tollgate_config::amount::{Lifetime, Millionths};
+use tollgate_config::amount::Lifetime;
 use tollgate_config::provider::{Per, Style};
-use tollgate_config::settings::{
-    After, CacheMode, Confined, Dedup, Health, Jitter, JitterOn, Merge, Mode, OnStoreLoss, Order,
-    WhenBlocked,
-};
+use tollgate_config::settings::{CacheMode, Confined, Dedup, Merge, OnStoreLoss, Order};
 use tollgate_config::{Draft, World};
+use tollgate_config::{check, shape};
 use tollgate_core::ask::Unit;
+use tollgate_core::backoff::Jitter;
+use tollgate_core::cooldown::JitterOn;
 use tollgate_core::entity::{Doubt, From};
+use tollgate_core::health::{HealthSettings, Mode, RampAfter, Rate, WhenBlocked};
 use tollgate_core::limit::{Algorithm, Rule};
+use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
 use crate::{check_in, provider};
@@ -133,7 +135,11 @@ fn every_block_of_settings_is_read() {
         (60, 360, Confined::Low)
     );
     assert_eq!(
-        (is.retry.base, is.retry.max, is.retry.jitter),
+        (
+            is.retry.backoff.base,
+            is.retry.backoff.max,
+            is.retry.backoff.jitter
+        ),
         (secs(1), secs(30), Jitter::None)
     );
     assert_eq!(
@@ -146,11 +152,11 @@ fn every_block_of_settings_is_read() {
     );
     assert_eq!(
         (is.retry.budget.ratio, is.retry.budget.min_per_second),
-        (Millionths(200_000), 10)
+        (Ppm(200_000), 10)
     );
     assert_eq!(
-        (is.cooldown.jitter, is.cooldown.on),
-        (Jitter::Additive(Millionths(300_000)), JitterOn::All)
+        (is.cooldown.backoff.jitter, is.cooldown.on),
+        (Jitter::Additive(Ppm(300_000)), JitterOn::All)
     );
 }
 
@@ -159,7 +165,7 @@ fn every_block_of_settings_is_read() {
 fn every_block_of_thresholds_is_read() {
     let is = whole();
     let degrade = is.degrade.unwrap();
-    assert_eq!((degrade.below, degrade.recover), (20, 40));
+    assert_eq!((degrade.below, degrade.recover), (20, 30));
     assert_eq!(
         (is.alerts.critical, is.alerts.warning),
         (Some(200), Some(500))
@@ -176,16 +182,16 @@ fn every_block_of_thresholds_is_read() {
         ),
         (secs(5), secs(90), secs(60))
     );
-    let health = is.health.0;
+    let health = is.health;
     assert_eq!(
         (health.mode, health.sleep_max, health.failure_threshold),
         (Mode::Adaptive, secs(600), None)
     );
     assert_eq!(
         (health.ramp.after, health.ramp.every),
-        (After::Any, secs(300))
+        (RampAfter::Any, secs(300))
     );
-    assert_eq!(health.auto_recover.unwrap().0, secs(900));
+    assert_eq!(health.auto_recover, Some(secs(900)));
 }
 
 /// S1, S8: entities, their rules and lifetimes.
@@ -217,9 +223,10 @@ fn s8_entities_have_rules_and_lifetimes() {
 #[test]
 fn a1_health_has_every_name_and_default() {
     let default = provider("limits: [1/1s]\ndomain: a.example.org").health;
-    assert_eq!(default, Health::default());
-    assert_eq!(Health::NAMES.len(), 31);
-    let is = default.0;
+    assert_eq!(default, HealthSettings::default());
+    let table = shape::find(check::PROVIDER, "health").unwrap();
+    assert_eq!(table.shape.fields().unwrap().len(), 31);
+    let is = default;
     assert_eq!(
         (is.window, is.window_results, is.min_results, is.confirm),
         (secs(30), 300, 10, 2)
@@ -228,7 +235,10 @@ fn a1_health_has_every_name_and_default() {
         (is.p_throttle.0, is.n_throttle, is.throttle_factor.0),
         (200_000, 3, 500_000)
     );
-    assert_eq!((is.throttle_min_rate, is.throttle_min_concurrency), (5, 1));
+    assert_eq!(
+        (is.throttle_min_rate, is.throttle_min_concurrency),
+        (Rate::per_second(5), 1)
+    );
     assert_eq!(
         (is.p_recover.0, is.s_recover, is.n_cacheonly),
         (100_000, 10, 5)
@@ -249,11 +259,11 @@ fn a1_health_has_every_name_and_default() {
             is.probe_concurrency,
             is.p_probe.0
         ),
-        (5, 3, 1, 100_000)
+        (5, Rate::per_second(3), 1, 100_000)
     );
     assert_eq!(
         (is.ramp.factor.0, is.ramp.every, is.ramp.after),
-        (1_100_000, secs(300), After::Refusals)
+        (1_100_000, secs(300), RampAfter::Refusals)
     );
     assert_eq!(
         (is.auto_recover, is.cache_only_after, is.when_blocked),
@@ -263,9 +273,7 @@ fn a1_health_has_every_name_and_default() {
         (is.failure_threshold, is.reset_timeout, is.success_threshold),
         (Some(5), secs(300), 2)
     );
-    let breaker = provider("limits: [1/1s]\ndomain: a.example.org\nhealth: breaker")
-        .health
-        .0;
+    let breaker = provider("limits: [1/1s]\ndomain: a.example.org\nhealth: breaker").health;
     assert_eq!(
         (breaker.mode, breaker.when_blocked),
         (Mode::Breaker, WhenBlocked::Reject)
@@ -283,11 +291,11 @@ fn a_silent_file_has_the_documented_defaults() {
     assert_eq!((is.alerts.critical, is.alerts.warning), (None, None));
     assert_eq!((is.queue.max, is.queue.timeout), (1_000, secs(60)));
     assert_eq!(
-        (is.retry.base, is.retry.jitter),
+        (is.retry.backoff.base, is.retry.backoff.jitter),
         (Span::from_millis(1_500), Jitter::Full)
     );
     assert_eq!(
-        (is.cooldown.max, is.cooldown.on),
+        (is.cooldown.backoff.max, is.cooldown.on),
         (secs(300), JitterOn::Backoff)
     );
     assert_eq!(
@@ -363,14 +371,14 @@ fn a14_a_setting_from_outside_wins() {
     draft.set("concurrency", "9", "--set").unwrap();
     let is = draft.check(&World::empty()).provider.unwrap();
     assert_eq!(
-        (is.health.0.mode, is.health.0.sleep_max),
+        (is.health.mode, is.health.sleep_max),
         (Mode::Breaker, secs(600))
     );
     assert_eq!(is.concurrency.unwrap().rule.limit(), 9);
     draft.set("health.sleep_max", "soon", "--set").unwrap();
     let problems = draft.check(&World::empty()).problems.to_string();
     assert!(
-        problems.starts_with("--set:1:1: health.sleep_max: is not a length of time"),
+        problems.starts_with("--set: health.sleep_max: is not a length of time"),
         "{problems}"
     );
 }

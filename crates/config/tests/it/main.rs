@@ -1,12 +1,19 @@
 //! Provider files from outside: what a user writes and what comes of it.
 
 mod docs;
+#[cfg(feature = "watch")]
+mod edge;
+mod environment;
 mod grammar;
 mod h1;
+mod h2;
 mod m5;
+mod machine;
 mod presets;
 mod problems;
+mod reload;
 mod secrets;
+mod settings;
 
 use tollgate_config::{Checked, Draft, Level, Provider, World};
 
@@ -18,10 +25,7 @@ fn check(text: &str) -> Checked {
 fn check_in(text: &str, world: &World<'_>) -> Checked {
     match Draft::read("test.yaml", text) {
         Ok(draft) => draft.check(world),
-        Err(problems) => Checked {
-            provider: None,
-            problems,
-        },
+        Err(problems) => Checked::refused(problems),
     }
 }
 

@@ -105,6 +105,27 @@ fn a_dialect_is_the_name_of_the_main_preset() {
     }
 }
 
+/// Every dialect of a preset, and of its tiers, is one that the reader of answers knows.
+#[test]
+fn every_dialect_of_a_preset_is_known() {
+    let known = tollgate_core::feedback::Dialects::built_in();
+    for built_in in preset::all() {
+        for tier in std::iter::once(None).chain(built_in.tiers().map(Some)) {
+            let is = built_in.provider(tier, &World::empty()).provider.unwrap();
+            assert!(
+                known.get(&is.dialect).is_some(),
+                "{} {tier:?}",
+                built_in.name
+            );
+        }
+    }
+    let told = crate::errors("preset: tmdb\ndialect: omdbb\n");
+    assert_eq!(
+        told,
+        ["test.yaml:2:10: dialect: there is no dialect of this name; did you mean `omdb`?"]
+    );
+}
+
 /// H1, H4: a known host finds its preset with no file at all.
 #[test]
 fn h4_a_host_finds_its_preset() {

@@ -96,7 +96,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "limits: [5/1s]\ndegrade: {below: 5}",
-        "test.yaml:2:10: degrade: `below` is not smaller than the smallest limit, so it would never end; lower `below`",
+        "test.yaml:2:18: degrade.below: must be below the smallest limit it applies to, or nothing is ever called; change it",
     ),
     (
         "concurrency: {low: 2}",
@@ -133,7 +133,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "health: {p_recover: 0.5}",
-        "test.yaml:1:21: health.p_recover: is not below p_throttle, so health would flap; lower p_recover or raise p_throttle",
+        "test.yaml:1:21: health.p_recover: must not be above `p_throttle`, or the state flaps; write half of it",
     ),
     (
         "health: adaptiv",

@@ -30,6 +30,7 @@ fn world() -> World<'static> {
     World {
         env: &env,
         key_file: &key_file,
+        ..World::empty()
     }
 }
 

@@ -34,10 +34,17 @@ impl Cell {
         // long as it is not below both.
         let whole = rule.limit().min(rule.most());
         let told = reading.limit.map(|limit| rule.ours(limit));
+        let believed = self.limit(rule, now.at);
         let raised = told.is_some_and(|limit| {
             let window = rule.stretched(rule.period());
             self.told.tell_limit(limit, whole, window, now.at)
         });
+        // A lower limit explains the refusals of all that was granted before it was known.
+        if self.limit(rule, now.at) < believed
+            && let State::Log(log) = &mut self.state
+        {
+            log.climbed = now.at;
+        }
         // The most of ours that the provider can have counted when it wrote the answer.
         let since = grown(self.granted, reading.mark.granted);
         let ours = reading.mark.used.saturating_add(since);

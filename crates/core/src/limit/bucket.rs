@@ -33,6 +33,17 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
+    /// A bucket with nothing in it at `at`.
+    pub(crate) fn drained(rule: &Rule, at: Micros) -> Bucket {
+        Bucket {
+            holds: Holds::default(),
+            debt: u128::from(rule.most()) * u128::from(token(rule)),
+            at,
+            rate: rule.limit(),
+            depth: rule.most(),
+        }
+    }
+
     /// Debits what is surely counted by now, calls of which nothing was heard among it, and follows
     /// a lowered rate or depth from now on. Only those who ask may raise them: a settle speaks of
     /// the rule that was in force when its permit was granted.
@@ -133,6 +144,12 @@ impl Bucket {
     pub(crate) fn full_after(&self, now: Micros) -> Span {
         let micros = self.debt_at(now).div_ceil(u128::from(self.rate.max(1)));
         Span(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// Writes down what is owed at `at`, so that nothing before it matters any more.
+    pub(crate) fn carry(&mut self, at: Micros) {
+        self.debt = self.debt_at(at);
+        self.at = self.at.max(at);
     }
 
     /// What is used and has not come back, in token-microseconds.

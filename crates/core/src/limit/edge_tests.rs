@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use smallvec::smallvec;
 
-use crate::ask::{On, Outcome, Priority, Reading, Unit};
+use crate::ask::{On, Outcome, Priority, Reading};
 use crate::drive::{Drive, Permit, ms, s};
 use crate::limit::{Calendar, HoldUntil, Per, Rule};
 use crate::time::{Micros, Now, Span, Wall};
@@ -324,69 +324,6 @@ fn a_reset_beyond_our_window_is_not_believed() {
         drive.pass(s(2 * 86_400));
         assert_eq!(drive.look(&rule).remaining, 10, "{rule}");
     }
-}
-
-/// Symptom: fewer calls than the limit has, until the cell was forgotten. Cause: with a lag the
-/// answered call stayed a call on its way, so it was settled twice, and could be undone.
-#[test]
-fn a_bucket_that_counts_late_settles_once() {
-    let mut drive = Drive::new();
-    let rule = Rule::bucket(2, s(10), 2)
-        .unwrap()
-        .drift_ppm(0)
-        .counter_lag(s(3));
-    let permit = drive.try_one(&rule).unwrap();
-    drive.arrive(&permit);
-    let before = drive.table.snapshot(drive.now.at);
-    drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
-    drive.settle(&permit, Outcome::Unsent);
-    assert_eq!(drive.table.snapshot(drive.now.at), before);
-    drive.pass(s(3));
-    drive.try_one(&rule).unwrap();
-    assert_eq!(
-        drive.look(&rule).remaining,
-        0,
-        "debited three seconds after the answer, not at it"
-    );
-}
-
-/// Symptom: a bucket that owed hours was full after a sweep. Cause: cells were forgotten after the
-/// time that the held cost takes to come back, and the true cost was higher.
-#[test]
-fn a_bucket_in_debt_is_not_swept() {
-    let mut drive = Drive::new();
-    let rule = Rule::bucket(10, s(60), 5).unwrap().unit(Unit::Tokens);
-    let mut permit = drive.try_one(&rule).unwrap();
-    permit.terms[0].cost = 1_000;
-    drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
-    drive.pass(s(600));
-    drive.table.sweep(drive.now.at, 10);
-    assert!(drive.try_one(&rule).is_err(), "900 of 1 000 are still owed");
-    drive.pass(s(6_000));
-    drive.table.sweep(drive.now.at, 10);
-    assert!(drive.table.is_empty());
-}
-
-/// Symptom: after 35 → 20, tokens came back at 35 whenever an old call was answered. Cause: a
-/// settle brings the rule of its grant, and the bucket followed it.
-#[test]
-fn an_answer_to_a_call_of_an_old_rule_does_not_raise_the_rate() {
-    let mut drive = Drive::new();
-    let (old, new) = (
-        Rule::bucket(36, s(3_600), 36).unwrap().drift_ppm(0),
-        Rule::bucket(4, s(3_600), 36).unwrap().drift_ppm(0),
-    );
-    let permits = drive.take_all(&old);
-    drive.arrive_all(&permits[..35]);
-    assert!(drive.try_one(&new).is_err());
-    drive.pass(s(100));
-    drive.arrive(&permits[35]);
-    drive.pass(s(1_700));
-    assert_eq!(
-        drive.take_all(&new).len(),
-        2,
-        "half an hour at four an hour"
-    );
 }
 
 /// Symptom: the gate spun at one instant. Cause: a limit that the provider told is below this

@@ -46,7 +46,8 @@ impl Rung {
 pub(crate) struct Log {
     pub(crate) holds: Holds,
     pub(crate) rung: Rung,
-    /// When the ladder was climbed last: answers to calls granted before tell nothing new.
+    /// When the ladder was climbed or the limit lowered last: answers to calls granted before tell
+    /// nothing new.
     pub(crate) climbed: Micros,
     /// Spaced calls: not before this.
     pub(crate) due: Micros,

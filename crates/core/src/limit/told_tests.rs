@@ -280,3 +280,34 @@ fn news_that_leave_more_wake_those_who_wait() {
     assert_eq!(turn.freed.len(), 1);
     assert!(drive.try_one(&rule).is_ok());
 }
+
+/// The window is as it was believed; only its number has changed.
+#[test]
+fn a_refusal_that_a_lower_limit_explains_climbs_no_ladder() {
+    let mut drive = Drive::new();
+    let rule = sliding(10, s(10));
+    let permits = drive.take_all(&rule);
+    let halved = Reading {
+        limit: Some(5),
+        remaining: Some(0),
+        ..Reading::default()
+    };
+    drive.pass(ms(30));
+    for permit in &permits[5..] {
+        drive.read(permit, true, halved);
+    }
+    assert_eq!(
+        (drive.look(&rule).limit, drive.look(&rule).rung),
+        (5, Rung::Window)
+    );
+    drive.pass(s(100));
+    let permits = drive.take_all(&rule);
+    for permit in &permits {
+        drive.read(permit, true, halved);
+    }
+    assert_ne!(
+        drive.look(&rule).rung,
+        Rung::Window,
+        "now it has no other reason"
+    );
+}

@@ -63,6 +63,16 @@ impl Owner {
         }
     }
 
+    /// The owner that a ledger knows this process as.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn of(ledger: Ledger) -> Owner {
+        Owner {
+            id: ledger.owner(),
+            ledger,
+            seq: 0,
+        }
+    }
+
     pub(crate) fn ask(&mut self, terms: Terms) -> Ask {
         self.seq += 1;
         Ask {
@@ -118,6 +128,11 @@ impl Owner {
             scopes,
             outcome,
         });
+    }
+
+    /// Everything this owner has settled is counted when this returns.
+    pub(crate) async fn settled(&self) {
+        self.offer(Vec::new()).await;
     }
 
     pub(crate) fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {

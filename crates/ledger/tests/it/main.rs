@@ -6,3 +6,13 @@ mod bench;
 mod conformance;
 mod sharing;
 mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "sqlite")]
+mod child;
+#[cfg(feature = "sqlite")]
+mod processes;
+#[cfg(feature = "sqlite")]
+mod folder;
+#[cfg(feature = "sqlite")]
+mod boot;

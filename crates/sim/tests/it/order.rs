@@ -345,12 +345,17 @@ fn m13_never_two_inside_a_second() {
     }
 }
 
-/// W5: the provider halves its limit and says so only in its headers.
+/// W5: the provider halves its limit and says so only in its headers. What is left is used.
 #[test]
 fn w5_a_limit_that_is_halved_costs_few_refusals() {
-    for (rule, provider, limit) in [
-        (sliding_40(), "sliding 40/10s", 20),
-        (bucket_50(), "bucket 50/1s burst 50", 25),
+    for (rule, provider, limit, least_used) in [
+        (sliding_40(), "sliding 40/10s", 20, 200 * 20 * 98 / 1_000),
+        (
+            bucket_50(),
+            "bucket 50/1s burst 50",
+            25,
+            200 * 25 * 98 / 100,
+        ),
     ] {
         let mut plan = plan(rule).saturating(100);
         plan.limits
@@ -367,5 +372,9 @@ fn w5_a_limit_that_is_halved_costs_few_refusals() {
         world.run_until(secs(300)).expect("time passes");
         let violations = world.judge().violations();
         assert!(violations <= 5, "{provider}: {violations} violations");
+        let arrivals = world.judge().arrivals().iter();
+        let used = arrivals.filter(|arrival| arrival.accepted && arrival.at > secs(100));
+        let used = used.count();
+        assert!(used >= least_used, "{provider}: {used} of {least_used}");
     }
 }

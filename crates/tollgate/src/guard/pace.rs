@@ -84,7 +84,7 @@ impl Pace {
             reach,
             reach_part: u32::try_from(full % u128::from(parts)).ok()?,
             burst,
-            ahead_max: reach + period.max(STALE_MAX),
+            ahead_max: reach.saturating_add(period.max(STALE_MAX)),
             reciprocal: if full < 1 << 63 { u64::MAX / token } else { 0 },
         })
     }

@@ -1,10 +1,10 @@
 //! The table as bytes, for a restart: debts as ages, never as points in time.
 //!
 //! Layout, little-endian: magic, seed (2 × u64), the fingerprint of a fixed name (2 × u64), number
-//! of plans (u64), each plan (number of limits u64, per limit: limit u32, burst u32, period in ns
-//! u64), number of keys (u64), each key (plan u32, fingerprint 2 × u64, per limit: nanoseconds
-//! until full u64 and, if any limit of the plan has parts, part u32), checksum of all before it
-//! (u64).
+//! of keys (u64), each key (plan u32, fingerprint 2 × u64, per limit: nanoseconds until full u64
+//! and, if any limit of the plan has parts, part u32), each plan (number of limits u64, per limit:
+//! limit u32, burst u32, period in ns u64), bytes of all plans (u64), checksum of all before it
+//! (u64). Plans come last because keys may get new ones while the snapshot is written.
 //!
 //! Promises: a restored table grants nothing that the old one would have refused. Bytes that are
 //! cut short, altered or from another build's hash are refused with the reason, never a panic.
@@ -20,7 +20,7 @@ use super::key::{Key, Keys, Seed};
 use super::pace::Fine;
 use super::plan::{LIMITS_MAX, Limit, Plan};
 use super::shard::{Shard, Slot};
-use super::table::{GuardTable, KEYS_MAX, PLANS_MAX, Plans, shards_for};
+use super::table::{GuardTable, KEYS_MAX, Plans, shards_for};
 
 /// Format 1.
 const MAGIC: [u8; 8] = *b"TGGUARD\x01";
@@ -50,28 +50,40 @@ impl GuardTable {
     /// was at some moment during the call.
     pub fn snapshot(&self, now: Tick, out: &mut Vec<u8>) {
         let start = out.len();
-        let plans: Vec<Plan> = self.plans.read().list.clone();
         out.extend_from_slice(&MAGIC);
         let probe = probe(self.seed);
         for word in [self.seed.0[0], self.seed.0[1], probe.low, probe.high] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        put_plans(&plans, out);
         let count_at = out.len();
         out.extend_from_slice(&0_u64.to_le_bytes());
-        out.reserve(self.len() * (RECORD_HEAD + RECORD_LIMIT * LIMITS_MAX) + 8);
-        let mut count = 0_u64;
+        out.reserve(self.len() * (RECORD_HEAD + RECORD_LIMIT * LIMITS_MAX));
+        let count = self.put_keys(now.nanos(), out);
+        out[count_at..count_at + 8].copy_from_slice(&count.to_le_bytes());
+        let plans_at = out.len();
+        put_plans(&self.plans.read().list, out);
+        let plans_len = (out.len() - plans_at) as u64;
+        out.extend_from_slice(&plans_len.to_le_bytes());
+        let sum = checksum(&out[start..]);
+        out.extend_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Writes every key in debt; says how many.
+    fn put_keys(&self, now: u64, out: &mut Vec<u8>) -> u64 {
+        let mut plans: Vec<Plan> = self.plans.read().list.clone();
+        let mut count = 0;
         for shard in &self.shards {
             for slot in shard.lock().occupied() {
-                // A plan made after the list was copied belongs to a key that came after `now`.
-                if let Some(plan) = plans.get(slot.plan as usize - 1) {
-                    count += u64::from(put_slot(slot, plan, now.nanos(), out));
+                let at = slot.plan as usize - 1;
+                if at >= plans.len() {
+                    plans.clone_from(&self.plans.read().list);
+                }
+                if let Some(plan) = plans.get(at) {
+                    count += u64::from(put_slot(slot, plan, now, out));
                 }
             }
         }
-        out[count_at..count_at + 8].copy_from_slice(&count.to_le_bytes());
-        let sum = checksum(&out[start..]);
-        out.extend_from_slice(&sum.to_le_bytes());
+        count
     }
 
     /// The table that was written, `away` later, on a clock that now says `now`. An unknown
@@ -97,7 +109,7 @@ impl GuardTable {
         if made != probe(seed) {
             return Err(SnapshotError::OtherHash);
         }
-        let plans = reader.plans()?;
+        let plans = reader.split_plans()?.plans()?;
         let count = usize::try_from(reader.u64()?).map_err(|_| SnapshotError::Damaged)?;
         if count > KEYS_MAX || count > reader.rest.len() / RECORD_HEAD {
             return Err(SnapshotError::Damaged);
@@ -128,7 +140,6 @@ fn probe(seed: Seed) -> Key {
 }
 
 fn put_plans(plans: &[Plan], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(plans.len() as u64).to_le_bytes());
     for plan in plans {
         out.extend_from_slice(&(plan.limits().len() as u64).to_le_bytes());
         for limit in plan.limits() {
@@ -226,13 +237,20 @@ impl Reader<'_> {
         NonZeroU32::new(self.u32()?).ok_or(SnapshotError::Damaged)
     }
 
+    /// Takes the plans off the end.
+    fn split_plans(&mut self) -> Result<Self, SnapshotError> {
+        let (rest, len) = self.rest.split_last_chunk().ok_or(SnapshotError::Damaged)?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| SnapshotError::Damaged)?;
+        let at = rest.len().checked_sub(len).ok_or(SnapshotError::Damaged)?;
+        let (rest, plans) = rest.split_at(at);
+        self.rest = rest;
+        Ok(Reader { rest: plans })
+    }
+
     fn plans(&mut self) -> Result<Plans, SnapshotError> {
         let mut plans = Plans::default();
-        let count = self.u64()?;
-        if count > PLANS_MAX as u64 {
-            return Err(SnapshotError::Damaged);
-        }
-        for _ in 0..count {
+        // Ends: every turn takes bytes, and `Plans` refuses more than PLANS_MAX of them.
+        while !self.rest.is_empty() {
             let mut limits = Vec::with_capacity(LIMITS_MAX);
             for _ in 0..self.u64()?.min(LIMITS_MAX as u64 + 1) {
                 let limit = self.nonzero()?;

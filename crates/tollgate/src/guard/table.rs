@@ -17,17 +17,18 @@ use super::lock::Lock;
 use super::plan::{Limit, Plan, PlanError};
 use super::shard::Shard;
 
-/// Largest number of keys a table may be made for: 2^28 keys are 22 GiB of slots.
+/// Largest number of keys a table may be made for: 2^28 keys are 25 GB of slots.
 pub const KEYS_MAX: usize = 1 << 28;
 
-/// Different plans that one table remembers: 65,536 plans are 14 MiB. Configuration makes tens;
+/// Different plans that one table remembers: 65,536 plans are some 26 MB. Configuration makes tens;
 /// only clients that choose their own limits (`CL.THROTTLE`) come near it.
 pub const PLANS_MAX: usize = 1 << 16;
 
 /// Fewest shards: with two threads the chance to meet in one is 1 in 256.
 const SHARDS_MIN: usize = 256;
 
-/// Keys per shard when the table is full: growing one moves 256 KiB, some 40 µs.
+/// Keys per shard when the table is full: growing one moves 370 KiB,
+/// some 100 µs with the page faults of the new memory.
 const SHARD_KEYS: usize = 4_096;
 
 /// Slots that a sweep visits under one lock: 64 lines are 4 KiB, a few microseconds.

@@ -37,10 +37,10 @@ impl Live {
     pub(super) fn start(
         plan: Plan,
         ledger: &Ledger,
-        owner: OwnerId,
         dialer: &Arc<Dialer>,
     ) -> Result<Live, Vec<Problem>> {
         let health = (plan.health, plan.base());
+        let owner = ledger.owner();
         let name = plan.provider.name.clone();
         Ok(Live {
             machine: Machine::start(&name, ledger.clone(), owner, health, &plan.retry.budget)?,

@@ -81,6 +81,32 @@ fn a_restored_table_still_converts_between_plans() {
 }
 
 #[test]
+fn every_plan_a_key_was_ever_written_in_is_kept() {
+    let table = GuardTable::new(10_000, Seed([1, 2]));
+    let now = at(SECOND);
+    let take = |who: u32, burst: u32| {
+        let plan = table.plan(&[limit(10, MINUTE, burst)]).expect("valid");
+        let key = table.keys("ip").number(who.into());
+        table.take_cost(
+            Ask {
+                key,
+                plan: &plan,
+                cost: i64::from(burst),
+            },
+            now,
+        )
+    };
+    assert!((0..300).all(|who| take(who, who + 1).is_granted()));
+    let mut bytes = Vec::new();
+    table.snapshot(now, &mut bytes);
+    let back = GuardTable::restore(&bytes, 10_000, now, Duration::ZERO).expect("whole");
+    for who in 0..300 {
+        let plan = back.plan(&[limit(10, MINUTE, who + 1)]).expect("valid");
+        assert_eq!(tokens(&back, &plan, who.into(), now), 0);
+    }
+}
+
+#[test]
 fn more_keys_than_allowed_are_kept_and_new_ones_share() {
     let (_, _, bytes) = spent(1_000);
     let now = at(SECOND);

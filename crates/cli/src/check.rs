@@ -1,0 +1,176 @@
+//! `tollgate check`: what is wrong with the configuration, and what it promises.
+//!
+//! Promises: every problem at once with file, line, column and remedy, on standard error; exit code 1
+//! if there is an error, warnings do not fail. For what is right, standard output says what each limit
+//! keeps at the provider.
+//!
+//! Never: opens a store or makes a call.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use tollgate_config::config::CONFIG;
+use tollgate_config::preset::limit_in_words;
+use tollgate_config::promise::promise;
+use tollgate_config::{Config, Level, Loaded, Problems, Seen, Sources, check, disk, raw, shape};
+
+use crate::options::Options;
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate check tmdb.yaml
+  tollgate check /etc/tollgate
+  tollgate check                 # what `tollgate serve` would load here";
+
+/// Check configuration: every problem with file, line, column and a remedy; what each limit promises
+///
+/// Names provider files, tollgate.yaml, or folders of them; without a name, what the options and
+/// ./tollgate.yaml name. Errors end with exit code 1, warnings and notes do not.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub(crate) struct Check {
+    /// Provider files, tollgate.yaml, or folders
+    #[arg(value_name = "FILE|DIR")]
+    paths: Vec<String>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Check {
+    /// Checks, and tells.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut told = Told::default();
+        for sources in self.sources() {
+            told.add(Config::load(&sources, &disk::world()));
+        }
+        told.tell(&mut io::stdout().lock(), &mut io::stderr().lock())
+    }
+
+    /// Each tollgate.yaml by itself, and all provider files together, so that clashes are found.
+    fn sources(&self) -> Vec<Sources> {
+        if self.paths.is_empty() {
+            return vec![self.options.sources()];
+        }
+        let bare = |config: Option<String>| Sources {
+            config,
+            bare: true,
+            ..self.options.sources()
+        };
+        let mut loads = Vec::new();
+        let mut files = bare(None);
+        for path in &self.paths {
+            let within = format!("{}/tollgate.yaml", path.trim_end_matches('/'));
+            match (disk::world().look)(path) {
+                Ok(Seen::Folder(names)) => {
+                    if names.iter().any(|name| name == "tollgate.yaml") {
+                        loads.push(bare(Some(within)));
+                    }
+                    if names.iter().any(|name| is_provider_file(name)) || loads.is_empty() {
+                        files.provider_dirs.push(path.clone());
+                    }
+                }
+                _ if is_config(path) => loads.push(bare(Some(path.clone()))),
+                _ => files.providers.push(path.clone()),
+            }
+        }
+        if !files.providers.is_empty() || !files.provider_dirs.is_empty() {
+            loads.push(files);
+        }
+        loads
+    }
+}
+
+fn is_provider_file(name: &str) -> bool {
+    let yaml = name.ends_with(".yaml") || name.ends_with(".yml");
+    yaml && !name.starts_with('.') && name != "tollgate.yaml"
+}
+
+/// By its name, or by fields that only one of the two kinds has.
+fn is_config(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    if name == "tollgate.yaml" || name == "tollgate.yml" {
+        return true;
+    }
+    let Ok(file) = (disk::world().key_file)(path) else {
+        return false;
+    };
+    let Ok(tree) = raw::read(path, &file.text) else {
+        return false;
+    };
+    let config = shape::names(CONFIG);
+    let fields = tree.entries().unwrap_or_default();
+    let of = |is: &dyn Fn(&str) -> bool| fields.iter().filter(|field| is(&field.name)).count();
+    let ours = of(&|name| config.contains(&name) && !check::FIELDS.contains(&name));
+    let theirs = of(&|name| check::FIELDS.contains(&name) && !config.contains(&name));
+    ours > theirs
+}
+
+/// What is to be told of all loads.
+#[derive(Default)]
+struct Told {
+    problems: Problems,
+    promises: String,
+    providers: usize,
+}
+
+impl Told {
+    fn add(&mut self, outcome: Result<Loaded, Problems>) {
+        let loaded = match outcome {
+            Ok(loaded) => loaded,
+            Err(problems) => return self.problems.extend(problems),
+        };
+        let of_files = loaded
+            .governed
+            .iter()
+            .filter(|one| !one.source.starts_with("preset "));
+        for one in of_files {
+            self.providers += 1;
+            self.promises
+                .push_str(&format!("{} ({})\n", one.provider.name, one.source));
+            let rules = one.provider.limits.iter();
+            let lines = rules.map(|limit| (limit_in_words(limit), promise(&limit.rule)));
+            let at_a_time = one.provider.concurrency.iter();
+            let last =
+                at_a_time.map(|c| (format!("{} at a time", c.rule.limit()), promise(&c.rule)));
+            for (limit, promise) in lines.chain(last) {
+                self.promises.push_str(&format!("  {limit}: {promise}\n"));
+            }
+        }
+        self.problems.extend(loaded.problems);
+    }
+
+    fn tell(&self, out: &mut impl Write, err: &mut impl Write) -> anyhow::Result<ExitCode> {
+        if !self.problems.is_empty() {
+            writeln!(err, "{}", self.problems)?;
+        }
+        write!(out, "{}", self.promises)?;
+        let count = |level| {
+            self.problems
+                .iter()
+                .filter(|problem| problem.level == level)
+                .count()
+        };
+        let (errors, warnings) = (count(Level::Error), count(Level::Warning));
+        writeln!(
+            out,
+            "{}, {}, {}",
+            many(self.providers, "provider"),
+            many(errors, "error"),
+            many(warnings, "warning")
+        )?;
+        Ok(if errors > 0 {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+}
+
+fn many(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}

@@ -1,0 +1,190 @@
+//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment.
+//!
+//! Promises: never overwrites a file unless told to; never writes a key into it, only the name of the
+//! variable that holds it. Prints each base URL to use instead of the provider's.
+//!
+//! Never: makes a call.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use tollgate_config::preset::{self, Preset};
+use tollgate_config::problem::nearest;
+use tollgate_config::provider::Style;
+use tollgate_config::{Config, Sources, World, disk};
+
+/// Where it is written: here, where `serve` finds it.
+const FILE: &str = "tollgate.yaml";
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate init tmdb omdb
+  tollgate init                  # those whose keys are in the environment";
+
+/// Write ./tollgate.yaml: providers, keys found in the environment, each base URL
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub(crate) struct Init {
+    /// Built-in providers; none = those whose keys are in the environment
+    #[arg(value_name = "PRESET", value_parser = known_preset)]
+    presets: Vec<String>,
+
+    /// Overwrite ./tollgate.yaml if it is there
+    #[arg(long)]
+    force: bool,
+}
+
+impl Init {
+    /// Writes the file and tells what to do next.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let world = disk::world();
+        let chosen = self.chosen(&world);
+        let text = file(&chosen, &world);
+        write(&text, self.force)?;
+        let mut out = io::stdout().lock();
+        writeln!(out, "wrote {FILE}")?;
+        for preset in &chosen {
+            write!(out, "{}", told(preset, &world))?;
+        }
+        if chosen.is_empty() {
+            writeln!(
+                out,
+                "\nNo key of a built-in provider is in the environment, so none is listed."
+            )?;
+            writeln!(
+                out,
+                "Known domains are governed all the same; name providers to list them: tollgate init tmdb"
+            )?;
+        }
+        writeln!(out, "\nnext: tollgate check, then tollgate serve")?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Those that are named, or those whose keys are there.
+    fn chosen(&self, world: &World<'_>) -> Vec<&'static Preset> {
+        if !self.presets.is_empty() {
+            let mut chosen: Vec<&'static Preset> = Vec::new();
+            for preset in self.presets.iter().filter_map(|name| preset::find(name)) {
+                if chosen.iter().all(|known| known.name != preset.name) {
+                    chosen.push(preset);
+                }
+            }
+            return chosen;
+        }
+        let with_key = |preset: &&Preset| !preset.is_variant() && variable(preset, world).is_some();
+        preset::all().iter().filter(with_key).collect()
+    }
+}
+
+/// The variable that holds its key.
+fn variable(preset: &Preset, world: &World<'_>) -> Option<String> {
+    let is_set = |name: &String| (world.env)(name).is_some_and(|value| !value.is_empty());
+    preset.usual_variables().into_iter().find(is_set)
+}
+
+fn wants_key(preset: &Preset) -> bool {
+    let provider = preset.provider(None, &World::empty()).provider;
+    provider.is_some_and(|provider| !matches!(provider.auth.style, Style::Nothing))
+}
+
+fn file(chosen: &[&Preset], world: &World<'_>) -> String {
+    let mut text = "\
+# Written by `tollgate init`. Every field: docs/configuration.md
+listen: 127.0.0.1:4290
+"
+    .to_owned();
+    if chosen.is_empty() {
+        text.push_str(
+            "# Domains that Tollgate knows are governed with no file at all.\npresets: auto\n",
+        );
+        return text;
+    }
+    text.push_str("providers:\n");
+    for preset in chosen {
+        text.push_str(&format!(
+            "  {}:\n    preset: {}\n",
+            preset.name, preset.name
+        ));
+        let tiers: Vec<&str> = preset.tiers().collect();
+        if !tiers.is_empty() {
+            text.push_str(&format!("    # tier: {}\n", tiers.join(" | ")));
+        }
+        match (variable(preset, world), preset.usual_variables().first()) {
+            (Some(name), _) => text.push_str(&format!("    api_key: ${{{name}}}\n")),
+            (None, Some(name)) if wants_key(preset) => {
+                text.push_str(&format!("    # api_key: ${{{name}}}\n"));
+            }
+            (None, _) => {}
+        }
+    }
+    text
+}
+
+fn write(text: &str, force: bool) -> anyhow::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true);
+    } else {
+        options.create_new(true);
+    }
+    let mut file = options.open(FILE).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            anyhow::anyhow!("{FILE} is there already; use --force to overwrite it")
+        }
+        _ => anyhow::Error::new(error).context(format!("cannot write {FILE}")),
+    })?;
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("cannot write {FILE}"))
+}
+
+/// The base URL, and where the key is or should be.
+fn told(preset: &Preset, world: &World<'_>) -> String {
+    let listen = Config::load(
+        &Sources {
+            bare: true,
+            ..Sources::default()
+        },
+        &World::empty(),
+    )
+    .map_or_else(|_| String::new(), |loaded| loaded.config.listen.to_string());
+    let provider = preset.provider(None, &World::empty()).provider;
+    let upstream = provider
+        .as_ref()
+        .and_then(|provider| provider.upstream.as_ref());
+    let domain = provider
+        .as_ref()
+        .and_then(|provider| provider.domains.first());
+    let instead = match (upstream, domain) {
+        (Some(upstream), _) => format!("instead of https://{}{}", upstream.host, upstream.base),
+        (None, Some(domain)) => format!("instead of https://{domain}"),
+        (None, None) => "(permits only)".to_owned(),
+    };
+    let mut text = format!(
+        "\n{}: http://{listen}/{} {instead}\n",
+        preset.name, preset.name
+    );
+    match (variable(preset, world), preset.usual_variables().first()) {
+        (Some(name), _) => text.push_str(&format!("  key: found in ${name}\n")),
+        (None, Some(name)) if wants_key(preset) => {
+            text.push_str(&format!("  key: none found; calls must bring their own, or export {name} and take the # away\n"));
+        }
+        (None, _) => {}
+    }
+    text
+}
+
+fn known_preset(name: &str) -> Result<String, String> {
+    if preset::find(name).is_some() {
+        return Ok(name.to_owned());
+    }
+    let names: Vec<&str> = preset::all().iter().map(|preset| preset.name).collect();
+    let hint = nearest(name, &names).map(|near| format!("did you mean `{near}`? "));
+    Err(format!(
+        "there is no preset of this name; {}`tollgate provider list` shows them all",
+        hint.unwrap_or_default()
+    ))
+}

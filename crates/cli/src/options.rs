@@ -1,0 +1,94 @@
+//! Options of every command that reads the configuration: where it comes from.
+//!
+//! Promises: the same names and the same meaning for every command.
+//!
+//! Never: reads a file; it only says which.
+
+use clap::Args;
+use tollgate_config::{Flag, Set, Sources};
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Configuration")]
+pub(crate) struct Options {
+    /// tollgate.yaml; default: $TOLLGATE_CONFIG, else ./tollgate.yaml if there is one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<String>,
+
+    /// A provider file; repeat it for more
+    #[arg(long, value_name = "FILE")]
+    pub(crate) provider: Vec<String>,
+
+    /// A folder of provider files: all *.yaml and *.yml
+    #[arg(long, value_name = "DIR")]
+    pub(crate) provider_dir: Vec<String>,
+
+    /// Where permits are counted: sqlite:DIR, memory:, postgres://…, redis://…
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+
+    /// The admin address
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin: Option<String>,
+
+    /// The admin token; better in $TOLLGATE_ADMIN_TOKEN, where other users cannot read it
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<Token>,
+
+    /// A file of variables, KEY=VALUE; they win over those of the environment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Option<String>,
+
+    /// One setting of one provider; repeat it for more
+    #[arg(long, value_name = "PROVIDER.KEY=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<Set>,
+}
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the parser of command lines wants a result; it repeats what it refuses, so nothing is"
+)]
+fn setting(text: &str) -> Result<Set, std::convert::Infallible> {
+    Ok(Set::parse(text))
+}
+
+/// A token that does not show itself in debug output.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl From<String> for Token {
+    fn from(text: String) -> Token {
+        Token(text)
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(hidden)")
+    }
+}
+
+impl Options {
+    /// As the loader wants them.
+    pub(crate) fn sources(&self) -> Sources {
+        let token = self.token.as_ref().map(|token| token.0.clone());
+        let flags = [
+            ("--store", "store", self.store.clone()),
+            ("--admin", "admin.listen", self.admin.clone()),
+            ("--token", "admin.token", token),
+        ];
+        let given = flags
+            .into_iter()
+            .filter_map(|(name, path, value)| value.map(|value| Flag { name, path, value }));
+        Sources {
+            config: self.config.clone(),
+            bare: false,
+            providers: self.provider.clone(),
+            provider_dirs: self.provider_dir.clone(),
+            env_file: self.env_file.clone(),
+            flags: given.collect(),
+            set: self.set.clone(),
+            patched: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `tollgate provider list | show`: what is built in, and what the configuration makes of it.
+//!
+//! Promises: shows what is obeyed, with who set it. Keys are counted, never shown (H3).
+//!
+//! Never: makes a call.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use clap::{Args, Subcommand};
+use tollgate_config::{Config, Governed, Loaded, Origin, disk, preset};
+
+use crate::options::Options;
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate provider list
+  tollgate provider show tmdb
+  tollgate provider show mine --provider mine.yaml --all";
+
+/// List providers, or show one: limits, plans, advice, settings and who set them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub(crate) struct Provider {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Every provider of the configuration, then every one that is built in
+    #[command(
+        after_help = "Example:\n  tollgate provider list --provider-dir /etc/tollgate/providers"
+    )]
+    List {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// One provider: what is obeyed, and who set it
+    #[command(after_help = "Example:\n  tollgate provider show tvdb")]
+    Show {
+        /// Its name
+        name: String,
+        /// Also settings that nobody set
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+impl Provider {
+    /// Prints the list, or one provider.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut out = io::stdout().lock();
+        match self.what {
+            What::List { options } => {
+                let loaded = load(&options)?;
+                let own = loaded.governed.iter().filter(|one| is_own(one));
+                for one in own.clone() {
+                    let limits = preset::limits_in_short(&one.provider);
+                    writeln!(out, "{:<17} {}: {limits}", one.provider.name, one.source)?;
+                }
+                if own.count() > 0 {
+                    writeln!(out, "\nbuilt in:")?;
+                }
+                write!(out, "{}", preset::list())?;
+            }
+            What::Show { name, all, options } => {
+                let loaded = load(&options)?;
+                let own = loaded.governed(&name).filter(|one| is_own(one) || all);
+                let text = match (own, preset::show(&name)) {
+                    (Some(one), built_in) => {
+                        let advice = built_in
+                            .filter(|_| !is_own(one))
+                            .unwrap_or_else(|| of_file(one));
+                        advice + &settings(one, all)
+                    }
+                    (None, Some(text)) => text,
+                    (None, None) => return Err(unknown(&name, &loaded)),
+                };
+                write!(out, "{text}")?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn load(options: &Options) -> anyhow::Result<Loaded> {
+    Config::load(&options.sources(), &disk::world())
+        .map_err(|problems| anyhow!("the configuration cannot be loaded\n{problems}"))
+}
+
+fn is_own(one: &Governed) -> bool {
+    !one.source.starts_with("preset ")
+}
+
+fn of_file(one: &Governed) -> String {
+    let from = one.provider.preset.map(|name| format!(", preset {name}"));
+    let head = format!(
+        "{}: {}{}\n",
+        one.provider.name,
+        one.source,
+        from.unwrap_or_default()
+    );
+    head + &preset::describe(&one.provider)
+}
+
+/// The settings that somebody set, or all, each with who set it.
+fn settings(one: &Governed, all: bool) -> String {
+    let mut text = "settings:\n".to_owned();
+    for value in &one.values {
+        if all || value.origin != Origin::Default {
+            let shown = value.text.as_deref().unwrap_or("(set, not shown)");
+            text.push_str(&format!(
+                "  {:<28} {shown:<20} {}\n",
+                value.path, value.origin
+            ));
+        }
+    }
+    text
+}
+
+fn unknown(name: &str, loaded: &Loaded) -> anyhow::Error {
+    let hint = loaded
+        .nearest(name)
+        .map(|near| format!("; did you mean `{near}`?"));
+    let hint = hint.unwrap_or_else(|| "; `tollgate provider list` shows them all".to_owned());
+    anyhow!("there is no provider `{name}`{hint}")
+}

@@ -1,0 +1,62 @@
+//! H3: a key never comes out, whatever is asked for and whatever is wrong.
+
+use crate::folder::Folder;
+
+/// Files in which a key stands in every place where one may, and in some where none belongs.
+fn planted() -> Vec<String> {
+    let files = [
+        "preset: tmdb\napi_key: CANARY\n",
+        "preset: tmdb\napi_keys: [CANARY, \"${KEY}\"]\nheaders: { x-pin: CANARY }\nauth: { also: { pin: CANARY } }\n",
+        "preset: tvdb\napi_key: file:key\n",
+        "domain: a.example.org\nlimits: [1/1s]\nauth: { oauth2: { token_url: https://a.example.org/t, client_id: CANARY, client_secret: CANARY, refresh_token: CANARY } }\n",
+        "preset: tmdb\napi_key: CANARY\nlimit: CANARY\nperiod: CANARY\ntier: CANARY\nname: CANARY\n",
+        "preset: tmdb\napi_key: ${CANARY}\n",
+        "api_key CANARY\n",
+        "preset: tmdb\napi_key: CANARY\nupstream: https://me:CANARY@h\nhealth: { sleep_max: CANARY }\n",
+    ];
+    files.map(str::to_owned).to_vec()
+}
+
+/// H3: no command shows a key.
+#[test]
+fn h3_no_command_shows_a_key() {
+    let config = "admin: { token: CANARY }\nstore: redis://me:CANARY@h\ncallers: { a: { token: CANARY } }\nmetrics: { token: CANARY }\nalerts: { webhooks: [{ url: https://h, secret: CANARY }] }\nproviders: { a: { preset: tmdb, api_key: CANARY } }\n";
+    for (number, text) in planted().iter().enumerate() {
+        let folder = Folder::new(&format!("canary-{number}"))
+            .file("a.yaml", text)
+            .file("key", "CANARY\n")
+            .file("my.env", "KEY=CANARY\nOTHER=CANARY\n")
+            .file("broken.env", "CANARY\n")
+            .file("tollgate.yaml", config)
+            .env("KEY", "CANARY")
+            .env("TMDB_API_KEY", "CANARY")
+            .env("TOLLGATE_SLEEP_MAX", "CANARY")
+            .env("REDIS_HOST", "h")
+            .env("REDIS_PASSWORD", "CANARY");
+        for args in [
+            &["check"][..],
+            &["check", "a.yaml"],
+            &["check", ".", "--env-file", "my.env"],
+            &["check", "--env-file", "broken.env"],
+            &[
+                "check",
+                "--set",
+                "CANARY",
+                "--set",
+                "a.api_key=CANARY",
+                "--token",
+                "CANARY",
+                "--store",
+                "mysql://CANARY",
+            ],
+            &["provider", "list", "--provider", "a.yaml"],
+            &["provider", "show", "a", "--all"],
+            &["init", "tmdb", "--force"],
+        ] {
+            let said = folder.run(args).whole();
+            // The name of a variable may be told; here it is `CANARY` too.
+            let said = said.replace("environment variable `CANARY`", "");
+            assert!(!said.contains("CANARY"), "{args:?}\n{text}\n{said}");
+        }
+    }
+}

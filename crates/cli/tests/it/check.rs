@@ -1,0 +1,66 @@
+//! `tollgate check`: places, remedies, promises, exit codes.
+
+use insta::assert_snapshot;
+
+use crate::folder::Folder;
+
+/// H1: the pipeline document's files are right, and the promise of each limit is said.
+#[test]
+fn h1_the_documents_files_are_right_and_their_promise_is_said() {
+    let folder = Folder::new("h1")
+        .file("dir/fmp.yaml", "domain: financialmodelingprep.com\nlimit: 300\nperiod: 1m\napi_key: your_fmp_api_key_here\n")
+        .file("dir/yahoo.yaml", "domain: finance.yahoo.com\nlimit: 2000\nperiod: 1h\nalgorithm: fixed-window\n");
+    assert_snapshot!(folder.run(&["check", "dir"]).whole());
+}
+
+/// Every problem at once; errors end with exit code 1.
+#[test]
+fn every_problem_has_its_place_and_remedy_and_errors_fail() {
+    let folder = Folder::new("problems")
+        .file(
+            "a.yaml",
+            "domain: a.example.org\nlimt: 5\nperiod: 10\nhealth: { p_throtle: 1 }\n",
+        )
+        .file("b.yaml", "preset: tmbd\n")
+        .file("c.yaml", "limit: [5\n");
+    assert_snapshot!(
+        folder
+            .run(&["check", "a.yaml", "b.yaml", "c.yaml", "d.yaml"])
+            .whole()
+    );
+}
+
+/// A tollgate.yaml is known by its name or its fields; its providers are checked with it.
+#[test]
+fn a_whole_configuration_is_checked_and_clashes_are_told() {
+    let folder = Folder::new("whole")
+        .file(
+            "etc/main.yaml",
+            "store: \"memory:\"\nproviders: providers\nguards: { ip: { limit: 10, period: 1m } }\n",
+        )
+        .file(
+            "etc/providers/a.yaml",
+            "domain: a.example.org\nlimits: [{ limit: 35, period: 1s, algorithm: token-bucket }]\n",
+        )
+        .file(
+            "etc/providers/b.yaml",
+            "domain: A.example.org\nlimits: [1/1s]\n",
+        );
+    assert_snapshot!(folder.run(&["check", "etc/main.yaml"]).whole());
+}
+
+/// Warnings and notes do not fail; without a name it is what `serve` would load here.
+#[test]
+fn without_a_name_it_checks_what_would_be_loaded_here() {
+    let folder = Folder::new("here")
+        .file("tollgate.yaml", "providers: { mine: { domain: a.example.org, limits: [{ limit: 9, period: day, algorithm: calendar }], api_key: x, concurrency: 2 } }\n")
+        .env("TOLLGATE_MINE_SLEPP_MAX", "5")
+        .env("TOLLGATE_MINE_SLEEP_MAX", "50");
+    assert_snapshot!(folder.run(&["check"]).whole());
+    let nothing = Folder::new("nothing").run(&["check"]);
+    assert_eq!(
+        (nothing.code, nothing.out.as_str()),
+        (Some(0), "0 providers, 0 errors, 0 warnings\n")
+    );
+    assert_eq!(folder.run(&["check", "--nonsense"]).code, Some(2));
+}

@@ -1,0 +1,87 @@
+//! A folder of its own for one test, in which the program is run.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Gone when the test is over.
+pub(crate) struct Folder {
+    path: PathBuf,
+    env: Vec<(String, String)>,
+}
+
+/// What the program said.
+pub(crate) struct Said {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) code: Option<i32>,
+}
+
+impl Said {
+    /// Everything in one text, for a snapshot.
+    pub(crate) fn whole(&self) -> String {
+        let code = self.code.map_or("none".to_owned(), |code| code.to_string());
+        format!(
+            "{}--- standard error\n{}--- exit {code}",
+            self.out, self.err
+        )
+    }
+}
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tollgate-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary folder");
+        Folder {
+            path,
+            env: Vec::new(),
+        }
+    }
+
+    pub(crate) fn file(self, name: &str, text: &str) -> Folder {
+        let path = self.path.join(name);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).expect("a folder that can be made");
+        }
+        fs::write(&path, text).expect("a file that can be written");
+        // Whatever the machine's habit is, these files are their owner's.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let own = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(&path, own).expect("a mode that can be set");
+        }
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Folder {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path.join(name)).expect("a file that can be read")
+    }
+
+    /// Runs the program here, with no environment but what was set.
+    pub(crate) fn run(&self, args: &[&str]) -> Said {
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(args)
+            .current_dir(&self.path)
+            .env_clear()
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .output()
+            .expect("the program runs");
+        Said {
+            out: crate::text(&output.stdout).to_owned(),
+            err: crate::text(&output.stderr).to_owned(),
+            code: output.status.code(),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.path).ok();
+    }
+}

@@ -1,0 +1,92 @@
+//! `tollgate provider list` and `show`.
+
+use insta::assert_snapshot;
+
+use crate::folder::Folder;
+
+/// M5: the list prints the document's presets with their batching advice.
+#[test]
+fn m5_the_list_prints_presets_with_their_advice() {
+    let said = Folder::new("list").run(&["provider", "list"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    for line in [
+        "tmdb              TMDB: 35/1s token-bucket burst 35, 4 at a time\n",
+        "fewer calls: append_to_response: up to 20 sub-requests in one call\n",
+        "tmdb-legacy       TMDB, the limit of before 2019: 40/10s\n",
+        "tvdb              TheTVDB v4: 50/10s reserve 40\n",
+        "fanart            FanArt.tv: 5/1s reserve 4\n",
+        "fanart-personal   FanArt.tv with a personal key: 10/1s reserve 8\n",
+        "musicbrainz       MusicBrainz WS/2: 1/1s, 1 at a time\n",
+        "omdb              OMDb: 1000/1d calendar per api_key\n",
+        "omdb-paid         OMDb, paid plan: 100000/1d calendar per api_key\n",
+        "local             Local work under a limit: 10000/1s reserve 9000\n",
+    ] {
+        assert!(said.out.contains(line), "{}\nwanted {line}", said.out);
+    }
+    assert_eq!(
+        said.out
+            .lines()
+            .filter(|line| !line.starts_with(' '))
+            .count(),
+        64
+    );
+}
+
+/// M5: one preset with its plans, lifetimes and advice.
+#[test]
+fn m5_show_prints_a_preset() {
+    assert_snapshot!(
+        Folder::new("show")
+            .run(&["provider", "show", "omdb"])
+            .whole()
+    );
+}
+
+/// A14, H3: a provider of a file with every value that somebody set, by whom, and no key.
+#[test]
+fn a14_show_prints_who_set_what_and_no_key() {
+    let folder = Folder::new("who")
+        .file("mine.yaml", "preset: tmdb\napi_key: ${CANARY_KEY}\nheaders: { x-pin: CANARY }\nhealth: { p_throttle: 0.3 }\n")
+        .file("my.env", "CANARY_KEY=CANARY-1\n")
+        .env("TOLLGATE_N_THROTTLE", "4")
+        .env("TOLLGATE_MINE_SLEEP_MAX", "90");
+    let args = [
+        "provider",
+        "show",
+        "mine",
+        "--provider",
+        "mine.yaml",
+        "--env-file",
+        "my.env",
+        "--set",
+        "mine.queue.max=50",
+    ];
+    assert_snapshot!(folder.run(&args).whole());
+    let list = folder.run(&[
+        "provider",
+        "list",
+        "--provider",
+        "mine.yaml",
+        "--env-file",
+        "my.env",
+    ]);
+    assert!(
+        list.out.starts_with(
+            "mine              mine.yaml: 35/1s token-bucket burst 35, 4 at a time\n\nbuilt in:\n"
+        ),
+        "{}",
+        list.out
+    );
+}
+
+#[test]
+fn an_unknown_provider_is_told_with_the_nearest() {
+    let said = Folder::new("unknown").run(&["provider", "show", "tmbd"]);
+    assert_eq!(
+        (said.code, said.err.as_str()),
+        (
+            Some(1),
+            "error: there is no provider `tmbd`; did you mean `tmdb`?\n"
+        )
+    );
+}

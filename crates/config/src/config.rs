@@ -1,0 +1,316 @@
+//! The whole configuration as it is obeyed: tollgate.yaml, flags, environment and every provider.
+//!
+//! Promises: everything here is checked. What a file leaves out has the default of the
+//! documentation.
+//!
+//! Never: knows how it was written. [`crate::load`] does, and says who set what.
+
+pub(crate) mod check;
+pub(crate) mod guard;
+pub(crate) mod store;
+pub(crate) mod table;
+
+pub use guard::{By, Guard, Match, Task};
+pub use store::Store;
+pub use table::CONFIG;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use tollgate_core::ask::Priority;
+use tollgate_core::domain::{Domain, DomainTable};
+use tollgate_core::ratio::Ppm;
+use tollgate_core::time::Span;
+
+use crate::amount::Size;
+use crate::load::{Loaded, Sources};
+use crate::problem::Problems;
+use crate::provider::{Provider, Upstream};
+use crate::secret::{Secret, World};
+use crate::setting::{block, words};
+
+/// The configuration as it is obeyed.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the gateway and the proxy listen.
+    pub listen: SocketAddr,
+    /// The admin address.
+    pub admin: Admin,
+    /// The folder for everything that survives a restart.
+    pub state_dir: String,
+    /// Where permits are counted.
+    pub store: Store,
+    /// How Postgres is used.
+    pub postgres: Postgres,
+    /// Where answers are kept; `None` = beside the ledger.
+    pub cache_store: Option<Store>,
+    /// Where guards count.
+    pub guard_store: Store,
+    /// Processes or hosts that share a limit without a common store.
+    pub nodes: u32,
+    /// How long a node's registration holds.
+    pub node_lease: Span,
+    /// The providers of the files, in their order.
+    pub providers: Vec<Arc<Provider>>,
+    /// Built-in providers of domains that no file claims (`presets: auto`).
+    pub built_in: Vec<Arc<Provider>>,
+    /// What is done with `CONNECT`.
+    pub intercept: Intercept,
+    /// Callers that are known by name.
+    pub callers: Vec<Caller>,
+    /// What variables of thresholds begin with.
+    pub env_prefix: String,
+    /// What happens to calls to hosts that no provider claims.
+    pub unknown_domain: UnknownDomain,
+    /// Whether guards refuse.
+    pub limiting: Limiting,
+    /// Limits on callers.
+    pub guards: Vec<Guard>,
+    /// Paths that no guard looks at, by prefix.
+    pub exempt_paths: Vec<String>,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<Network>,
+    /// Collecting sources.
+    pub scheduler: Scheduler,
+    /// Who is told of alerts.
+    pub webhooks: Vec<Webhook>,
+    /// The log.
+    pub log: Log,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
+impl Config {
+    /// Reads and checks everything. Warnings and notes come with what is loaded; errors come alone.
+    pub fn load(sources: &Sources, world: &World<'_>) -> Result<Loaded, Problems> {
+        crate::load::load(sources, world)
+    }
+
+    /// The provider of a name, the files' before the built-in ones.
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Option<&Arc<Provider>> {
+        self.all().find(|provider| provider.name == name)
+    }
+
+    /// Every provider, the files' before the built-in ones.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Provider>> {
+        self.providers.iter().chain(&self.built_in)
+    }
+
+    /// Which provider a host belongs to; the most specific domain wins (H4).
+    #[must_use]
+    pub fn by_domain(&self) -> DomainTable<Arc<Provider>> {
+        let mut table = DomainTable::default();
+        let own = |provider: &Arc<Provider>| -> Vec<(Domain, Arc<Provider>)> {
+            let each = provider.domains.iter().cloned();
+            each.map(|domain| (domain, provider.clone())).collect()
+        };
+        for (domain, provider) in self.all().flat_map(own) {
+            // A domain of a file stays the file's: built-in providers come second.
+            table.insert(&domain, provider).ok();
+        }
+        table
+    }
+}
+
+/// The admin address.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What callers must show; `None` = loopback only.
+    pub token: Option<Secret>,
+}
+
+words! {
+    /// How Postgres counts.
+    PostgresMode {
+        /// Every permit is committed: nothing is lost.
+        Strict = "strict",
+        /// Counts are written now and then.
+        Snapshot = "snapshot",
+    }
+}
+
+block! {
+    /// How Postgres is used.
+    Postgres {
+        /// `strict` loses nothing; `snapshot` writes now and then
+        mode: PostgresMode = PostgresMode::Strict,
+        /// how often a snapshot is written
+        every: Span = Span::from_secs(10),
+    }
+}
+
+words! {
+    /// Whether known domains get their preset with no file.
+    Presets {
+        /// They do.
+        Auto = "auto",
+        /// Only files count.
+        Off = "off",
+    }
+}
+
+words! {
+    /// What is done with `CONNECT`.
+    Intercept {
+        /// Configured domains are opened with the local CA, others tunnelled or refused.
+        Configured = "configured",
+        /// Nothing is opened.
+        Off = "off",
+    }
+}
+
+words! {
+    /// What happens to calls to hosts that no provider claims.
+    UnknownDomain {
+        /// They go on without limits.
+        Allow = "allow",
+        /// They are refused.
+        Refuse = "refuse",
+    }
+}
+
+words! {
+    /// Whether guards refuse.
+    Limiting {
+        /// They do.
+        On = "on",
+        /// They are not even asked.
+        Off = "off",
+        /// They count and report, but refuse nothing.
+        Shadow = "shadow",
+    }
+}
+
+words! { for Priority { High = "high", Normal = "normal", Low = "low", } }
+
+/// A caller that is known by name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caller {
+    /// Its name.
+    pub name: String,
+    /// The highest urgency it may claim, and what it has if it claims none.
+    pub priority: Priority,
+    /// The share that it always gets if it wants it.
+    pub at_least: Option<Ppm>,
+    /// The share that it never exceeds.
+    pub at_most: Option<Ppm>,
+    /// What proves that it is this caller.
+    pub token: Option<Secret>,
+}
+
+/// A network such as `10.0.0.0/8`, or one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Any address of it.
+    pub address: IpAddr,
+    /// How many leading bits are the network's.
+    pub bits: u8,
+}
+
+impl Network {
+    /// Whether an address lies in it. An IPv4 address written as IPv6 is the same address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let bits = |address: IpAddr| match address.to_canonical() {
+            IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, 32_u8),
+            IpAddr::V6(v6) => (v6.to_bits(), 128),
+        };
+        let ((ours, family), (theirs, other)) = (bits(self.address), bits(address));
+        let shift = 128_u32.saturating_sub(u32::from(self.bits));
+        let same = |value: u128| value.checked_shr(shift).unwrap_or(0);
+        family == other && same(ours) == same(theirs)
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Network> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits: u8 = bits.map_or(Some(most), |bits| bits.parse().ok())?;
+        (bits <= most).then_some(Network { address, bits })
+    }
+}
+
+block! {
+    /// Collecting sources.
+    Scheduler {
+        /// how often it looks for sources that are due
+        cycle: Span = Span::from_secs(1),
+        /// sources that are fetched at a time
+        workers: u32 = 4,
+    }
+}
+
+/// Who is told of alerts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Webhook {
+    /// Where it is posted.
+    pub url: Upstream,
+    /// What signs it.
+    pub secret: Option<Secret>,
+}
+
+words! {
+    /// How log lines look.
+    LogFormat {
+        /// `key=value`.
+        Logfmt = "logfmt",
+        /// JSON.
+        Json = "json",
+        /// For people.
+        Pretty = "pretty",
+    }
+}
+
+block! {
+    /// The log.
+    Log {
+        /// how lines look
+        format: LogFormat = LogFormat::Logfmt,
+        /// where lines go instead of standard error
+        file: Option<String> = None,
+        /// how large the file may become before a new one begins
+        max_size: Size = Size(50 << 20),
+        /// old files that are kept
+        keep: u32 = 5,
+    }
+}
+
+/// Metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metrics {
+    /// What names begin with.
+    pub prefix: String,
+    /// Where NDJSON goes: a path, or `-` for standard output.
+    pub ndjson: Option<String>,
+    /// How often.
+    pub every: Span,
+    /// What readers must show; `None` = open.
+    pub token: Option<Secret>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_its_own_addresses_only() {
+        let holds = |network: &str, address: &str| {
+            let network = Network::parse(network).unwrap();
+            network.contains(address.parse().unwrap())
+        };
+        assert!(holds("10.0.0.0/8", "10.255.0.1") && !holds("10.0.0.0/8", "11.0.0.1"));
+        assert!(holds("10.0.0.0/8", "::ffff:10.0.0.1"));
+        assert!(holds("192.0.2.7", "192.0.2.7") && !holds("192.0.2.7", "192.0.2.8"));
+        assert!(holds("2001:db8::/32", "2001:db8:1::1") && !holds("2001:db8::/32", "10.0.0.1"));
+        assert!(holds("0.0.0.0/0", "203.0.113.9") && !holds("0.0.0.0/0", "2001:db8::1"));
+        for wrong in ["10.0.0.0/33", "x", "10.0.0.0/-1", "::/129", ""] {
+            assert_eq!(Network::parse(wrong), None, "{wrong}");
+        }
+    }
+}

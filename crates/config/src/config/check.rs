@@ -1,0 +1,325 @@
+//! tollgate.yaml from written to obeyed, without the providers.
+//!
+//! Promises: all problems at once, with place and remedy. The providers' own files are [`crate::load`]'s.
+//!
+//! Never: shows a value in a problem.
+
+use tollgate_core::ask::Priority;
+use tollgate_core::ratio::Ppm;
+use tollgate_core::time::Span;
+
+use super::guard::guards;
+use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
+use super::{Admin, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook};
+use crate::check::{or_default, place, secrets};
+use crate::field::{At, Fields};
+use crate::problem::{Level, Problems};
+use crate::secret::{Secret, World};
+use crate::setting::{Setting, open, read_text};
+
+/// What callers must not be called: names of the gateway's own.
+const CALLERS_MAX: usize = 1_000;
+
+/// What tollgate.yaml says beside the providers themselves.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    pub(crate) presets: Presets,
+}
+
+/// Checks everything but the providers.
+pub(crate) fn settings(
+    fields: &Fields<'_>,
+    world: &World<'_>,
+    problems: &mut Problems,
+) -> Settings {
+    let listen = fields
+        .read("listen", problems)
+        .unwrap_or_else(|| super::SocketAddr::from(([127, 0, 0, 1], 4290)));
+    let state_dir = state_dir(world);
+    let unknown_domain = fields.read("unknown_domain", problems);
+    let config = Config {
+        listen,
+        admin: admin(fields, world, problems),
+        store: store(fields, "store", world, problems)
+            .unwrap_or_else(|| Store::Sqlite(state_dir.clone())),
+        state_dir,
+        postgres: or_default(fields, "postgres", problems),
+        cache_store: store(fields, "cache_store", world, problems).or_else(|| redis_by_name(world)),
+        guard_store: store(fields, "guard_store", world, problems).unwrap_or(Store::Memory),
+        nodes: nodes(fields, problems),
+        node_lease: fields
+            .read("node_lease", problems)
+            .unwrap_or(Span::from_secs(5)),
+        providers: Vec::new(),
+        built_in: Vec::new(),
+        intercept: or_default(fields, "intercept", problems),
+        callers: callers(fields, world, problems),
+        env_prefix: env_prefix(fields, problems),
+        unknown_domain: unknown_domain.unwrap_or(if listen.ip().is_loopback() {
+            UnknownDomain::Allow
+        } else {
+            UnknownDomain::Refuse
+        }),
+        limiting: or_default(fields, "limiting", problems),
+        guards: guards(fields, problems),
+        exempt_paths: paths(fields, problems),
+        trusted_proxies: networks(fields, problems),
+        scheduler: or_default(fields, "scheduler", problems),
+        webhooks: webhooks(fields, world, problems),
+        log: or_default(fields, "log", problems),
+        metrics: metrics(fields, world, problems),
+    };
+    Settings {
+        config,
+        presets: or_default(fields, "presets", problems),
+    }
+}
+
+/// The folder for everything that survives a restart: where the environment says, else where
+/// programs keep such things.
+fn state_dir(world: &World<'_>) -> String {
+    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
+    let in_state = || env("XDG_STATE_HOME").map(|folder| format!("{folder}/tollgate"));
+    let in_home = || env("HOME").map(|folder| format!("{folder}/.local/state/tollgate"));
+    env("TOLLGATE_STATE_DIR")
+        .or_else(in_state)
+        .or_else(in_home)
+        .unwrap_or_else(|| "tollgate-state".to_owned())
+}
+
+fn admin(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Admin {
+    let block = fields
+        .get("admin")
+        .and_then(|at| open(&at, ADMIN, problems));
+    let listen = block
+        .as_ref()
+        .and_then(|block| block.read("listen", problems));
+    let token = block
+        .as_ref()
+        .and_then(|block| block.get("token"))
+        .and_then(|at| secrets::secret(&at, world, problems));
+    let listen = listen.unwrap_or_else(|| super::SocketAddr::from(([127, 0, 0, 1], 4291)));
+    if token.is_none() && !listen.ip().is_loopback() {
+        let at = block.map_or_else(|| fields.at.clone(), |block| block.at);
+        problems.push(at.problem(
+            Level::Note,
+            "the admin address is open to other hosts and has no token, so one will be generated, kept with mode 0600 and printed once",
+            "set `token: ${TOLLGATE_ADMIN_TOKEN}`",
+        ));
+    }
+    Admin { listen, token }
+}
+
+fn store(
+    fields: &Fields<'_>,
+    name: &str,
+    world: &World<'_>,
+    problems: &mut Problems,
+) -> Option<Store> {
+    let at = fields.get(name)?;
+    let text = at.text(problems)?.trim();
+    let text = if text.starts_with("file:") {
+        secrets::secret(&at, world, problems)?
+    } else {
+        Secret::new(text.to_owned())
+    };
+    let store = Store::parse(text.expose())
+        .map_err(|error| problems.push(at.refused(&error)))
+        .ok()?;
+    let fits = match name {
+        "guard_store" => matches!(store, Store::Memory | Store::Redis(_)),
+        "cache_store" => !matches!(store, Store::Postgres(_)),
+        _ => true,
+    };
+    if !fits {
+        problems.push(at.error("cannot be used for this", "write `memory:` or `redis://…`"));
+    }
+    Some(store)
+}
+
+/// S12: the document's REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.
+fn redis_by_name(world: &World<'_>) -> Option<Store> {
+    let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
+    let host = env("REDIS_HOST")?;
+    let port = env("REDIS_PORT").unwrap_or_else(|| "6379".to_owned());
+    let password = env("REDIS_PASSWORD").map(|password| format!(":{}@", in_url(&password)));
+    let url = format!("redis://{}{host}:{port}", password.unwrap_or_default());
+    Some(Store::Redis(Secret::new(url)))
+}
+
+/// A password as it may stand in an address.
+fn in_url(text: &str) -> String {
+    let mut whole = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            whole.push(char::from(byte));
+        } else {
+            whole.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    whole
+}
+
+fn nodes(fields: &Fields<'_>, problems: &mut Problems) -> u32 {
+    let nodes: u32 = fields.read("nodes", problems).unwrap_or(1);
+    if let (0, Some(at)) = (nodes, fields.get("nodes")) {
+        problems.push(at.error("must be 1 or more", "write how many share the limits"));
+    }
+    nodes.max(1)
+}
+
+fn env_prefix(fields: &Fields<'_>, problems: &mut Problems) -> String {
+    let Some(at) = fields.get("env_prefix") else {
+        return "TOLLGATE_".to_owned();
+    };
+    let read = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        let fits = text.len() > 1 && text.len() <= 64 && text.ends_with('_');
+        (fits && text.bytes().all(plain)).then(|| text.to_owned())
+    };
+    let what = "is not a beginning of variables";
+    let remedy = "write capital letters with `_` at the end, such as `MYAPP_`";
+    read_text(&at, problems, read, what, remedy).unwrap_or_default()
+}
+
+fn callers(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Caller> {
+    let Some(at) = fields.get("callers") else {
+        return Vec::new();
+    };
+    let mut callers: Vec<Caller> = Vec::new();
+    let entries = at.entries(problems);
+    if entries.len() > CALLERS_MAX {
+        problems.push(at.error("has more than 1000 callers", "join some"));
+    }
+    for (name, _, at) in entries.into_iter().take(CALLERS_MAX) {
+        callers.extend(caller(name, &at, world, problems));
+    }
+    let least = callers.iter().filter_map(|caller| caller.at_least);
+    if least.map(|share| u64::from(share.0)).sum::<u64>() > u64::from(Ppm::ONE.0) {
+        problems.push(at.error(
+            "the shares of `at_least` are more than 100 % together",
+            "lower some",
+        ));
+    }
+    callers
+}
+
+fn caller(name: &str, at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Caller> {
+    let fields = open(at, CALLER, problems)?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
+        problems.push(at.error(
+            "a caller has a name that cannot be used",
+            "use letters, digits, `-`, `_` and `.`, 64 at most",
+        ));
+    }
+    let mut share = |name: &str| {
+        let share: Ppm = fields.read(name, problems)?;
+        if let (true, Some(at)) = (share == Ppm::ZERO || share > Ppm::ONE, fields.get(name)) {
+            problems.push(at.error("is not between 0 and 1", "write `50%`"));
+        }
+        Some(share)
+    };
+    let (at_least, at_most) = (share("at_least"), share("at_most"));
+    if at_least
+        .zip(at_most)
+        .is_some_and(|(least, most)| least > most)
+    {
+        problems.push(at.error("`at_least` is above `at_most`", "lower it"));
+    }
+    Some(Caller {
+        name: name.to_owned(),
+        priority: fields
+            .read("priority", problems)
+            .unwrap_or(Priority::Normal),
+        at_least,
+        at_most,
+        token: fields
+            .get("token")
+            .and_then(|at| secrets::secret(&at, world, problems)),
+    })
+}
+
+fn paths(fields: &Fields<'_>, problems: &mut Problems) -> Vec<String> {
+    let Some(at) = fields.get("exempt_paths") else {
+        return vec!["/health".to_owned()];
+    };
+    let paths = Vec::<String>::read(&at, problems).unwrap_or_default();
+    if paths.iter().any(|path| !path.starts_with('/')) {
+        problems.push(at.error("a path does not begin with `/`", "write `/health`"));
+    }
+    paths
+}
+
+fn networks(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Network> {
+    let Some(at) = fields.get("trusted_proxies") else {
+        return Vec::new();
+    };
+    let items = at.list().unwrap_or_else(|| vec![at]);
+    let mut read = |at: &At<'_>| {
+        let remedy = "write `10.0.0.0/8` or one address";
+        read_text(at, problems, Network::parse, "is not a network", remedy)
+    };
+    items.iter().filter_map(&mut read).collect()
+}
+
+fn webhooks(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Webhook> {
+    let block = fields
+        .get("alerts")
+        .and_then(|at| open(&at, ALERTS, problems));
+    let Some(list) = block.and_then(|block| block.get("webhooks")) else {
+        return Vec::new();
+    };
+    let mut webhooks = Vec::new();
+    for at in list.list().unwrap_or_else(|| vec![list]) {
+        let Some(fields) = open(&at, WEBHOOK, problems) else {
+            continue;
+        };
+        let secret = fields
+            .get("secret")
+            .and_then(|at| secrets::secret(&at, world, problems));
+        match fields.get("url") {
+            Some(at) => {
+                webhooks.extend(place::url(&at, problems).map(|url| Webhook { url, secret }));
+            }
+            None => problems.push(at.error("`url` is missing", "write `url: https://…`")),
+        }
+    }
+    webhooks
+}
+
+fn metrics(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Metrics {
+    let mut metrics = Metrics {
+        prefix: "tollgate_".to_owned(),
+        ndjson: None,
+        every: Span::from_secs(10),
+        token: None,
+    };
+    let block = fields
+        .get("metrics")
+        .and_then(|at| open(&at, METRICS, problems));
+    let Some(block) = block else {
+        return metrics;
+    };
+    if let Some(at) = block.get("prefix") {
+        let read = |text: &str| {
+            let plain =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+            let begins = text
+                .bytes()
+                .next()
+                .is_some_and(|byte| byte.is_ascii_lowercase());
+            (begins && text.bytes().all(plain)).then(|| text.to_owned())
+        };
+        let remedy = "write lower-case letters, digits and `_`, such as `tollgate_`";
+        let what = "is not a beginning of metric names";
+        metrics.prefix = read_text(&at, problems, read, what, remedy).unwrap_or_default();
+    }
+    metrics.ndjson = block.read::<Option<String>>("ndjson", problems).flatten();
+    metrics.every = block.read("every", problems).unwrap_or(metrics.every);
+    metrics.token = block
+        .get("token")
+        .and_then(|at| secrets::secret(&at, world, problems));
+    metrics
+}

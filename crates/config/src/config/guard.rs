@@ -1,0 +1,193 @@
+//! Guards: limits on the callers of the user's own service, as they are obeyed.
+//!
+//! Promises: every guard that comes out has a limit, a period and a burst of at least one.
+//!
+//! Never: counts. That is the guard table's.
+
+use tollgate_core::ratio::Ppm;
+use tollgate_core::time::Span;
+
+use super::table::{GUARD, MATCH};
+use crate::field::{At, Fields};
+use crate::problem::Problems;
+use crate::setting::{open, read_text};
+use crate::settings::OnStoreLoss;
+
+/// The longest period of a guard: guards protect against bursts, quotas are limits.
+const PERIOD_MAX: Span = Span::from_secs(86_400);
+
+/// A limit on callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// Its name: `ip`.
+    pub name: String,
+    /// So many …
+    pub limit: u32,
+    /// … per this length of time.
+    pub period: Span,
+    /// How many at once.
+    pub burst: u32,
+    /// Whom it tells apart.
+    pub by: By,
+    /// What keys in Redis begin with: `ratelimit:ip:`.
+    pub key_prefix: String,
+    /// Counts and reports, but refuses nothing.
+    pub shadow: bool,
+    /// What happens while Redis cannot be reached.
+    pub on_store_loss: OnStoreLoss,
+    /// Which calls it looks at.
+    pub matches: Match,
+    /// What it means for tasks.
+    pub task: Task,
+}
+
+/// Whom a guard tells apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Addresses.
+    Ip,
+    /// Nobody: all together.
+    Global,
+    /// Names of queues.
+    Name,
+    /// Values of this header.
+    Header(String),
+}
+
+/// Which calls a guard looks at; empty = all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Those whose path begins so.
+    pub path: Option<String>,
+    /// Those with these descriptors.
+    pub descriptor: Vec<(String, String)>,
+}
+
+/// What a guard means for tasks (C5, C6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Tasks that may wait before more are refused; `None` = any number.
+    pub max_pending: Option<u32>,
+    /// When a task that was put back comes again.
+    pub retry_delay: Span,
+    /// How long a task waits for its turn.
+    pub wait: Span,
+    /// Tries after a failure.
+    pub retries: u32,
+    /// How much longer each further wait is.
+    pub factor: Ppm,
+}
+
+pub(super) fn guards(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Guard> {
+    let Some(at) = fields.get("guards") else {
+        return Vec::new();
+    };
+    let entries = at.entries(problems);
+    entries
+        .into_iter()
+        .filter_map(|(name, _, at)| guard(name, &at, problems))
+        .collect()
+}
+
+fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
+    let fields = open(at, GUARD, problems)?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
+        problems.push(at.error(
+            "a guard has a name that cannot be used",
+            "use letters, digits, `-` and `_`, 64 at most",
+        ));
+    }
+    for needed in ["limit", "period"] {
+        if fields.get(needed).is_none() {
+            let what = format!("`{needed}` is missing");
+            problems.push(at.error(&what, "write `limit: 10` and `period: 1m`"));
+        }
+    }
+    let limit: Option<u32> = fields.read("limit", problems);
+    let period: Option<Span> = fields.read("period", problems);
+    let burst: Option<u32> = fields.read("burst", problems);
+    for (name, number) in [("limit", limit), ("burst", burst)] {
+        if let (Some(0), Some(at)) = (number, fields.get(name)) {
+            problems.push(at.error("must be 1 or more", "write a number from 1"));
+        }
+    }
+    let out = period.filter(|period| *period == Span::ZERO || *period > PERIOD_MAX);
+    if let (Some(_), Some(at)) = (out, fields.get("period")) {
+        problems.push(at.error("must be above 0s and at most 1d", "write `1m`"));
+    }
+    let by = match fields.get("by") {
+        Some(at) => by(&at, problems),
+        None => Some(By::Ip),
+    };
+    let (limit, period) = (limit?, period?);
+    Some(Guard {
+        name: name.to_owned(),
+        limit,
+        period,
+        burst: burst.unwrap_or(limit),
+        by: by?,
+        key_prefix: fields
+            .read("key_prefix", problems)
+            .unwrap_or_else(|| format!("ratelimit:{name}:")),
+        shadow: fields.read("shadow", problems).unwrap_or(false),
+        on_store_loss: fields
+            .read("on_store_loss", problems)
+            .unwrap_or(OnStoreLoss::LocalShare),
+        matches: matches(&fields, problems),
+        task: task(&fields, problems),
+    })
+}
+
+fn by(at: &At<'_>, problems: &mut Problems) -> Option<By> {
+    let read = |text: &str| match text.split_once(':') {
+        None if text == "ip" => Some(By::Ip),
+        None if text == "global" => Some(By::Global),
+        None if text == "name" => Some(By::Name),
+        Some(("header", name)) if !name.is_empty() => Some(By::Header(name.to_ascii_lowercase())),
+        Some(_) | None => None,
+    };
+    read_text(
+        at,
+        problems,
+        read,
+        "does not say whom to tell apart",
+        "write `ip`, `global`, `name` or `header:NAME`",
+    )
+}
+
+fn matches(fields: &Fields<'_>, problems: &mut Problems) -> Match {
+    let block = fields
+        .get("match")
+        .and_then(|at| open(&at, MATCH, problems));
+    let Some(block) = block else {
+        return Match::default();
+    };
+    let mut descriptor = Vec::new();
+    if let Some(at) = block.get("descriptor") {
+        for (name, _, value) in at.entries(problems) {
+            descriptor.extend(
+                value
+                    .text(problems)
+                    .map(|text| (name.to_owned(), text.to_owned())),
+            );
+        }
+    }
+    Match {
+        path: block.read("path", problems),
+        descriptor,
+    }
+}
+
+fn task(fields: &Fields<'_>, problems: &mut Problems) -> Task {
+    let minute = Span::from_secs(60);
+    Task {
+        max_pending: fields.read("max_pending", problems),
+        retry_delay: fields.read("retry_delay", problems).unwrap_or(minute),
+        wait: fields
+            .read("wait", problems)
+            .unwrap_or(Span::from_secs(300)),
+        retries: fields.read("retries", problems).unwrap_or(3),
+        factor: fields.read("factor", problems).unwrap_or(Ppm(2_000_000)),
+    }
+}

@@ -1,0 +1,121 @@
+//! Where permits, answers and guards are counted and kept.
+//!
+//! Promises: an address with a password is a secret; [`Store::shown`] is what may be printed.
+//!
+//! Never: opens anything.
+
+use std::fmt;
+
+use crate::secret::Secret;
+
+/// A store.
+#[derive(Clone, PartialEq)]
+pub enum Store {
+    /// A folder that holds `ledger.db`, `cache.db`, `desk.db` and `ledger.lock`.
+    Sqlite(String),
+    /// Gone with the process.
+    Memory,
+    /// A Postgres server.
+    Postgres(Secret),
+    /// A Redis server.
+    Redis(Secret),
+}
+
+/// Why a text is no store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("is not supported yet; use `redis://`, `rediss://` or `postgres://`")]
+    NotYet,
+    #[error("is not a store; write `sqlite:DIR`, `memory:`, `postgres://…` or `redis://…`")]
+    Unknown,
+    #[error("names no folder; write `sqlite:/var/lib/tollgate`")]
+    NoFolder,
+    #[error("names no host; write `redis://host:6379` or `postgres://host/database`")]
+    NoHost,
+}
+
+impl Store {
+    pub(crate) fn parse(text: &str) -> Result<Store, StoreError> {
+        let (scheme, rest) = text.split_once(':').ok_or(StoreError::Unknown)?;
+        let host = rest.strip_prefix("//").filter(|host| !host.is_empty());
+        let secret = || Secret::new(text.to_owned());
+        match (scheme, host) {
+            ("sqlite", _) if rest.is_empty() => Err(StoreError::NoFolder),
+            ("sqlite", _) => Ok(Store::Sqlite(rest.to_owned())),
+            ("memory", _) if rest.is_empty() => Ok(Store::Memory),
+            ("postgres" | "postgresql", Some(_)) => Ok(Store::Postgres(secret())),
+            ("redis" | "rediss", Some(_)) => Ok(Store::Redis(secret())),
+            ("postgres" | "postgresql" | "redis" | "rediss", None) => Err(StoreError::NoHost),
+            ("redis-cluster" | "redis-sentinel", _) => Err(StoreError::NotYet),
+            _ => Err(StoreError::Unknown),
+        }
+    }
+
+    /// What may be printed: no user, no password, no parameters.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Store::Sqlite(folder) => format!("sqlite:{folder}"),
+            Store::Memory => "memory:".to_owned(),
+            Store::Postgres(url) | Store::Redis(url) => {
+                let (scheme, rest) = url.expose().split_once("://").unwrap_or(("", ""));
+                let host = rest.rsplit('@').next().unwrap_or_default();
+                let host = host.split(['?', '#']).next().unwrap_or_default();
+                format!("{scheme}://{host}")
+            }
+        }
+    }
+
+    /// Several hosts can share it.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Store::Postgres(_) | Store::Redis(_))
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_are_told_apart_by_their_scheme() {
+        assert_eq!(
+            Store::parse("sqlite:/var/lib/x"),
+            Ok(Store::Sqlite("/var/lib/x".to_owned()))
+        );
+        assert_eq!(Store::parse("memory:"), Ok(Store::Memory));
+        for text in [
+            "postgres://h/db",
+            "postgresql://h",
+            "redis://h",
+            "rediss://h",
+        ] {
+            assert!(Store::parse(text).unwrap().is_shared(), "{text}");
+        }
+        for (text, why) in [
+            ("redis-cluster://h", StoreError::NotYet),
+            ("redis-sentinel://h", StoreError::NotYet),
+            ("sqlite:", StoreError::NoFolder),
+            ("redis:", StoreError::NoHost),
+            ("mysql://h", StoreError::Unknown),
+            ("here", StoreError::Unknown),
+        ] {
+            assert_eq!(Store::parse(text), Err(why), "{text}");
+        }
+    }
+
+    /// H3: a password in an address is not shown.
+    #[test]
+    fn h3_a_password_in_an_address_is_not_shown() {
+        let store = Store::parse("redis://me:CANARY@h:6379/0?p=CANARY").unwrap();
+        assert_eq!(store.shown(), "redis://h:6379/0");
+        let odd = Store::parse("postgres://me:CAN@ARY@h/db#CANARY").unwrap();
+        assert!(!format!("{store:?} {odd:?}").contains("CAN"));
+    }
+}

@@ -1,0 +1,86 @@
+//! The edge: files and variables of this machine, as a [`World`].
+//!
+//! Promises: reads no more of a file than it may have; tells whether others can read it.
+//!
+//! Never: writes anything. Only programs use this; everything else is given a world.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+
+use crate::raw::FILE_MAX;
+use crate::secret::{KeyFile, Seen, World};
+
+/// The world as this process sees it.
+#[must_use]
+pub fn world() -> World<'static> {
+    World {
+        env: &|name| std::env::var(name).ok(),
+        env_names: &|| {
+            let names = std::env::vars_os().map(|(name, _)| name.into_string());
+            names.filter_map(Result::ok).collect()
+        },
+        key_file: &read,
+        look: &look,
+    }
+}
+
+fn read(path: &str) -> Result<KeyFile, String> {
+    let file = File::open(path).map_err(why)?;
+    let about = file.metadata().map_err(why)?;
+    if about.is_dir() {
+        return Err("it is a folder".to_owned());
+    }
+    // One byte more than is allowed, so that the reader sees that it is too large.
+    let bound = u64::try_from(FILE_MAX).unwrap_or(u64::MAX) + 1;
+    let mut text = String::new();
+    file.take(bound).read_to_string(&mut text).map_err(why)?;
+    Ok(KeyFile {
+        text,
+        open_to_others: is_open(&about),
+    })
+}
+
+fn look(path: &str) -> Result<Seen, String> {
+    let about = match fs::metadata(path) {
+        Ok(about) => about,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seen::Nothing),
+        Err(error) => return Err(why(error)),
+    };
+    if !about.is_dir() {
+        return Ok(Seen::File);
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(why)? {
+        // A name that is no text is no name of a provider file.
+        if let Ok(name) = entry.map_err(why)?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    Ok(Seen::Folder(names))
+}
+
+/// Group or others may read it.
+#[cfg(unix)]
+fn is_open(about: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    about.mode() & 0o044 != 0
+}
+
+#[cfg(not(unix))]
+fn is_open(_: &Metadata) -> bool {
+    false
+}
+
+/// The system's reason in short words; nothing of a file's content.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "made for map_err, which hands the error over"
+)]
+fn why(error: io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::InvalidData => "it is not text in UTF-8".to_owned(),
+        kind => kind.to_string(),
+    }
+}

@@ -1,0 +1,223 @@
+//! Loading: from files, flags and environment to one configuration, with every problem at once.
+//!
+//! Promises: the order of settings is set/PATCH > flag > environment > file > preset, and each
+//! effective value knows who set it. Two providers never share a name, a domain or an address: both
+//! places are told. [`reload`] is a pure function and atomic: what is invalid is refused and the old
+//! version of it stays, the rest is taken over.
+//!
+//! Never: reads the environment or a file by itself; [`World`] does.
+
+mod assemble;
+mod base;
+mod change;
+mod clash;
+mod env_file;
+pub(crate) mod gather;
+mod govern;
+mod hints;
+pub use hints::{CONFIG_NOT_YET, PROVIDER_NOT_YET};
+
+pub use change::{Change, Reloaded};
+pub use env_file::parse as parse_env_file;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::check::Places;
+use crate::config::{Config, Presets};
+use crate::origin::Effective;
+use crate::problem::{Level, Problem, Problems, nearest};
+use crate::provider::Provider;
+use crate::raw::Node;
+use crate::secret::{Secret, World};
+
+/// The most providers: each has limits, a gate and metrics of its own; a thousand are a large fleet.
+pub const PROVIDERS_MAX: usize = 4_096;
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// `--config`. Without it: TOLLGATE_CONFIG, else `tollgate.yaml` here, if there is one.
+    pub config: Option<String>,
+    /// No tollgate.yaml unless [`Sources::config`] names one, and no built-in providers: only what
+    /// is named counts. For `tollgate check` and for embedding.
+    pub bare: bool,
+    /// `--provider`.
+    pub providers: Vec<String>,
+    /// `--provider-dir`: all *.yaml and *.yml in it.
+    pub provider_dirs: Vec<String>,
+    /// `--env-file`: variables that win over those of the process.
+    pub env_file: Option<String>,
+    /// Flags that stand for a field of tollgate.yaml.
+    pub flags: Vec<Flag>,
+    /// `--set`.
+    pub set: Vec<Set>,
+    /// What was set while running; it wins over everything.
+    pub patched: Vec<Set>,
+}
+
+/// A flag that stands for a field of tollgate.yaml.
+#[derive(Clone)]
+pub struct Flag {
+    /// The flag: `--listen`.
+    pub name: &'static str,
+    /// The field: `listen`.
+    pub path: &'static str,
+    /// What it was given.
+    pub value: String,
+}
+
+impl fmt::Debug for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The value may be a token.
+        f.write_str(self.name)
+    }
+}
+
+/// One setting of one provider: `tmdb.sleep_max=60`.
+#[derive(Clone)]
+pub struct Set {
+    /// The provider.
+    pub provider: String,
+    /// The setting: `sleep_max`, `health.sleep_max` or `SLEEP_MAX`.
+    pub key: String,
+    /// What it is set to.
+    pub value: String,
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.provider, self.key)
+    }
+}
+
+impl Set {
+    /// Reads `PROVIDER.KEY=VALUE`. What is none has no provider, which loading tells: whoever reads
+    /// command lines would repeat the text, and it may be a key.
+    #[must_use]
+    pub fn parse(text: &str) -> Set {
+        let parts = text.split_once('=').and_then(|(way, value)| {
+            let (provider, key) = way.split_once('.')?;
+            Some((provider.trim(), key.trim(), value.trim()))
+        });
+        let whole = parts.filter(|(provider, key, _)| !provider.is_empty() && !key.is_empty());
+        let (provider, key, value) = whole.unwrap_or_default();
+        Set {
+            provider: provider.to_owned(),
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }
+    }
+}
+
+/// A provider that was loaded, and how.
+#[derive(Clone, Debug)]
+pub struct Governed {
+    /// The provider.
+    pub provider: Arc<Provider>,
+    /// The file it stands in, as the user named it; `preset NAME` for a built-in one.
+    pub source: String,
+    /// Every effective value, and who set it.
+    pub values: Vec<Effective>,
+    /// What is to be said about it. With errors: a newer version was refused, this is the old one.
+    pub problems: Problems,
+    pub(crate) places: Places,
+    pub(crate) is_fresh: bool,
+}
+
+/// What was loaded.
+#[derive(Clone)]
+pub struct Loaded {
+    /// What is obeyed.
+    pub config: Config,
+    /// Everything that is to be said: warnings and notes; after a [`reload`] also the errors of what
+    /// was refused.
+    pub problems: Problems,
+    /// The files' providers, in their order, then the built-in ones.
+    pub governed: Vec<Governed>,
+    /// Files and folders whose change is a reason to look again.
+    pub watched: Vec<String>,
+    /// Every effective value of tollgate.yaml, and who set it.
+    pub values: Vec<Effective>,
+    pub(crate) presets: Presets,
+    pub(crate) tree: Node,
+    pub(crate) env: BTreeMap<String, Secret>,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Loaded");
+        shown.field("config", &self.config);
+        shown.field("problems", &self.problems);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    /// A provider by name, and how it was loaded.
+    #[must_use]
+    pub fn governed(&self, name: &str) -> Option<&Governed> {
+        self.governed
+            .iter()
+            .find(|governed| governed.provider.name == name)
+    }
+
+    /// What to say to somebody who named a provider that is not there.
+    #[must_use]
+    pub fn nearest(&self, name: &str) -> Option<&str> {
+        let names: Vec<&str> = self
+            .governed
+            .iter()
+            .map(|governed| governed.provider.name.as_str())
+            .collect();
+        nearest(name, &names)
+    }
+}
+
+/// Reads and checks everything.
+pub(crate) fn load(sources: &Sources, world: &World<'_>) -> Result<Loaded, Problems> {
+    let assembled = assemble::assemble(sources, world, None);
+    if !assembled.refused.has_errors() {
+        return Ok(assembled.loaded);
+    }
+    let mut problems = assembled.refused;
+    problems.extend(assembled.loaded.problems);
+    problems.sort();
+    Err(dedup(&problems))
+}
+
+/// Looks again: what is valid is taken over, what is not is refused and its old version stays.
+#[must_use]
+pub fn reload(old: &Loaded, sources: &Sources, world: &World<'_>) -> Reloaded {
+    let mut assembled = assemble::assemble(sources, world, Some(old));
+    let mut refused = Problems::default();
+    for problem in dedup(&assembled.refused).iter() {
+        if problem.level == Level::Error {
+            refused.push(problem.clone());
+        }
+    }
+    // What was refused stays to be seen until it is mended.
+    assembled.loaded.problems.extend(refused.clone());
+    assembled.loaded.problems.sort();
+    assembled.loaded.problems = dedup(&assembled.loaded.problems);
+    let changed = change::changes(old, &assembled.loaded);
+    Reloaded {
+        loaded: assembled.loaded,
+        changed,
+        refused,
+    }
+}
+
+/// The same thing said twice is said once.
+fn dedup(problems: &Problems) -> Problems {
+    let mut once = Problems::default();
+    let mut said: Vec<&Problem> = Vec::new();
+    for problem in problems.iter() {
+        if !said.contains(&problem) {
+            said.push(problem);
+            once.push(problem.clone());
+        }
+    }
+    once
+}

@@ -1,0 +1,98 @@
+//! Assembling: one configuration from all that was gathered, with the old one to fall back on.
+//!
+//! Promises: with nothing old, whatever is wrong is an error; with something old, what is wrong is
+//! refused piece by piece and the old piece stays. The result never mixes two versions of one file.
+//!
+//! Never: changes the old configuration.
+
+use std::collections::BTreeMap;
+
+use crate::problem::{Level, Place, Problem, Problems};
+use crate::secret::{Secret, World};
+
+use super::base::base;
+use super::govern::{built_in, govern, notes_of, unknown_sets, without_clashes};
+use super::{Loaded, Sources, env_file, gather, hints};
+
+pub(super) struct Assembled {
+    pub(super) loaded: Loaded,
+    pub(super) refused: Problems,
+}
+
+/// Reads everything; `old` is what to fall back on.
+pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded>) -> Assembled {
+    let mut refused = Problems::default();
+    let mut said = Problems::default();
+    let env = variables(sources, world, &mut said).unwrap_or_else(|problems| {
+        refused.extend(problems);
+        old.map(|old| old.env.clone()).unwrap_or_default()
+    });
+    let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
+    let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
+    let all = || env.keys().cloned().chain((world.env_names)()).collect();
+    let world = World {
+        env: &get,
+        env_names: &all,
+        ..*world
+    };
+    let (path, base) = base(sources, &world, old, &mut said, &mut refused);
+    let config = path.as_deref().map(|path| (path, &base.tree));
+    let gathered = gather::providers(sources, config, &world);
+    refused.extend(gathered.problems.clone());
+    let mut config = base.settings.config;
+    let governed = govern(&gathered, sources, &config, &world, old, &mut refused);
+    let mut governed = without_clashes(governed, &config, old, &mut refused);
+    for one in &governed {
+        said.extend(notes_of(one));
+    }
+    config.providers = governed.iter().map(|one| one.provider.clone()).collect();
+    let built_in = built_in(
+        sources,
+        base.settings.presets,
+        &config,
+        &world,
+        old,
+        &mut said,
+    );
+    config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
+    governed.extend(built_in);
+    unknown_sets(sources, &governed, &mut refused);
+    if !sources.bare {
+        hints::mistyped(&config.env_prefix, &governed, &world, &mut said);
+    }
+    said.sort();
+    refused.sort();
+    let loaded = Loaded {
+        config,
+        problems: said,
+        governed,
+        watched: gathered.watched,
+        values: base.values,
+        presets: base.settings.presets,
+        tree: base.tree,
+        env,
+    };
+    Assembled { loaded, refused }
+}
+
+/// The file of `--env-file`, out of sight.
+fn variables(
+    sources: &Sources,
+    world: &World<'_>,
+    said: &mut Problems,
+) -> Result<BTreeMap<String, Secret>, Problems> {
+    let Some(path) = &sources.env_file else {
+        return Ok(BTreeMap::new());
+    };
+    let file = (world.key_file)(path).map_err(|why| gather::unreadable(path, &why))?;
+    if file.open_to_others {
+        said.push(Problem {
+            level: Level::Warning,
+            place: Place::whole(path),
+            path: String::new(),
+            what: "others can read this file of variables".to_owned(),
+            remedy: "run `chmod 600` on it".to_owned(),
+        });
+    }
+    env_file::parse(path, &file.text)
+}

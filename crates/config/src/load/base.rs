@@ -1,0 +1,187 @@
+//! tollgate.yaml as it is obeyed: the file, variables of the program and flags over it.
+//!
+//! Promises: an invalid file is refused as a whole and the old settings stay. What only a start can
+//! change stays as it is until then, and that is said.
+//!
+//! Never: looks into the providers.
+
+use crate::config::check::{Settings, settings};
+use crate::config::{CONFIG, Config};
+use crate::field::{At, Fields};
+use crate::fill::fill;
+use crate::origin::{Effective, Origin, effective};
+use crate::problem::{Level, Place, Problem, Problems};
+use crate::raw::{Node, Value};
+use crate::secret::World;
+use crate::shape::names;
+
+use super::{Loaded, Sources, gather, hints};
+
+/// tollgate.yaml with flags and variables over it.
+pub(super) struct Base {
+    pub(super) tree: Node,
+    pub(super) settings: Settings,
+    pub(super) values: Vec<Effective>,
+}
+
+pub(super) fn base(
+    sources: &Sources,
+    world: &World<'_>,
+    old: Option<&Loaded>,
+    said: &mut Problems,
+    refused: &mut Problems,
+) -> (Option<String>, Base) {
+    let mut about = Problems::default();
+    let found =
+        gather::config_file(sources, world, &mut about).and_then(|found| missed(found, old));
+    let path = match &found {
+        Ok(found) => found.as_ref().map(|(path, _)| path.clone()),
+        // It cannot be read now, but it counts, and its old tree names the file.
+        Err(_) => old.map(|old| old.tree.place.file.to_string()),
+    };
+    let tree = match found {
+        Ok(found) => found.map_or_else(empty, |(_, tree)| tree),
+        Err(problems) => {
+            refused.extend(problems);
+            old.map_or_else(empty, |old| old.tree.clone())
+        }
+    };
+    let mut problems = Problems::default();
+    let base = check(&tree, sources, world, &mut problems);
+    said.extend(about);
+    if !problems.has_errors() {
+        said.extend(problems);
+        let mut base = base;
+        if let Some(old) = old {
+            keep_until_start(
+                &mut base.settings.config,
+                &old.config,
+                &base.tree.place.file,
+                said,
+            );
+        }
+        return (path, base);
+    }
+    refused.extend(problems);
+    let base = match old {
+        Some(old) => Base {
+            tree: old.tree.clone(),
+            settings: Settings {
+                config: old.config.clone(),
+                presets: old.presets,
+            },
+            values: old.values.clone(),
+        },
+        None => base,
+    };
+    (path, base)
+}
+
+/// A file that is gone or empty for a moment, because somebody is just writing it, takes nothing away.
+fn missed(
+    found: Option<(String, Node)>,
+    old: Option<&Loaded>,
+) -> Result<Option<(String, Node)>, Problems> {
+    let says = |tree: &Node| tree.entries().is_none_or(|entries| !entries.is_empty());
+    let is_silent = found.as_ref().is_none_or(|(_, tree)| !says(tree));
+    match old.filter(|old| is_silent && says(&old.tree)) {
+        None => Ok(found),
+        Some(old) => {
+            let place = Place::whole(&old.tree.place.file);
+            let remedy = "write it again; to take everything away, start anew";
+            Err(gather::problem(
+                &place,
+                "the file is gone or says nothing, so the old settings stay",
+                remedy,
+            )
+            .into())
+        }
+    }
+}
+
+/// Sockets, stores and the log are opened once. A change of them waits for the next start.
+fn keep_until_start(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
+    macro_rules! keep {
+        ($( $field:ident ),*) => { $( if new.$field != old.$field {
+            new.$field = old.$field.clone();
+            said.push(Problem {
+                level: Level::Warning,
+                place: Place::whole(file),
+                path: stringify!($field).to_owned(),
+                what: "has changed, but takes effect only at the next start".to_owned(),
+                remedy: "start again when it suits".to_owned(),
+            });
+        } )* };
+    }
+    keep!(
+        listen,
+        admin,
+        state_dir,
+        store,
+        postgres,
+        cache_store,
+        guard_store,
+        nodes,
+        node_lease,
+        log
+    );
+}
+
+fn empty() -> Node {
+    Node {
+        place: Place::whole("tollgate.yaml"),
+        value: Value::Map(Vec::new()),
+    }
+}
+
+fn check(tree: &Node, sources: &Sources, world: &World<'_>, problems: &mut Problems) -> Base {
+    let mut whole = tree.clone();
+    hints::not_yet(&whole, hints::CONFIG_NOT_YET, problems);
+    for (name, path) in [
+        ("TOLLGATE_STORE", "store"),
+        ("TOLLGATE_ADMIN", "admin.listen"),
+        ("TOLLGATE_ADMIN_TOKEN", "admin.token"),
+        ("TOLLGATE_LIMITING", "limiting"),
+    ] {
+        if let Some(value) = (world.env)(name).filter(|value| !value.is_empty() && !sources.bare) {
+            lay(&mut whole, path, &value, &Origin::environment(name));
+        }
+    }
+    for flag in &sources.flags {
+        lay(&mut whole, flag.path, &flag.value, &Place::whole(flag.name));
+    }
+    fill(&mut whole, CONFIG, world, problems);
+    let root = At {
+        node: &whole,
+        path: String::new(),
+    };
+    let fields = Fields::open(&root, &names(CONFIG), problems).unwrap_or(Fields { at: root });
+    let settings = settings(&fields, world, problems);
+    let mut values = effective(&whole, CONFIG);
+    values.retain(|value| !value.path.starts_with("providers"));
+    for (path, store) in [
+        ("store", Some(&settings.config.store)),
+        ("cache_store", settings.config.cache_store.as_ref()),
+        ("guard_store", Some(&settings.config.guard_store)),
+    ] {
+        // An address may hold a password.
+        let value = values.iter_mut().find(|value| value.path == path);
+        if let (Some(value), Some(store)) = (value, store) {
+            value.text = Some(store.shown());
+        }
+    }
+    Base {
+        tree: tree.clone(),
+        settings,
+        values,
+    }
+}
+
+/// One value over tollgate.yaml.
+fn lay(tree: &mut Node, path: &str, value: &str, place: &Place) {
+    let node = Node {
+        place: place.clone(),
+        value: Value::Text(value.to_owned()),
+    };
+    crate::check::layers::lay_path(tree, path, node);
+}

@@ -1,0 +1,102 @@
+//! Changes: what is different after looking again.
+//!
+//! Promises: a provider that is gone, new, renamed or changed is told by name, with the fields.
+//!
+//! Never: compares or shows the value of a key.
+
+use crate::origin::Effective;
+use crate::problem::Problems;
+
+use super::Loaded;
+use super::govern::before;
+
+/// What came of looking again.
+#[derive(Clone, Debug)]
+pub struct Reloaded {
+    /// What is to be obeyed from now on.
+    pub loaded: Loaded,
+    /// What is different.
+    pub changed: Vec<Change>,
+    /// What was refused; the old version of it stays.
+    pub refused: Problems,
+}
+
+/// One difference after a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// There is a new provider.
+    Added(String),
+    /// A provider is gone.
+    Removed(String),
+    /// A file has given its provider another name. Its counts do not follow: they are kept by name.
+    Renamed {
+        /// As it was.
+        from: String,
+        /// As it is.
+        to: String,
+    },
+    /// A provider has other settings.
+    Changed {
+        /// Its name.
+        provider: String,
+        /// The fields, as far as they can be shown.
+        fields: Vec<String>,
+    },
+    /// tollgate.yaml or its flags have other settings.
+    Settings {
+        /// The fields.
+        fields: Vec<String>,
+    },
+}
+
+/// What is different between two loads.
+pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let fields = differing(&old.values, &new.values);
+    if !fields.is_empty() {
+        changes.push(Change::Settings { fields });
+    }
+    for one in &new.governed {
+        let name = &one.provider.name;
+        let was = old.governed(name);
+        let renamed = before(&one.source, Some(old)).filter(|was| was.provider.name != *name);
+        match (was, renamed) {
+            (Some(was), _) if was.provider == one.provider => {}
+            (Some(was), _) => changes.push(Change::Changed {
+                provider: name.clone(),
+                fields: differing(&was.values, &one.values),
+            }),
+            (None, Some(was)) => changes.push(Change::Renamed {
+                from: was.provider.name.clone(),
+                to: name.clone(),
+            }),
+            (None, None) => changes.push(Change::Added(name.clone())),
+        }
+    }
+    for one in &old.governed {
+        let name = &one.provider.name;
+        let renamed =
+            |change: &Change| matches!(change, Change::Renamed { from, .. } if from == name);
+        if new.governed(name).is_none() && !changes.iter().any(renamed) {
+            changes.push(Change::Removed(name.clone()));
+        }
+    }
+    changes
+}
+
+/// Fields whose values differ. A key's value is not compared here: that it changed is all that is
+/// known of it.
+fn differing(old: &[Effective], new: &[Effective]) -> Vec<String> {
+    let text = |values: &[Effective], path: &str| {
+        let found = values.iter().find(|value| value.path == path);
+        found.map(|value| value.text.clone())
+    };
+    let mut fields: Vec<String> = Vec::new();
+    for value in new.iter().chain(old) {
+        let path = &value.path;
+        if text(old, path) != text(new, path) && !fields.contains(path) {
+            fields.push(path.clone());
+        }
+    }
+    fields
+}

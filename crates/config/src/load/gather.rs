@@ -1,0 +1,265 @@
+//! Gathering: which files there are, and what is written in them.
+//!
+//! Promises: every file that counts is read once and named as the user named it; a folder is read in
+//! the order of its names. Paths in tollgate.yaml count from the folder it stands in.
+//!
+//! Never: checks what a provider says.
+
+use crate::check::Draft;
+use crate::origin::literal_keys;
+use crate::problem::{Level, Place, Problem, Problems};
+use crate::raw::{self, Node, Value};
+use crate::secret::{KeyFile, Seen, World};
+use crate::shape::Field;
+
+use super::{PROVIDERS_MAX, Sources};
+
+/// A provider that was found, and what could be read of it.
+pub(super) struct Piece {
+    pub(super) source: String,
+    pub(super) draft: Result<Draft, Problems>,
+    /// Warnings about the file itself.
+    pub(super) about: Problems,
+}
+
+/// What was gathered.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) watched: Vec<String>,
+    /// Folders that could not be read: what they held before stays.
+    pub(super) lost: Vec<String>,
+    pub(super) problems: Problems,
+}
+
+/// tollgate.yaml: its name and tree, `None` if there is none.
+pub(super) fn config_file(
+    sources: &Sources,
+    world: &World<'_>,
+    about: &mut Problems,
+) -> Result<Option<(String, Node)>, Problems> {
+    let by_variable =
+        || (world.env)("TOLLGATE_CONFIG").filter(|path| !path.is_empty() && !sources.bare);
+    let named = sources.config.clone().or_else(by_variable);
+    let path = match named {
+        Some(path) => path,
+        None if sources.bare => return Ok(None),
+        None => match (world.look)("tollgate.yaml") {
+            Ok(Seen::File) => "tollgate.yaml".to_owned(),
+            Ok(Seen::Nothing | Seen::Folder(_)) => return Ok(None),
+            Err(why) => return Err(unreadable("tollgate.yaml", &why).into()),
+        },
+    };
+    let file = (world.key_file)(&path).map_err(|why| unreadable(&path, &why))?;
+    let tree = raw::read(&path, &file.text)?;
+    warn_of_keys(&tree, crate::config::CONFIG, &file, about);
+    warn_of_passwords(&tree, &file, about);
+    Ok(Some((path, tree)))
+}
+
+/// Every provider that files, folders and tollgate.yaml name.
+pub(super) fn providers(
+    sources: &Sources,
+    config: Option<(&str, &Node)>,
+    world: &World<'_>,
+) -> Gathered {
+    let mut gathered = Gathered::default();
+    if let Some((path, tree)) = config {
+        gathered.watched.push(path.to_owned());
+        if let Some(node) = tree.get("providers") {
+            gathered.of_config(path, node, world);
+        }
+    }
+    for folder in &sources.provider_dirs {
+        gathered.folder(folder, &Place::whole("--provider-dir"), world);
+    }
+    for file in &sources.providers {
+        gathered.file(file, world);
+    }
+    gathered.watched.extend(sources.env_file.clone());
+    gathered.bound();
+    gathered
+}
+
+impl Gathered {
+    /// A folder, a list of files, or providers inside.
+    fn of_config(&mut self, path: &str, node: &Node, world: &World<'_>) {
+        match &node.value {
+            Value::Nothing => {}
+            Value::Text(folder) => {
+                let folder = beside(path, folder);
+                match (world.look)(&folder) {
+                    Ok(Seen::File) => self.file(&folder, world),
+                    _ => self.folder(&folder, &node.place, world),
+                }
+            }
+            Value::List(items) => {
+                for item in items {
+                    match item.text() {
+                        Some(file) => self.file(&beside(path, file), world),
+                        None => self.problems.push(problem(
+                            &item.place,
+                            "must be the name of a file",
+                            "write `- tmdb.yaml`",
+                        )),
+                    }
+                }
+            }
+            Value::Map(entries) => {
+                for entry in entries {
+                    let mut tree = entry.node.clone();
+                    if tree.value == Value::Nothing {
+                        tree.value = Value::Map(Vec::new());
+                    }
+                    self.pieces.push(Piece {
+                        source: format!("{path}: {}", entry.name),
+                        draft: Ok(Draft::inline(&entry.name, tree)),
+                        about: Problems::default(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn folder(&mut self, folder: &str, place: &Place, world: &World<'_>) {
+        self.watched.push(folder.to_owned());
+        let names = match (world.look)(folder) {
+            Ok(Seen::Folder(names)) => names,
+            Ok(Seen::Nothing) => {
+                return self.lose(folder, place, "there is no folder of this name");
+            }
+            Ok(Seen::File) => return self.lose(folder, place, "this is a file, not a folder"),
+            Err(why) => {
+                return self.lose(folder, place, &format!("the folder cannot be read ({why})"));
+            }
+        };
+        let mut names: Vec<String> = names
+            .into_iter()
+            .filter(|name| is_provider_file(name))
+            .collect();
+        names.sort();
+        for name in names {
+            self.file(&format!("{}/{name}", folder.trim_end_matches('/')), world);
+        }
+    }
+
+    fn lose(&mut self, folder: &str, place: &Place, what: &str) {
+        self.lost.push(folder.to_owned());
+        self.problems
+            .push(problem(place, what, "give a folder with provider files"));
+    }
+
+    fn file(&mut self, path: &str, world: &World<'_>) {
+        // A file that is named twice is one file.
+        if self.pieces.iter().any(|piece| piece.source == path) {
+            return;
+        }
+        self.watched.push(path.to_owned());
+        let mut about = Problems::default();
+        let draft = read(path, world, &mut about);
+        self.pieces.push(Piece {
+            source: path.to_owned(),
+            draft,
+            about,
+        });
+    }
+
+    fn bound(&mut self) {
+        if let Some(piece) = self.pieces.get(PROVIDERS_MAX) {
+            let place = Place::whole(&piece.source);
+            self.problems.push(problem(
+                &place,
+                "there are more than 4096 providers",
+                "give fewer files",
+            ));
+            self.pieces.truncate(PROVIDERS_MAX);
+        }
+    }
+}
+
+fn read(path: &str, world: &World<'_>, about: &mut Problems) -> Result<Draft, Problems> {
+    let file = (world.key_file)(path).map_err(|why| unreadable(path, &why))?;
+    let draft = Draft::read(path, &file.text)?;
+    // A file that is just being written is empty for a moment, and would be a provider without
+    // limits.
+    if draft.tree().entries().is_some_and(<[_]>::is_empty) {
+        let place = Place::whole(path);
+        return Err(problem(
+            &place,
+            "the file says nothing",
+            "write `domain:`, `limit:` and `period:`, or `preset:`",
+        )
+        .into());
+    }
+    warn_of_keys(draft.tree(), crate::check::PROVIDER, &file, about);
+    Ok(draft)
+}
+
+/// H3: a file with a key written out that others can read.
+fn warn_of_keys(tree: &Node, table: &'static [Field], file: &KeyFile, about: &mut Problems) {
+    if !file.open_to_others {
+        return;
+    }
+    if let Some((node, path)) = literal_keys(tree, table).into_iter().next() {
+        about.push(Problem {
+            level: Level::Warning,
+            place: node.place.clone(),
+            path,
+            what: "a key is written out here and others can read this file".to_owned(),
+            remedy: "run `chmod 600` on it, or write `${VARIABLE}` or `file:/path`".to_owned(),
+        });
+    }
+}
+
+/// H3: the same for the password in the address of a store.
+fn warn_of_passwords(tree: &Node, file: &KeyFile, about: &mut Problems) {
+    for name in ["store", "cache_store", "guard_store"] {
+        let Some(node) = tree.get(name) else { continue };
+        let text = node.text().unwrap_or_default();
+        if file.open_to_others && text.contains('@') && !text.contains("${") {
+            about.push(Problem {
+                level: Level::Warning,
+                place: node.place.clone(),
+                path: name.to_owned(),
+                what: "a password is written out here and others can read this file".to_owned(),
+                remedy: "run `chmod 600` on it, or write `${VARIABLE}`".to_owned(),
+            });
+        }
+    }
+}
+
+pub(super) fn unreadable(path: &str, why: &str) -> Problem {
+    let what = format!("the file cannot be read ({why})");
+    problem(
+        &Place::whole(path),
+        &what,
+        "check the path and who may read it",
+    )
+}
+
+pub(super) fn problem(place: &Place, what: &str, remedy: &str) -> Problem {
+    Problem {
+        level: Level::Error,
+        place: place.clone(),
+        path: String::new(),
+        what: what.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// Hidden files are editors' and package managers' own.
+fn is_provider_file(name: &str) -> bool {
+    let ends = name.ends_with(".yaml") || name.ends_with(".yml");
+    ends && !name.starts_with('.') && name != "tollgate.yaml" && name != "tollgate.yml"
+}
+
+/// A path that is written in a file counts from the folder of that file.
+pub(crate) fn beside(file: &str, path: &str) -> String {
+    match file.rfind('/') {
+        Some(slash) if !path.starts_with('/') => {
+            let (folder, _) = file.split_at(slash);
+            format!("{folder}/{path}")
+        }
+        Some(_) | None => path.to_owned(),
+    }
+}

@@ -1,0 +1,255 @@
+//! Governing: every provider with all that is laid over its file.
+//!
+//! Promises: what has errors is refused and its old version stays; an unchanged provider is the very
+//! same one as before.
+//!
+//! Never: lets a setting for all make a built-in provider unusable.
+
+use std::sync::Arc;
+
+use tollgate_core::domain::Domain;
+
+use crate::check::{Checked, Draft};
+use crate::config::{Config, Presets};
+use crate::origin::Origin;
+use crate::preset;
+use crate::problem::{Level, Place, Problem, Problems};
+use crate::provider::Provider;
+use crate::secret::World;
+use crate::settings::OnStoreLoss;
+
+use super::gather::{Gathered, Piece, problem};
+use super::{Governed, Loaded, Set, Sources, clash, hints};
+
+/// Checks every provider that was gathered; what has errors is refused, and its old version stays.
+pub(super) fn govern(
+    gathered: &Gathered,
+    sources: &Sources,
+    config: &Config,
+    world: &World<'_>,
+    old: Option<&Loaded>,
+    refused: &mut Problems,
+) -> Vec<Governed> {
+    let mut governed = Vec::new();
+    for piece in &gathered.pieces {
+        let checked = match &piece.draft {
+            Ok(draft) => needs_nodes(
+                checked(draft.clone(), sources, &config.env_prefix, world),
+                config,
+            ),
+            Err(problems) => Checked::refused(problems.clone()),
+        };
+        governed.extend(settled(piece, checked, old, refused));
+    }
+    // What a folder held that cannot be read now is still there as far as we know.
+    for folder in &gathered.lost {
+        let inside = format!("{}/", folder.trim_end_matches('/'));
+        let held = old.into_iter().flat_map(|old| &old.governed);
+        governed.extend(
+            held.filter(|one| one.source.starts_with(&inside))
+                .map(stale),
+        );
+    }
+    governed
+}
+
+/// Without the number of nodes the share of one is the whole limit, and together they would exceed it.
+fn needs_nodes(checked: Checked, config: &Config) -> Checked {
+    let mut checked = checked;
+    let shares = |provider: &Provider| provider.on_store_loss == OnStoreLoss::LocalShare;
+    let alone = config.nodes == 1 && config.store.is_shared();
+    if alone && checked.provider.as_ref().is_some_and(shares) {
+        let place = checked.places.on_store_loss.clone();
+        let place = place.unwrap_or_else(|| Place::whole("tollgate.yaml"));
+        let what = "`local-share` needs to know how many share the limits";
+        let mut problem = problem(&place, what, "add `nodes: 4` to tollgate.yaml");
+        "on_store_loss".clone_into(&mut problem.path);
+        checked.problems.push(problem);
+        checked.provider = None;
+    }
+    checked
+}
+
+/// A draft with everything over it.
+fn checked(draft: Draft, sources: &Sources, prefix: &str, world: &World<'_>) -> Checked {
+    let mut draft = draft;
+    if !sources.bare {
+        draft = draft.with_environment(prefix);
+    }
+    let name = draft.name().to_owned();
+    let mut problems = Problems::default();
+    let flags = sources.set.iter().map(|set| (set, Place::whole("--set")));
+    let later = sources.patched.iter().map(|set| (set, Origin::set()));
+    for (Set { key, value, .. }, place) in
+        flags.chain(later).filter(|(set, _)| set.provider == name)
+    {
+        if let Err(wrong) = draft.set(key, value, &place.file) {
+            problems.extend(wrong);
+        }
+    }
+    let mut checked = draft.check(world);
+    hints::not_yet(draft.tree(), hints::PROVIDER_NOT_YET, &mut checked.problems);
+    checked.problems.extend(problems);
+    if checked.problems.has_errors() {
+        checked.provider = None;
+    }
+    checked
+}
+
+/// The new version if it can be obeyed, else the old one, else none.
+fn settled(
+    piece: &Piece,
+    checked: Checked,
+    old: Option<&Loaded>,
+    refused: &mut Problems,
+) -> Option<Governed> {
+    let before = before(&piece.source, old);
+    let mut problems = piece.about.clone();
+    problems.extend(checked.problems);
+    let Some(provider) = checked.provider else {
+        refused.extend(problems.clone());
+        return before.map(|one| Governed {
+            problems,
+            ..stale(one)
+        });
+    };
+    let same = before.filter(|one| *one.provider == provider);
+    Some(Governed {
+        // An unchanged provider is the same one, so that nothing is built anew for it.
+        provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
+        source: piece.source.clone(),
+        values: checked.values,
+        problems,
+        places: checked.places,
+        is_fresh: same.is_none(),
+    })
+}
+
+pub(super) fn before<'a>(source: &str, old: Option<&'a Loaded>) -> Option<&'a Governed> {
+    old?.governed.iter().find(|one| one.source == source)
+}
+
+/// A provider as it was.
+fn stale(one: &Governed) -> Governed {
+    Governed {
+        is_fresh: false,
+        ..one.clone()
+    }
+}
+
+/// Until no two providers claim one thing. Each round takes one newcomer out, so it ends.
+pub(super) fn without_clashes(
+    governed: Vec<Governed>,
+    config: &Config,
+    old: Option<&Loaded>,
+    refused: &mut Problems,
+) -> Vec<Governed> {
+    let mut governed = governed;
+    while let Some((loser, problem)) = clash::first(&governed, config) {
+        refused.push(problem.clone());
+        let lost = governed.remove(loser);
+        let before = before(&lost.source, old).filter(|_| lost.is_fresh);
+        if let Some(one) = before {
+            let mut problems = lost.problems;
+            problems.push(problem);
+            let one = Governed {
+                problems,
+                ..stale(one)
+            };
+            governed.insert(loser, one);
+        }
+    }
+    governed
+}
+
+/// What is to be said of a provider that is obeyed as written; errors are told as refused.
+pub(super) fn notes_of(one: &Governed) -> Problems {
+    let mut notes = Problems::default();
+    for problem in one
+        .problems
+        .iter()
+        .filter(|problem| problem.level != Level::Error)
+    {
+        notes.push(problem.clone());
+    }
+    notes
+}
+
+/// Providers of domains that no file claims.
+pub(super) fn built_in(
+    sources: &Sources,
+    presets: Presets,
+    config: &Config,
+    world: &World<'_>,
+    old: Option<&Loaded>,
+    said: &mut Problems,
+) -> Vec<Governed> {
+    if presets == Presets::Off || sources.bare {
+        return Vec::new();
+    }
+    let taken = |name: &str| config.providers.iter().any(|one| one.name == name);
+    let claimed = |domain: &Domain| {
+        config
+            .providers
+            .iter()
+            .any(|one| one.domains.contains(domain))
+    };
+    let mut governed = Vec::new();
+    let presets = preset::all()
+        .iter()
+        .filter(|preset| !preset.is_variant() && !taken(preset.name));
+    for preset in presets {
+        let Ok(draft) = preset.draft(None) else {
+            continue;
+        };
+        let mut checked = checked(draft.clone(), sources, &config.env_prefix, world);
+        if checked.provider.is_none() {
+            // What was set for all does not fit this one; nobody wrote a file for it.
+            for problem in checked.problems.iter() {
+                let level = Level::Warning;
+                said.push(Problem {
+                    level,
+                    ..problem.clone()
+                });
+            }
+            checked = draft.check(world);
+        }
+        let Some(mut provider) = checked.provider else {
+            continue;
+        };
+        let had_domains = !provider.domains.is_empty();
+        provider.domains.retain(|domain| !claimed(domain));
+        if had_domains && provider.domains.is_empty() {
+            continue;
+        }
+        let source = format!("preset {}", preset.name);
+        let same = before(&source, old).filter(|one| *one.provider == provider);
+        governed.push(Governed {
+            provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
+            source,
+            values: checked.values,
+            problems: Problems::default(),
+            places: checked.places,
+            is_fresh: false,
+        });
+    }
+    governed
+}
+
+/// `--set` and `tollgate set` for providers that are not there.
+pub(super) fn unknown_sets(sources: &Sources, governed: &[Governed], refused: &mut Problems) {
+    let names: Vec<&str> = governed
+        .iter()
+        .map(|one| one.provider.name.as_str())
+        .collect();
+    let flags = sources.set.iter().map(|set| (set, Place::whole("--set")));
+    let later = sources.patched.iter().map(|set| (set, Origin::set()));
+    for (set, place) in flags.chain(later) {
+        if set.provider.is_empty() {
+            let remedy = "write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60";
+            refused.push(problem(&place, "is not a setting", remedy));
+        } else if !names.contains(&set.provider.as_str()) {
+            refused.push(hints::unknown_provider(&set.provider, &place, &names));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Hints: what is probably meant otherwise, and what is not used yet.
+//!
+//! Promises: a variable that looks like a setting but is none is told with the nearest one. A field
+//! that is checked but not obeyed yet is told, so that nobody relies on it.
+//!
+//! Never: keeps anything from being loaded.
+
+use crate::origin::Origin;
+use crate::overlay::{in_variables, keys};
+use crate::preset;
+use crate::problem::{Level, Place, Problem, Problems, nearest};
+use crate::raw::Node;
+use crate::secret::World;
+
+use super::Governed;
+
+/// Variables of the program itself; they begin with TOLLGATE_ whatever the prefix is.
+pub(super) const PROGRAM: [&str; 6] = [
+    "CONFIG",
+    "STORE",
+    "ADMIN",
+    "ADMIN_TOKEN",
+    "STATE_DIR",
+    "LIMITING",
+];
+
+/// Fields of tollgate.yaml that are checked but not obeyed yet.
+pub const CONFIG_NOT_YET: &[&str] = &[
+    "postgres",
+    "cache_store",
+    "guard_store",
+    "nodes",
+    "node_lease",
+    "intercept",
+    "limiting",
+    "guards",
+    "exempt_paths",
+    "trusted_proxies",
+    "scheduler",
+    "alerts",
+    "metrics.ndjson",
+];
+
+/// Fields of a provider file that are checked but not obeyed yet.
+pub const PROVIDER_NOT_YET: &[&str] = &[
+    "cache",
+    "dedup",
+    "merge",
+    "guards",
+    "entities.ttl",
+    "entities.dedup",
+];
+
+/// Notes for the fields of a file that are not obeyed yet.
+pub(super) fn not_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
+    for path in paths {
+        let node = path.split('.').try_fold(tree, |node, name| node.get(name));
+        if let Some(node) = node {
+            problems.push(Problem {
+                level: Level::Note,
+                place: node.place.clone(),
+                path: (*path).to_owned(),
+                what: "is checked but not used yet".to_owned(),
+                remedy: "keep it for a later version, or remove it".to_owned(),
+            });
+        }
+    }
+}
+
+/// Warns of variables that look like a mistyped setting.
+pub(super) fn mistyped(
+    prefix: &str,
+    governed: &[Governed],
+    world: &World<'_>,
+    problems: &mut Problems,
+) {
+    let settings: Vec<&str> = keys().iter().map(|key| key.name.as_str()).collect();
+    let lower: Vec<String> = settings
+        .iter()
+        .map(|name| name.to_ascii_lowercase())
+        .collect();
+    let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
+    let own = governed.iter().map(|one| one.provider.name.as_str());
+    let built_in = preset::all().iter().map(|preset| preset.name);
+    let mut providers: Vec<String> = own
+        .chain(built_in)
+        .map(|name| format!("{}_", in_variables(name)))
+        .collect();
+    // The longest first: `OMDB_PAID_` before `OMDB_`.
+    providers.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    let mut names = (world.env_names)();
+    names.sort();
+    for name in &names {
+        let Some(rest) = name.strip_prefix(prefix) else {
+            continue;
+        };
+        let of_one = providers
+            .iter()
+            .find_map(|provider| rest.strip_prefix(provider.as_str()));
+        let setting = of_one.unwrap_or(rest);
+        if settings.contains(&setting) || (of_one.is_none() && PROGRAM.contains(&rest)) {
+            continue;
+        }
+        // Variables of somebody else may begin the same; only what looks like ours is told.
+        if let Some(meant) = nearest(setting, &lower) {
+            let head = name.strip_suffix(setting).unwrap_or(prefix);
+            problems.push(Problem {
+                level: Level::Warning,
+                place: Origin::environment(name),
+                path: String::new(),
+                what: "there is no setting of this name, so nothing is changed".to_owned(),
+                remedy: format!("did you mean {head}{}?", meant.to_ascii_uppercase()),
+            });
+        }
+    }
+}
+
+/// What was set for a provider that is not there.
+pub(super) fn unknown_provider(name: &str, place: &Place, names: &[&str]) -> Problem {
+    Problem {
+        level: Level::Error,
+        place: place.clone(),
+        path: String::new(),
+        what: "there is no provider of this name".to_owned(),
+        remedy: match nearest(name, names) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => "`tollgate provider list` shows them all".to_owned(),
+        },
+    }
+}

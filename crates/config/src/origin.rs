@@ -1,0 +1,241 @@
+//! Origins: who said what is obeyed.
+//!
+//! Promises: every effective value of a provider comes with the place that set it, so that a person
+//! who wonders about a number finds the file, variable or command that wrote it.
+//!
+//! Never: shows a key. Fields that hold keys only say that they are set, and by whom.
+
+use std::fmt;
+
+use crate::problem::Place;
+use crate::raw::{Node, Value};
+use crate::shape::{Field, Shape};
+
+/// What stands before the name of an environment variable in a [`Place`].
+const ENVIRONMENT: &str = "environment ";
+/// What stands before the name of a preset in a [`Place`].
+const PRESET: &str = "preset ";
+/// Whom a [`Place`] names for what was set while running.
+const SET: &str = "set";
+
+/// Who set a value, from the weakest to the strongest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody: it is the default.
+    Default,
+    /// A preset.
+    Preset(String),
+    /// A file.
+    File(Place),
+    /// An environment variable, of the process or of the file of `--env-file`.
+    Environment(String),
+    /// A command-line flag.
+    Flag(String),
+    /// `tollgate set`, or the API.
+    Set,
+}
+
+impl Origin {
+    /// Who stands behind a place.
+    #[must_use]
+    pub fn of(place: &Place) -> Origin {
+        let file: &str = &place.file;
+        if let Some(name) = file.strip_prefix(PRESET) {
+            Origin::Preset(name.to_owned())
+        } else if let Some(name) = file.strip_prefix(ENVIRONMENT) {
+            Origin::Environment(name.to_owned())
+        } else if file.starts_with("--") {
+            Origin::Flag(file.to_owned())
+        } else if file == SET {
+            Origin::Set
+        } else {
+            Origin::File(place.clone())
+        }
+    }
+
+    /// The place of an environment variable.
+    pub(crate) fn environment(name: &str) -> Place {
+        Place::whole(&format!("{ENVIRONMENT}{name}"))
+    }
+
+    /// The place of what was set while running.
+    pub(crate) fn set() -> Place {
+        Place::whole(SET)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::Preset(name) => write!(f, "{PRESET}{name}"),
+            Origin::File(place) => write!(f, "{place}"),
+            Origin::Environment(name) => write!(f, "{ENVIRONMENT}{name}"),
+            Origin::Flag(flag) => f.write_str(flag),
+            Origin::Set => f.write_str(SET),
+        }
+    }
+}
+
+/// A value that is obeyed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// The field, from the top: `health.sleep_max`.
+    pub path: String,
+    /// Its value as a user would write it; `None` for keys.
+    pub text: Option<String>,
+    /// Who set it.
+    pub origin: Origin,
+}
+
+/// Every effective value of a tree, in the order of its table.
+pub(crate) fn effective(tree: &Node, table: &'static [Field]) -> Vec<Effective> {
+    let mut values = Vec::new();
+    block(Some(tree), table, "", &mut values);
+    // A breaker refuses at once unless told otherwise, so the table's default is not its own (M9).
+    let is_breaker = values
+        .iter()
+        .any(|value| value.path == "health.mode" && value.text.as_deref() == Some("breaker"));
+    let blocked = values
+        .iter_mut()
+        .find(|value| value.path == "health.when_blocked" && value.origin == Origin::Default);
+    if let (true, Some(blocked)) = (is_breaker, blocked) {
+        blocked.text = Some("reject".to_owned());
+    }
+    values
+}
+
+fn block(tree: Option<&Node>, table: &'static [Field], path: &str, values: &mut Vec<Effective>) {
+    for field in table {
+        let path = match path {
+            "" => field.name.to_owned(),
+            path => format!("{path}.{}", field.name),
+        };
+        let node = tree
+            .and_then(|tree| tree.get(field.name))
+            .filter(|node| node.value != Value::Nothing);
+        let default = (field.default)();
+        // A block that is off by default has no defaults to show.
+        let below = field
+            .shape
+            .fields()
+            .filter(|_| !matches!(field.shape, Shape::Off(_)));
+        match (node, below) {
+            (Some(node), _) => value(node, &field.shape, &path, values),
+            (None, Some(fields)) => block(None, fields, &path, values),
+            (None, None) if default.is_empty() => {}
+            (None, None) => values.push(Effective {
+                path,
+                text: Some(default),
+                origin: Origin::Default,
+            }),
+        }
+    }
+}
+
+fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<Effective>) {
+    let hidden = hides(shape);
+    match &node.value {
+        Value::Nothing => {}
+        Value::Text(text) => values.push(Effective {
+            path: path.to_owned(),
+            text: (!hidden).then(|| text.clone()),
+            origin: Origin::of(&node.place),
+        }),
+        Value::List(items) => {
+            let inner = match shape {
+                Shape::List(inner) => inner,
+                other => other,
+            };
+            for (index, item) in items.iter().enumerate() {
+                value(item, inner, &format!("{path}[{index}]"), values);
+            }
+        }
+        Value::Map(entries) => match shape.fields() {
+            Some(fields) => block(Some(node), fields, path, values),
+            None => {
+                let inner = match shape {
+                    Shape::Map(inner) => inner,
+                    // A block where none is known: nothing is shown of it.
+                    _ => &Shape::Secret,
+                };
+                for entry in entries {
+                    value(
+                        &entry.node,
+                        inner,
+                        &format!("{path}.{}", entry.name),
+                        values,
+                    );
+                }
+            }
+        },
+    }
+}
+
+/// A key may stand here.
+pub(crate) fn hides(shape: &Shape) -> bool {
+    match shape {
+        Shape::Secret => true,
+        Shape::Off(inner) | Shape::List(inner) | Shape::Map(inner) => hides(inner),
+        Shape::Either(shapes) => shapes.iter().any(hides),
+        Shape::Block(fields) => fields.iter().any(|field| hides(&field.shape)),
+        Shape::Text
+        | Shape::Whole
+        | Shape::Decimal
+        | Shape::Switch
+        | Shape::Length
+        | Shape::Minutes
+        | Shape::Lifetime
+        | Shape::Part
+        | Shape::Size
+        | Shape::Address
+        | Shape::Words(_) => false,
+    }
+}
+
+/// Keys that are written out in a tree: not by `${ENV}`, not by `file:`.
+pub(crate) fn literal_keys<'a>(tree: &'a Node, table: &'static [Field]) -> Vec<(&'a Node, String)> {
+    /// Secret by caution, not by nature: a user agent is no key, a login's body is a template.
+    const HARMLESS: [&str; 3] = ["headers", "client_id", "body"];
+    let mut found = Vec::new();
+    for field in table.iter().filter(|field| !HARMLESS.contains(&field.name)) {
+        if let Some(node) = tree.get(field.name) {
+            collect(node, &field.shape, field.name, &mut found);
+        }
+    }
+    found
+}
+
+fn collect<'a>(node: &'a Node, shape: &Shape, path: &str, found: &mut Vec<(&'a Node, String)>) {
+    match (&node.value, shape) {
+        (Value::Text(text), shape) => {
+            let elsewhere = text.starts_with("file:") || text.contains("${");
+            if matches!(shape, Shape::Secret) && !elsewhere {
+                found.push((node, path.to_owned()));
+            }
+        }
+        (Value::List(items), Shape::List(inner)) => {
+            for item in items {
+                collect(item, inner, path, found);
+            }
+        }
+        (Value::Map(entries), Shape::Map(inner)) => {
+            for entry in entries {
+                collect(&entry.node, inner, path, found);
+            }
+        }
+        (Value::Map(_), shape) => {
+            for (inner, name) in literal_keys_of(node, shape) {
+                found.push((inner, format!("{path}.{name}")));
+            }
+        }
+        (Value::Nothing | Value::List(_), _) => {}
+    }
+}
+
+fn literal_keys_of<'a>(node: &'a Node, shape: &Shape) -> Vec<(&'a Node, String)> {
+    shape
+        .fields()
+        .map(|fields| literal_keys(node, fields))
+        .unwrap_or_default()
+}

@@ -1,0 +1,351 @@
+//! Overlays: what the environment, flags and commands say over a file (A14).
+//!
+//! Promises: every threshold has one name everywhere, `health.sleep_max` as `SLEEP_MAX`; a bare
+//! number is seconds where a length of time is meant. A name that is not known is a problem with the
+//! nearest one that is.
+//!
+//! Never: takes a key from a command line, where other users of the machine can read it (H3).
+
+use std::sync::LazyLock;
+
+use crate::amount;
+use crate::check::{PROVIDER, layers};
+use crate::origin::{Origin, hides};
+use crate::problem::{Level, Place, Problem, Problems, nearest};
+use crate::raw::{self, Entry, Node, Value};
+use crate::secret::World;
+use crate::shape::{self, Field, Shape};
+
+/// Blocks whose fields can be set by environment: those of numbers that people tune.
+const BLOCKS: [&str; 6] = ["retry", "cooldown", "degrade", "alerts", "queue", "timeout"];
+
+/// A setting that can be set from outside by a name of its own.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Its name in the environment, without prefix: `SLEEP_MAX`.
+    pub name: String,
+    /// The field: `health.sleep_max`.
+    pub path: String,
+    /// What it is for.
+    pub doc: &'static str,
+    target: Target,
+    shape: Shape,
+}
+
+/// What an overlay changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Field,
+    /// `limit` of the first token bucket.
+    RateBase,
+    /// `burst` of the first token bucket.
+    BucketCap,
+}
+
+static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let special = |name: &str, path: &str, doc, target| Key {
+        name: name.to_owned(),
+        path: path.to_owned(),
+        doc,
+        target,
+        shape: Shape::Whole,
+    };
+    let mut keys = vec![
+        special(
+            "RATE_BASE",
+            "limits",
+            "the first token bucket's limit",
+            Target::RateBase,
+        ),
+        special(
+            "BUCKET_CAP",
+            "limits",
+            "the first token bucket's burst",
+            Target::BucketCap,
+        ),
+        special(
+            "CONCURRENCY",
+            "concurrency.normal",
+            "calls at a time",
+            Target::Field,
+        ),
+    ];
+    flatten("health", "", &mut keys);
+    for block in BLOCKS {
+        flatten(block, block, &mut keys);
+    }
+    keys
+});
+
+fn flatten(path: &str, prefix: &str, keys: &mut Vec<Key>) {
+    let fields = shape::find(PROVIDER, path).and_then(|field| field.shape.fields());
+    for field in fields.unwrap_or_default() {
+        let path = format!("{path}.{}", field.name);
+        let name = match prefix {
+            "" => field.name.to_owned(),
+            prefix => format!("{prefix}_{}", field.name),
+        };
+        let is_block = matches!(field.shape, Shape::Block(_));
+        if is_block {
+            flatten(&path, &name, keys);
+            continue;
+        }
+        let name = name.to_ascii_uppercase();
+        // COOLDOWN_FACTOR is the health machine's; `cooldown.factor` is set by its path.
+        if keys.iter().all(|key| key.name != name) {
+            keys.push(Key {
+                name,
+                path,
+                doc: field.meaning(),
+                target: Target::Field,
+                shape: field.shape,
+            });
+        }
+    }
+}
+
+/// Every setting that has a name in the environment.
+#[must_use]
+pub fn keys() -> &'static [Key] {
+    &KEYS
+}
+
+/// First words of settings and of the program's own variables: a provider of such a name could not
+/// be told apart from a setting (`TOLLGATE_SLEEP_MIN` as `MIN` of a provider `sleep`).
+pub(crate) fn first_words() -> &'static [String] {
+    static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let own = ["config", "store", "admin", "state", "limiting"];
+        let first = |name: &str| {
+            name.split('_')
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase()
+        };
+        let mut words: Vec<String> = keys().iter().map(|key| first(&key.name)).collect();
+        words.extend(own.map(str::to_owned));
+        words.sort();
+        words.dedup();
+        words
+    });
+    &WORDS
+}
+
+/// One value over what a file says.
+#[derive(Clone)]
+pub(crate) struct Overlay {
+    target: Target,
+    path: String,
+    node: Node,
+}
+
+impl std::fmt::Debug for Overlay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} = {:?}", self.path, self.node)
+    }
+}
+
+impl Key {
+    /// This key with a value.
+    pub(crate) fn overlay(&self, text: &str, place: &Place) -> Overlay {
+        Overlay {
+            target: self.target,
+            path: self.path.clone(),
+            node: Node {
+                place: place.clone(),
+                value: Value::Text(in_units(text.trim(), &self.shape)),
+            },
+        }
+    }
+
+    /// It holds for the health machine alone, so for adaptive providers only; those of the breaker
+    /// for breakers too.
+    pub(crate) fn fits(&self, mode: &str) -> bool {
+        const OF_BREAKERS: [&str; 3] = ["FAILURE_THRESHOLD", "RESET_TIMEOUT", "SUCCESS_THRESHOLD"];
+        match mode {
+            "adaptive" => true,
+            "breaker" => {
+                !self.path.starts_with("health.") || OF_BREAKERS.contains(&self.name.as_str())
+            }
+            _ => !self.path.starts_with("health."),
+        }
+    }
+}
+
+/// What variables of this prefix say for all providers, or for one.
+pub(crate) fn from_environment(
+    prefix: &str,
+    provider: Option<&str>,
+    mode: &str,
+    world: &World<'_>,
+) -> Vec<Overlay> {
+    let prefix = match provider {
+        Some(provider) => format!("{prefix}{}_", in_variables(provider)),
+        None => prefix.to_owned(),
+    };
+    let fitting = keys()
+        .iter()
+        .filter(|key| provider.is_some() || key.fits(mode));
+    let said = fitting.filter_map(|key| {
+        let name = format!("{prefix}{}", key.name);
+        let text = (world.env)(&name).filter(|text| !text.trim().is_empty())?;
+        Some(key.overlay(&text, &Origin::environment(&name)))
+    });
+    said.collect()
+}
+
+/// A provider's name as it stands in variables.
+pub(crate) fn in_variables(provider: &str) -> String {
+    provider.to_ascii_uppercase().replace('-', "_")
+}
+
+/// `KEY` of `--set`, `tollgate set` and the API: a name as in the environment, or the way to a field.
+pub(crate) fn resolve(key: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
+    let plain = key.trim().to_ascii_lowercase().replace('-', "_");
+    if let Some(key) = keys()
+        .iter()
+        .find(|key| key.name.eq_ignore_ascii_case(&plain))
+    {
+        return Ok(key.overlay(text, place));
+    }
+    let problem = |what: &str, remedy: &str| Problem {
+        level: Level::Error,
+        place: place.clone(),
+        path: String::new(),
+        what: what.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    let Some(field) = shape::find(PROVIDER, &plain) else {
+        let short: Vec<String> = keys()
+            .iter()
+            .map(|key| key.name.to_ascii_lowercase())
+            .collect();
+        let all: Vec<&str> = keys()
+            .iter()
+            .map(|key| key.path.as_str())
+            .chain(short.iter().map(String::as_str))
+            .chain(PROVIDER.iter().map(|field| field.name))
+            .collect();
+        let remedy = match nearest(&plain, &all) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => {
+                "write a field such as `queue.max`, or a threshold such as `sleep_max`".to_owned()
+            }
+        };
+        return Err(problem("there is no setting of this name", &remedy));
+    };
+    let elsewhere = text.starts_with("file:") || (text.starts_with("${") && text.ends_with('}'));
+    if hides(&field.shape) && !elsewhere {
+        return Err(problem(
+            "a key does not belong on a command line, where others can read it",
+            "write `${VARIABLE}` or `file:/path`",
+        ));
+    }
+    written(field, &plain, text, place)
+}
+
+fn written(field: &Field, path: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
+    let text = in_units(text.trim(), &field.shape);
+    let mut node = raw::read(&place.file, &text)?;
+    put(&mut node, place);
+    Ok(Overlay {
+        target: Target::Field,
+        path: path.to_owned(),
+        node,
+    })
+}
+
+/// Everything below stands at one place.
+fn put(node: &mut Node, place: &Place) {
+    node.place = place.clone();
+    match &mut node.value {
+        Value::Nothing | Value::Text(_) => {}
+        Value::List(items) => items.iter_mut().for_each(|item| put(item, place)),
+        Value::Map(entries) => {
+            for entry in entries {
+                entry.place = place.clone();
+                put(&mut entry.node, place);
+            }
+        }
+    }
+}
+
+/// Bare numbers are seconds; `35.0` is a whole number too, and words have one spelling.
+fn in_units(text: &str, shape: &Shape) -> String {
+    match shape {
+        Shape::Length | Shape::Minutes if amount::millionths(text).is_some() => format!("{text}s"),
+        Shape::Whole => match text.split_once('.') {
+            Some((whole, part)) if part.bytes().all(|digit| digit == b'0') => whole.to_owned(),
+            _ => text.to_owned(),
+        },
+        Shape::Off(inner) => in_units(text, inner),
+        Shape::Either(shapes) => shapes
+            .iter()
+            .fold(text.to_owned(), |text, shape| in_units(&text, shape)),
+        Shape::Words(words) => {
+            let lower = text.to_ascii_lowercase();
+            if words.contains(&lower.as_str()) {
+                lower
+            } else {
+                text.to_owned()
+            }
+        }
+        _ => text.to_owned(),
+    }
+}
+
+impl Overlay {
+    /// Lays it over a tree that has its preset below it. `false` if there is nothing to change:
+    /// only a provider with a token bucket has a rate to set.
+    #[must_use]
+    pub(crate) fn apply(&self, tree: &mut Node) -> bool {
+        match self.target {
+            Target::Field => {
+                layers::lay_path(tree, &self.path, self.node.clone());
+                true
+            }
+            Target::RateBase => self.bucket(tree, "limit"),
+            Target::BucketCap => self.bucket(tree, "burst"),
+        }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.node.place
+    }
+
+    fn bucket(&self, tree: &mut Node, name: &str) -> bool {
+        layers::long_limits(tree);
+        let Value::Map(entries) = &mut tree.value else {
+            return false;
+        };
+        let limits = entries.iter_mut().find(|entry| entry.name == "limits");
+        let Some(Value::List(items)) = limits.map(|entry| &mut entry.node.value) else {
+            return false;
+        };
+        let is_bucket =
+            |node: &&mut Node| node.get("algorithm").and_then(Node::text) == Some("token-bucket");
+        let Some(item) = items.iter_mut().find(is_bucket) else {
+            return false;
+        };
+        let entry = Entry {
+            name: name.to_owned(),
+            place: self.node.place.clone(),
+            node: self.node.clone(),
+        };
+        item.lay_over(Node {
+            place: item.place.clone(),
+            value: Value::Map(vec![entry]),
+        });
+        true
+    }
+}
+
+/// A warning that an overlay changed nothing.
+pub(crate) fn warn_unused(overlay: &Overlay, problems: &mut Problems) {
+    problems.push(Problem {
+        level: Level::Warning,
+        place: overlay.place().clone(),
+        path: overlay.path.clone(),
+        what: "changes nothing, because the provider has no token bucket".to_owned(),
+        remedy: "set `limits` in its file".to_owned(),
+    });
+}

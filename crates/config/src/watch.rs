@@ -1,0 +1,124 @@
+//! The edge: when to look again, by SIGHUP or because a file changed.
+//!
+//! Promises: one event for a burst of changes, after the files have been quiet for a moment. Folders
+//! are watched, not files, so that editors which replace a file and links that are turned are seen.
+//! Reading a file is no change.
+//!
+//! Never: reads or loads anything; it only says that it is time to.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// How long files must be quiet: editors and package managers write in several steps, and people do
+/// not notice a fifth of a second.
+pub const QUIET: Duration = Duration::from_millis(200);
+
+/// However busy the files are, somebody looks after so many rounds of [`QUIET`]: 5 s.
+const ROUNDS_MAX: u32 = 25;
+
+/// Why to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// A file or folder changed.
+    Files,
+    /// SIGHUP.
+    Signal,
+}
+
+/// Says when to look again.
+pub struct Watch {
+    changes: mpsc::Receiver<()>,
+    #[cfg(unix)]
+    hangups: tokio::signal::unix::Signal,
+    quiet: Duration,
+    // Watches as long as it lives.
+    _watcher: RecommendedWatcher,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+/// Why watching could not begin.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot watch the configuration")]
+pub struct WatchError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+impl Watch {
+    /// Watches these files and folders, and SIGHUP. What is not there yet is watched by the folder it
+    /// would stand in. Must be called inside a tokio runtime.
+    pub fn begin(paths: &[String], quiet: Duration) -> Result<Watch, WatchError> {
+        // One place: a second change before anybody looked says nothing new.
+        let (tell, changes) = mpsc::channel(1);
+        let heard = move |event: notify::Result<Event>| {
+            if event.is_ok_and(|event| !is_changed(event.kind)) {
+                return;
+            }
+            // Full means that a look is due already. An error of the watcher is a reason to look too.
+            let _due = tell.try_send(());
+        };
+        let mut watcher =
+            notify::recommended_watcher(heard).map_err(|error| WatchError(error.into()))?;
+        for folder in folders(paths) {
+            // A folder that is not there cannot change; SIGHUP still works.
+            watcher.watch(&folder, RecursiveMode::NonRecursive).ok();
+        }
+        Ok(Watch {
+            changes,
+            #[cfg(unix)]
+            hangups: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+                .map_err(|error| WatchError(error.into()))?,
+            quiet,
+            _watcher: watcher,
+        })
+    }
+
+    /// The next reason to look again. Cancelling loses nothing but a reason that another will repeat.
+    pub async fn next(&mut self) -> Look {
+        #[cfg(unix)]
+        let look = tokio::select! {
+            _ = self.hangups.recv() => return Look::Signal,
+            _ = self.changes.recv() => Look::Files,
+        };
+        #[cfg(not(unix))]
+        let look = {
+            self.changes.recv().await;
+            Look::Files
+        };
+        for _ in 0..ROUNDS_MAX {
+            if timeout(self.quiet, self.changes.recv()).await.is_err() {
+                break;
+            }
+        }
+        look
+    }
+}
+
+/// Reading is no change; a file that was closed after writing is.
+fn is_changed(kind: EventKind) -> bool {
+    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+}
+
+/// The folders to watch: those that are named, and those of the files.
+fn folders(paths: &[String]) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        let path = Path::new(path);
+        let folder = match path.parent() {
+            _ if path.is_dir() => path,
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_owned());
+        }
+    }
+    folders
+}

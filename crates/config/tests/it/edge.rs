@@ -1,0 +1,165 @@
+//! The edges with real files: modes, folders, and changes that are noticed.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollgate_config::watch::{Look, Watch};
+use tollgate_config::{Config, Seen, Sources, disk, reload};
+
+/// A folder of its own for one test, gone afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tollgate-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0
+            .join(name)
+            .to_str()
+            .expect("a path of text")
+            .to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, text).expect("a file that can be written");
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[cfg(unix)]
+fn mode(path: &str, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode that can be set");
+}
+
+/// H3: a file with a key that group or others can read is warned about, whichever bit it is.
+#[cfg(unix)]
+#[test]
+fn h3_files_with_keys_that_others_can_read_are_warned_about() {
+    let folder = Folder::new("modes");
+    let key = folder.write("key", "CANARY\n");
+    let literal = folder.write("a.yaml", "preset: tmdb\napi_key: CANARY\n");
+    let by_file = folder.write("b.yaml", "preset: omdb\napi_key: file:key\n");
+    for (bits, warned) in [
+        (0o600, false),
+        (0o400, false),
+        (0o640, true),
+        (0o604, true),
+        (0o644, true),
+    ] {
+        for path in [&key, &literal, &by_file] {
+            mode(path, bits);
+        }
+        let sources = Sources {
+            bare: true,
+            providers: vec![literal.clone(), by_file.clone()],
+            ..Sources::default()
+        };
+        let loaded = Config::load(&sources, &disk::world()).expect("both load");
+        let told = loaded.problems.to_string();
+        assert_eq!(
+            told.contains(
+                "a key is written out here and others can read this file; run `chmod 600`"
+            ),
+            warned,
+            "{bits:o} {told}"
+        );
+        assert_eq!(
+            told.contains("others can read this key file; run `chmod 600`"),
+            warned,
+            "{bits:o} {told}"
+        );
+        assert!(!told.contains("CANARY") && !format!("{loaded:?}").contains("CANARY"));
+    }
+}
+
+/// A file that is no text, a folder and nothing are told apart.
+#[test]
+fn the_disk_tells_what_it_sees() {
+    let folder = Folder::new("disk");
+    fs::write(folder.0.join("bytes"), [0xff, 0xfe]).expect("a file that can be written");
+    let world = disk::world();
+    assert_eq!((world.look)(&folder.path("none")), Ok(Seen::Nothing));
+    assert_eq!((world.look)(&folder.path("bytes")), Ok(Seen::File));
+    assert_eq!(
+        (world.look)(&folder.path("")),
+        Ok(Seen::Folder(vec!["bytes".to_owned()]))
+    );
+    let why = |name: &str| {
+        (world.key_file)(&folder.path(name))
+            .map(|_| ())
+            .unwrap_err()
+    };
+    assert_eq!(
+        (
+            why("bytes").as_str(),
+            why("none").as_str(),
+            why("").as_str()
+        ),
+        ("it is not text in UTF-8", "no such file", "it is a folder")
+    );
+}
+
+/// The next change of a file; the signal of the other test reaches the whole process.
+async fn next_change(watch: &mut Watch) {
+    while watch.next().await != Look::Files {}
+}
+
+/// A provider file that changes is noticed, in one event, and reading it is none.
+#[tokio::test]
+async fn a_changed_file_is_noticed_once_and_reading_is_not() {
+    let folder = Folder::new("watch");
+    let path = folder.write("a.yaml", "domain: a.example.org\nlimit: 1\nperiod: 1s\n");
+    let sources = Sources {
+        bare: true,
+        provider_dirs: vec![folder.path("")],
+        ..Sources::default()
+    };
+    let loaded = Config::load(&sources, &disk::world()).expect("it loads");
+    let mut watch =
+        Watch::begin(&loaded.watched, Duration::from_millis(20)).expect("files can be watched");
+    for round in 2_u32..5 {
+        fs::write(
+            &path,
+            format!("domain: a.example.org\nlimit: {round}\nperiod: 1s\n"),
+        )
+        .expect("a file that can be written");
+    }
+    // A new file and one that replaces another are changes too.
+    fs::rename(
+        folder.write("b.tmp", "domain: b.example.org\nlimits: [1/1s]\n"),
+        folder.path("b.yaml"),
+    )
+    .expect("a file that can be renamed");
+    next_change(&mut watch).await;
+    let new = reload(&loaded, &sources, &disk::world());
+    assert_eq!(new.loaded.config.providers.len(), 2);
+    assert_eq!(new.loaded.config.providers[0].limits[0].rule.limit(), 4);
+    let quiet = tokio::time::timeout(Duration::from_millis(150), next_change(&mut watch)).await;
+    assert!(quiet.is_err(), "the reload's own reading is no change");
+}
+
+/// SIGHUP is a reason to look again.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_hangup_signal_is_a_reason_to_look_again() {
+    let mut watch = Watch::begin(&[], Duration::from_millis(20)).expect("signals can be heard");
+    let own = std::process::id().to_string();
+    let sent = std::process::Command::new("kill")
+        .args(["-HUP", &own])
+        .status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    assert_eq!(watch.next().await, Look::Signal);
+}

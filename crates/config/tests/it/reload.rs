@@ -1,0 +1,305 @@
+//! Reload: what is valid is taken over, what is not is refused and the old version stays (R-A13).
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use tollgate_config::{Change, Loaded, Sources};
+use tollgate_core::time::Span;
+
+use crate::machine::{Machine, files};
+
+fn machine() -> Machine {
+    Machine::new()
+        .file(
+            "tollgate.yaml",
+            "providers: dir\npresets: off\nunknown_domain: refuse\n",
+        )
+        .file(
+            "dir/a.yaml",
+            "domain: a.example.org\nlimit: 10\nperiod: 1s\n",
+        )
+        .file(
+            "dir/b.yaml",
+            "domain: b.example.org\nlimit: 20\nperiod: 1s\n",
+        )
+}
+
+fn limit(loaded: &Loaded, name: &str) -> Option<u64> {
+    Some(loaded.config.provider(name)?.limits[0].rule.limit())
+}
+
+/// R-A13: an unchanged world changes nothing, and providers are the very same.
+#[test]
+fn looking_again_at_the_same_files_changes_nothing() {
+    let old = machine().loaded(&Sources::default());
+    let new = machine().reload(&old, &Sources::default());
+    assert_eq!(new.changed, []);
+    assert!(new.refused.is_empty());
+    let pairs = old
+        .config
+        .providers
+        .iter()
+        .zip(&new.loaded.config.providers);
+    assert!(pairs.clone().count() == 2 && { pairs }.all(|(a, b)| Arc::ptr_eq(a, b)));
+}
+
+/// R-A13: an invalid file is refused, the old version of that provider stays, others change, and the
+/// fact is seen until it is mended.
+#[test]
+fn an_invalid_file_is_refused_and_its_old_version_stays() {
+    let mut machine = machine();
+    let old = machine.loaded(&Sources::default());
+    machine.write(
+        "dir/a.yaml",
+        "domain: a.example.org\nlimit: 99\nperiod: 1\n",
+    );
+    machine.write(
+        "dir/b.yaml",
+        "domain: b.example.org\nlimit: 21\nperiod: 1s\n",
+    );
+    let new = machine.reload(&old, &Sources::default());
+    assert_eq!(
+        (limit(&new.loaded, "a"), limit(&new.loaded, "b")),
+        (Some(10), Some(21))
+    );
+    let fields = vec!["limit".to_owned()];
+    assert_eq!(
+        new.changed,
+        [Change::Changed {
+            provider: "b".to_owned(),
+            fields
+        }]
+    );
+    assert!(
+        new.refused
+            .to_string()
+            .starts_with("dir/a.yaml:3:9: period: is not a length of time")
+    );
+    assert!(new.loaded.problems.has_errors());
+    assert!(new.loaded.governed("a").unwrap().problems.has_errors());
+    let still = machine.reload(&new.loaded, &Sources::default());
+    assert!(still.changed.is_empty() && still.loaded.problems.has_errors());
+    machine.write(
+        "dir/a.yaml",
+        "domain: a.example.org\nlimit: 99\nperiod: 1s\n",
+    );
+    let mended = machine.reload(&still.loaded, &Sources::default());
+    assert_eq!(limit(&mended.loaded, "a"), Some(99));
+    assert!(!mended.loaded.problems.has_errors());
+}
+
+/// R-A13: a file that is just being written is empty or cut off; it is not a provider without limits.
+#[test]
+fn a_half_written_file_does_not_open_the_gate() {
+    let mut machine = machine();
+    let old = machine.loaded(&Sources::default());
+    for half in [
+        "",
+        "# comment\n",
+        "domain: a.exam",
+        "domain: a.example.org\nlimit:",
+        "\u{0}",
+    ] {
+        machine.write("dir/a.yaml", half);
+        let new = machine.reload(&old, &Sources::default());
+        let is = new.loaded.config.provider("a").unwrap();
+        // A cut-off that is a file of its own right is told by its warnings; the others are refused.
+        assert!(
+            !is.limits.is_empty() || !new.loaded.problems.is_empty(),
+            "{half}"
+        );
+        assert!(half.contains("exam") || !new.refused.is_empty(), "{half}");
+    }
+}
+
+/// R-A13: an invalid tollgate.yaml is refused as a whole, also one that is empty or gone for a
+/// moment; providers still change.
+#[test]
+fn an_invalid_tollgate_yaml_leaves_the_old_settings() {
+    let mut machine = machine();
+    let old = machine.loaded(&Sources::default());
+    machine.write(
+        "dir/b.yaml",
+        "domain: b.example.org\nlimit: 21\nperiod: 1s\n",
+    );
+    for broken in [
+        Some("providers: dir\nlimiting: maybe\n"),
+        Some("providers: ["),
+        Some(""),
+        None,
+    ] {
+        match broken {
+            Some(text) => machine.write("tollgate.yaml", text),
+            None => machine.remove("tollgate.yaml"),
+        }
+        let new = machine.reload(&old, &Sources::default());
+        assert!(
+            new.refused.to_string().starts_with("tollgate.yaml"),
+            "{broken:?}"
+        );
+        assert_eq!(
+            (limit(&new.loaded, "a"), limit(&new.loaded, "b")),
+            (Some(10), Some(21))
+        );
+        assert_eq!(new.loaded.config.unknown_domain.word(), "refuse");
+    }
+}
+
+/// R-A13: added, removed and renamed providers are told; a folder that is gone for a moment takes
+/// nothing away.
+#[test]
+fn added_removed_and_renamed_providers_are_told() {
+    let mut machine = machine();
+    let old = machine.loaded(&Sources::default());
+    machine.write("dir/c.yaml", "domain: c.example.org\nlimits: [1/1s]\n");
+    machine.write(
+        "dir/a.yaml",
+        "name: z\ndomain: a.example.org\nlimit: 10\nperiod: 1s\n",
+    );
+    machine.remove("dir/b.yaml");
+    let new = machine.reload(&old, &Sources::default());
+    let renamed = Change::Renamed {
+        from: "a".to_owned(),
+        to: "z".to_owned(),
+    };
+    let added = Change::Added("c".to_owned());
+    assert_eq!(
+        new.changed,
+        [renamed, added, Change::Removed("b".to_owned())]
+    );
+    machine.remove("dir/a.yaml");
+    machine.remove("dir/c.yaml");
+    let gone = machine.reload(&old, &Sources::default());
+    assert_eq!(
+        (gone.changed, gone.loaded.config.providers.len()),
+        (vec![], 2)
+    );
+    assert!(
+        gone.refused
+            .to_string()
+            .contains("there is no folder of this name")
+    );
+}
+
+/// A newcomer that claims what another has is refused; who was there stays.
+#[test]
+fn a_newcomer_does_not_take_what_another_has() {
+    let mut machine = machine();
+    let old = machine.loaded(&Sources::default());
+    machine.write(
+        "dir/0.yaml",
+        "domain: b.example.org\nlimit: 9999\nperiod: 1s\n",
+    );
+    machine.write(
+        "dir/a.yaml",
+        "domain: b.example.org\nlimit: 11\nperiod: 1s\n",
+    );
+    let new = machine.reload(&old, &Sources::default());
+    assert_eq!(
+        (
+            limit(&new.loaded, "a"),
+            limit(&new.loaded, "b"),
+            limit(&new.loaded, "0")
+        ),
+        (Some(10), Some(20), None)
+    );
+    assert!(
+        new.refused.to_string().contains(
+            "dir/0.yaml:1:9: the domain b.example.org belongs to the provider at dir/b.yaml:1:9 too"
+        ),
+        "{}",
+        new.refused
+    );
+    assert_eq!(new.changed, []);
+    // Two that trade their domains in one step are no clash.
+    let mut machine = self::machine();
+    machine.write(
+        "dir/a.yaml",
+        "domain: b.example.org\nlimit: 1\nperiod: 1s\n",
+    );
+    machine.write(
+        "dir/b.yaml",
+        "domain: a.example.org\nlimit: 2\nperiod: 1s\n",
+    );
+    assert!(machine.reload(&old, &Sources::default()).refused.is_empty());
+}
+
+/// A14: an env file that changed is obeyed; one that is broken is refused and the old one stays.
+#[test]
+fn a14_a_changed_env_file_is_obeyed() {
+    let mut sources = files(&["a.yaml"]);
+    sources.env_file = Some("my.env".to_owned());
+    let text = "domain: a.example.org\nlimits: [1/1s]\napi_key: ${KEY}\nauth: { bearer: true }\n";
+    let mut machine = Machine::new()
+        .file("a.yaml", text)
+        .file("my.env", "KEY=one\nTOLLGATE_SLEEP_MAX=60\n");
+    let old = machine.loaded(&sources);
+    machine.write("my.env", "KEY=two\nTOLLGATE_SLEEP_MAX=90\n");
+    let new = machine.reload(&old, &sources);
+    let is = |loaded: &Loaded| {
+        let is = loaded.config.providers[0].clone();
+        (is.keys[0].expose().to_owned(), is.health.sleep_max)
+    };
+    assert_eq!(is(&new.loaded), ("two".to_owned(), Span::from_secs(90)));
+    machine.write("my.env", "KEY=three\nnonsense\n");
+    let broken = machine.reload(&new.loaded, &sources);
+    assert_eq!(is(&broken.loaded), ("two".to_owned(), Span::from_secs(90)));
+    assert!(
+        broken
+            .refused
+            .to_string()
+            .starts_with("my.env:2:1: this is not a variable")
+    );
+    // A key that is gone: the provider stays as it was.
+    machine.write("my.env", "OTHER=1\n");
+    let gone = machine.reload(&new.loaded, &sources);
+    assert_eq!(is(&gone.loaded).0, "two");
+    assert!(
+        gone.refused
+            .to_string()
+            .contains("the environment variable `KEY` is not set")
+    );
+}
+
+/// What is opened once stays until the next start, and that is said.
+#[test]
+fn what_only_a_start_can_change_stays_until_then() {
+    let mut machine = machine();
+    let old = machine.loaded(&Sources::default());
+    machine.write(
+        "tollgate.yaml",
+        "providers: dir\npresets: off\nlisten: 127.0.0.1:9\nunknown_domain: allow\n",
+    );
+    let new = machine.reload(&old, &Sources::default()).loaded;
+    assert_eq!(
+        (new.config.listen.port(), new.config.unknown_domain.word()),
+        (4290, "allow")
+    );
+    let told = new.problems.to_string();
+    assert!(
+        told.contains("listen: has changed, but takes effect only at the next start"),
+        "{told}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, rng_seed: RngSeed::Fixed(11), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// R-A13: whatever a file becomes, the provider that was there stays obeyed with its domain and
+    /// with limits, or was changed by a file without errors.
+    #[test]
+    fn mutated_files_never_leave_a_provider_without_rules(cut in 0_usize..60, insert in "[a-z:{}\\[\\] \n0-9]{0,6}") {
+        let mut machine = machine();
+        let old = machine.loaded(&Sources::default());
+        let whole = "domain: a.example.org\nlimit: 33\nperiod: 1s\nconcurrency: 2\n";
+        let (head, tail) = whole.split_at(cut.min(whole.len()));
+        machine.write("dir/a.yaml", &format!("{head}{insert}{tail}"));
+        let new = machine.reload(&old, &Sources::default());
+        prop_assert_eq!(limit(&new.loaded, "b"), Some(20));
+        if new.refused.has_errors() {
+            prop_assert!(new.loaded.problems.has_errors());
+            prop_assert_eq!(limit(&new.loaded, "a"), Some(10));
+        }
+    }
+}

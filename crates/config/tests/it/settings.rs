@@ -1,0 +1,406 @@
+//! tollgate.yaml: every field, its default, and what is wrong with it.
+
+use tollgate_config::config::{By, CONFIG, LogFormat, PostgresMode};
+use tollgate_config::settings::OnStoreLoss;
+use tollgate_config::{Config, Sources, shape};
+use tollgate_core::ask::Priority;
+use tollgate_core::ratio::Ppm;
+use tollgate_core::time::Span;
+
+use crate::machine::Machine;
+
+const WHOLE: &str = include_str!("tollgate.yaml");
+
+fn whole() -> Config {
+    let machine = Machine::new()
+        .file("tollgate.yaml", WHOLE)
+        .env("TOLLGATE_ADMIN_TOKEN", "t0")
+        .env("BF", "t1")
+        .env("HOOK_SECRET", "t2");
+    machine.loaded(&Sources::default()).config
+}
+
+fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
+}
+
+/// Every field stands in the file of this test, so every field is read.
+#[test]
+fn the_whole_file_has_every_field() {
+    for field in CONFIG {
+        assert!(
+            WHOLE.contains(&format!("\n{}:", field.name)),
+            "{}",
+            field.name
+        );
+    }
+    for name in shape::names(shape::find(CONFIG, "log").unwrap().shape.fields().unwrap()) {
+        assert!(WHOLE.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn addresses_stores_and_nodes_are_read() {
+    let is = whole();
+    assert_eq!((is.listen.port(), is.admin.listen.port()), (4290, 4291));
+    assert_eq!(is.admin.token.unwrap().expose(), "t0");
+    assert_eq!(is.store.shown(), "sqlite:/var/lib/tollgate");
+    assert_eq!(
+        (is.postgres.mode, is.postgres.every),
+        (PostgresMode::Snapshot, secs(20))
+    );
+    assert_eq!(is.cache_store.unwrap().shown(), "redis://cache:6379");
+    assert_eq!(is.guard_store.shown(), "memory:");
+    assert_eq!((is.nodes, is.node_lease), (4, secs(6)));
+    assert_eq!(
+        (
+            is.intercept.word(),
+            is.limiting.word(),
+            is.unknown_domain.word()
+        ),
+        ("off", "shadow", "refuse")
+    );
+    assert_eq!(is.env_prefix, "MINE_");
+    assert_eq!(is.providers.len(), 1);
+    assert!(is.built_in.is_empty());
+}
+
+/// C3, C5: guards with their classes and what they mean for tasks.
+#[test]
+fn c3_guards_and_callers_are_read() {
+    let is = whole();
+    let shown: Vec<_> = is
+        .guards
+        .iter()
+        .map(|guard| {
+            (
+                guard.name.as_str(),
+                guard.limit,
+                guard.burst,
+                guard.by.clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("ip", 10, 5, By::Ip),
+            ("user", 20, 10, By::Header("x-user-id".to_owned())),
+            ("api", 100, 20, By::Global),
+            ("task", 50, 15, By::Name),
+        ]
+    );
+    assert_eq!(is.guards[0].key_prefix, "ratelimit:ip:");
+    assert_eq!(
+        (is.guards[0].on_store_loss, is.guards[1].on_store_loss),
+        (OnStoreLoss::LocalShare, OnStoreLoss::Open)
+    );
+    assert_eq!(is.guards[1].matches.path.as_deref(), Some("/v1"));
+    assert_eq!(
+        is.guards[1].matches.descriptor,
+        [("plan".to_owned(), "free".to_owned())]
+    );
+    let task = is.guards[3].task;
+    assert_eq!(
+        (
+            task.max_pending,
+            task.retry_delay,
+            task.wait,
+            task.retries,
+            task.factor
+        ),
+        (Some(50), secs(60), secs(300), 3, Ppm(2_000_000))
+    );
+}
+
+#[test]
+fn callers_are_read() {
+    let is = whole();
+    let callers: Vec<_> = is
+        .callers
+        .iter()
+        .map(|caller| {
+            (
+                caller.name.as_str(),
+                caller.priority,
+                caller.at_least,
+                caller.at_most,
+            )
+        })
+        .collect();
+    assert_eq!(
+        callers,
+        [
+            ("web", Priority::High, Some(Ppm(500_000)), None),
+            ("backfill", Priority::Low, None, Some(Ppm(300_000)))
+        ]
+    );
+    assert_eq!(is.callers[1].token.as_ref().unwrap().expose(), "t1");
+}
+
+#[test]
+fn log_metrics_and_the_rest_are_read() {
+    let is = whole();
+    assert_eq!(
+        (
+            is.log.format,
+            is.log.file.as_deref(),
+            is.log.max_size.0,
+            is.log.keep
+        ),
+        (LogFormat::Json, Some("/var/log/t.log"), 10 << 20, 3)
+    );
+    assert_eq!(
+        (
+            is.metrics.prefix.as_str(),
+            is.metrics.ndjson.as_deref(),
+            is.metrics.every
+        ),
+        ("tg_", Some("-"), secs(5))
+    );
+    assert_eq!((is.scheduler.cycle, is.scheduler.workers), (secs(2), 8));
+    assert_eq!(is.exempt_paths, ["/health", "/ping"]);
+    assert!(is.trusted_proxies[0].contains("10.1.2.3".parse().unwrap()));
+    assert_eq!(is.webhooks[0].url.host.as_str(), "hooks.example.org");
+    assert_eq!(is.webhooks[0].secret.as_ref().unwrap().expose(), "t2");
+}
+
+/// Defaults where nothing is written at all.
+#[test]
+fn everything_has_a_default() {
+    let machine = Machine::new().env("HOME", "/me");
+    let is = machine.loaded(&Sources::default()).config;
+    assert_eq!(
+        (
+            is.listen.to_string().as_str(),
+            is.admin.listen.to_string().as_str()
+        ),
+        ("127.0.0.1:4290", "127.0.0.1:4291")
+    );
+    assert_eq!(is.store.shown(), "sqlite:/me/.local/state/tollgate");
+    assert_eq!(
+        (
+            is.unknown_domain.word(),
+            is.limiting.word(),
+            is.intercept.word()
+        ),
+        ("allow", "on", "configured")
+    );
+    assert!(is.providers.is_empty() && is.built_in.len() > 50);
+    assert_eq!(
+        (is.metrics.prefix.as_str(), is.log.keep, is.nodes),
+        ("tollgate_", 5, 1)
+    );
+    assert_eq!(
+        (is.exempt_paths, is.cache_store),
+        (vec!["/health".to_owned()], None)
+    );
+    let state = machine
+        .env("TOLLGATE_STATE_DIR", "/s")
+        .loaded(&Sources::default())
+        .config;
+    assert_eq!(
+        (state.state_dir.as_str(), state.store.shown().as_str()),
+        ("/s", "sqlite:/s")
+    );
+    let open = Machine::new()
+        .file("tollgate.yaml", "listen: 0.0.0.0:80\n")
+        .loaded(&Sources::default());
+    assert_eq!(open.config.unknown_domain.word(), "refuse");
+}
+
+/// S12: a cache in Redis by REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.
+#[test]
+fn s12_a_shared_cache_is_found_by_the_documents_variables() {
+    let machine = Machine::new()
+        .env("REDIS_HOST", "cache")
+        .env("REDIS_PASSWORD", "p@ss/CANARY");
+    let is = machine.loaded(&Sources::default()).config;
+    assert_eq!(
+        is.cache_store.as_ref().unwrap().shown(),
+        "redis://cache:6379"
+    );
+    assert!(!format!("{is:?}").contains("CANARY"));
+    let other = machine
+        .env("REDIS_PORT", "7000")
+        .file("tollgate.yaml", "cache_store: redis://mine\n");
+    assert_eq!(
+        other
+            .loaded(&Sources::default())
+            .config
+            .cache_store
+            .unwrap()
+            .shown(),
+        "redis://mine"
+    );
+}
+
+/// C12: the inbound document's settings, by variables with its defaults.
+#[test]
+fn c12_values_may_come_from_variables_with_defaults() {
+    let text = "guards:\n  ip: { limit: ${IP_REQUESTS_PER_MINUTE:-10}, period: 1m, burst: ${IP_BURST_SIZE:-5}, by: ip }\n  task: { limit: 50, period: 1m, by: name, max_pending: ${QUEUE_MAX_DEPTH:-50}, retry_delay: ${QUEUE_RETRY_DELAY_SECONDS:-60}s, retries: ${RATE_LIMIT_RETRY_MAX_ATTEMPTS:-3}, factor: ${RATE_LIMIT_RETRY_BACKOFF_MULTIPLIER:-2.0} }\n";
+    let machine = Machine::new().file("tollgate.yaml", text);
+    let is = machine.loaded(&Sources::default()).config.guards;
+    assert_eq!(
+        (
+            is[0].limit,
+            is[0].burst,
+            is[1].task.max_pending,
+            is[1].task.retry_delay
+        ),
+        (10, 5, Some(50), secs(60))
+    );
+    let machine = machine
+        .env("IP_REQUESTS_PER_MINUTE", "30")
+        .env("QUEUE_MAX_DEPTH", "7")
+        .env("QUEUE_RETRY_DELAY_SECONDS", "5")
+        .env("RATE_LIMIT_RETRY_BACKOFF_MULTIPLIER", "3.5");
+    let is = machine.loaded(&Sources::default()).config.guards;
+    assert_eq!(
+        (is[0].limit, is[1].task.max_pending, is[1].task.retry_delay),
+        (30, Some(7), secs(5))
+    );
+    assert_eq!(is[1].task.factor, Ppm(3_500_000));
+    let missing = Machine::new()
+        .file("tollgate.yaml", "env_prefix: ${NODES}\n")
+        .refused(&Sources::default());
+    assert_eq!(
+        missing,
+        "tollgate.yaml:1:13: env_prefix: the environment variable `NODES` is not set; export it, or write `${NAME:-otherwise}`"
+    );
+}
+
+/// A share of a limit needs to know among how many, where hosts share a store.
+#[test]
+fn a_local_share_needs_the_number_of_nodes() {
+    let text = "store: redis://h\nproviders: { a: { preset: tmdb, on_store_loss: local-share } }\n";
+    let machine = |text: &str| Machine::new().file("tollgate.yaml", text);
+    assert_eq!(
+        machine(text).refused(&Sources::default()),
+        "tollgate.yaml:2:48: on_store_loss: `local-share` needs to know how many share the limits; add `nodes: 4` to tollgate.yaml"
+    );
+    let told = machine(&format!("{text}nodes: 4\n")).loaded(&Sources::default());
+    assert_eq!(told.config.nodes, 4);
+}
+
+/// H3: a password in the address of a store is warned about like a key.
+#[test]
+fn h3_a_password_that_others_can_read_is_warned_about() {
+    let open = Machine::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
+    let told = open.loaded(&Sources::default()).problems.to_string();
+    assert!(
+        told.starts_with("tollgate.yaml:1:8: warning: store: a password is written out here"),
+        "{told}"
+    );
+    assert!(!told.contains("CANARY"));
+}
+
+/// What is wrong, and the line that answers it.
+const MISTAKES: &[(&str, &str)] = &[
+    (
+        "listen: 4290",
+        "tollgate.yaml:1:9: listen: is not an address with a port",
+    ),
+    (
+        "admin: { tokn: x }",
+        "tollgate.yaml:1:10: admin: `tokn` is not a field; did you mean `token`?",
+    ),
+    (
+        "store: mysql://h",
+        "store: is not a store; write `sqlite:DIR`",
+    ),
+    (
+        "guard_store: postgres://h",
+        "guard_store: cannot be used for this; write `memory:` or `redis://…`",
+    ),
+    ("nodes: 0", "nodes: must be 1 or more"),
+    (
+        "env_prefix: my",
+        "env_prefix: is not a beginning of variables; write capital letters with `_` at the end",
+    ),
+    (
+        "callers: { web: { at_least: 60% }, api: { at_least: 50% } }",
+        "callers: the shares of `at_least` are more than 100 % together",
+    ),
+    (
+        "callers: { web: { priority: urgent } }",
+        "callers.web.priority: is none of `high`, `normal`, `low`",
+    ),
+    (
+        "callers: { web: { at_least: 60%, at_most: 10% } }",
+        "callers.web: `at_least` is above `at_most`; lower it",
+    ),
+    (
+        "guards: { ip: { limit: 5 } }",
+        "guards.ip: `period` is missing",
+    ),
+    (
+        "guards: { ip: { limit: 0, period: 1m } }",
+        "guards.ip.limit: must be 1 or more",
+    ),
+    (
+        "guards: { ip: { limit: 1, period: 2d } }",
+        "guards.ip.period: must be above 0s and at most 1d",
+    ),
+    (
+        "guards: { ip: { limit: 1, period: 1m, by: cookie } }",
+        "guards.ip.by: does not say whom to tell apart",
+    ),
+    (
+        "exempt_paths: [health]",
+        "exempt_paths: a path does not begin with `/`",
+    ),
+    (
+        "trusted_proxies: [10.0.0.0/99]",
+        "trusted_proxies[0]: is not a network",
+    ),
+    (
+        "alerts: { webhooks: [{ secret: x }] }",
+        "alerts.webhooks[0]: `url` is missing",
+    ),
+    (
+        "log: { format: xml }",
+        "log.format: is none of `logfmt`, `json`, `pretty`",
+    ),
+    (
+        "metrics: { prefix: 9x }",
+        "metrics.prefix: is not a beginning of metric names",
+    ),
+    (
+        "providers: [[a]]",
+        "tollgate.yaml:1:13: must be the name of a file",
+    ),
+    ("presets: maybe", "presets: is none of `auto`, `off`"),
+];
+
+#[test]
+fn each_mistake_has_its_place_and_remedy() {
+    for (text, answer) in MISTAKES {
+        let told = Machine::new()
+            .file("tollgate.yaml", text)
+            .refused(&Sources::default());
+        assert!(told.contains(answer), "{text}\n{told}\nwanted {answer}");
+    }
+}
+
+/// A field that is checked but not obeyed yet is told as such.
+#[test]
+fn what_is_not_used_yet_is_told() {
+    let machine = Machine::new().file(
+        "tollgate.yaml",
+        "scheduler: { workers: 2 }\nproviders: { tmdb: { preset: tmdb, merge: tmdb-append } }\n",
+    );
+    let told = machine.loaded(&Sources::default()).problems.to_string();
+    assert!(
+        told.contains("tollgate.yaml:1:12: note: scheduler: is checked but not used yet"),
+        "{told}"
+    );
+    assert!(
+        told.contains("note: merge: is checked but not used yet"),
+        "{told}"
+    );
+    assert!(
+        !told.contains("note: cache"),
+        "a preset's own fields are not the user's: {told}"
+    );
+}

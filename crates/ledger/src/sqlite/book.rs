@@ -1,0 +1,315 @@
+//! The database: one transaction, and what is read without one.
+//!
+//! Promises: `now` is read inside the transaction, with the kernel lock held, so time does not go
+//! back between two of them, whichever process makes them. All of a transaction is written, or
+//! nothing.
+//!
+//! Never: leaves a read open, which would keep the log from being reused.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, Result, params};
+use tollgate_core::ask::{Ask, CellId, On, Outcome, OwnerId, ScopeId, Settle, Verdict};
+use tollgate_core::limit::{Cell, Rule, View};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::turn::turn;
+
+use crate::Clock;
+use crate::failpoint;
+use crate::sqlite::inbox::Told;
+use crate::sqlite::keeper::checkpoint;
+use crate::sqlite::page::{self, Home, LONG, Page, number, pair};
+use crate::sqlite::share::{Tally, Wake, come_back, tally, wakes, withheld};
+
+/// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
+const PAIR_EVERY: Span = Span::from_secs(1);
+
+/// Every so many transactions idle rows are looked for, so many at a time: at least one row is
+/// looked at for each that a transaction can add.
+const SWEEP_EVERY: u64 = 32;
+const SWEEP_ROWS: i64 = 128;
+
+/// Waiters that have not come this long after their time have gone.
+const GONE: Span = Span::from_secs(10);
+
+/// Something to read.
+#[derive(Debug)]
+pub(super) enum Question {
+    Cells(Vec<(CellId, Arc<Rule>)>),
+    Scope(ScopeId),
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Cells(Vec<View>),
+    Scope(ScopeView),
+}
+
+/// What one transaction did.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// One per ask, in their order.
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) freed: Vec<CellId>,
+    pub(super) scopes: Vec<ScopeId>,
+    pub(super) wakes: Vec<Wake>,
+    /// When it was decided.
+    pub(super) now: Micros,
+    /// A limit of a minute or longer was granted: it must be on disk before it is used.
+    pub(super) is_long: bool,
+    /// Rows that could not be believed.
+    pub(super) damaged: u64,
+}
+
+/// The database of one process.
+#[derive(Debug)]
+pub(super) struct Book {
+    conn: Connection,
+    home: Home,
+    clock: Clock,
+    turns: u64,
+    paired: Micros,
+    swept_to: Vec<u8>,
+    /// Owners found dead, whose rows go with the next transaction.
+    dead: Vec<OwnerId>,
+}
+
+impl Book {
+    pub(super) fn new(conn: Connection, home: Home, clock: Clock) -> Book {
+        Book {
+            conn,
+            home,
+            clock,
+            turns: 0,
+            paired: Micros(0),
+            swept_to: Vec::new(),
+            dead: Vec::new(),
+        }
+    }
+
+    /// This owner was to be woken and is no more: nobody leaves anything to it.
+    pub(super) fn has_died(&mut self, owner: OwnerId) {
+        self.dead.push(owner);
+    }
+
+    /// One transaction: settles, then asks. The caller holds the kernel lock.
+    pub(super) fn turn(&mut self, told: &[Told], asks: &[Ask]) -> Result<Done> {
+        self.conn
+            .prepare_cached("BEGIN IMMEDIATE")?
+            .execute([])
+            .inspect_err(|_| self.roll_back())?;
+        let done = self.decide(told, asks).and_then(|done| {
+            failpoint::reached("before commit");
+            self.conn.prepare_cached("COMMIT")?.execute([])?;
+            failpoint::reached("after commit");
+            Ok(done)
+        });
+        if done.is_err() {
+            self.roll_back();
+        }
+        done
+    }
+
+    /// An error may have ended the transaction already; then there is nothing to roll back.
+    fn roll_back(&self) {
+        drop(self.conn.execute_batch("ROLLBACK"));
+    }
+
+    fn decide(&mut self, told: &[Told], asks: &[Ask]) -> Result<Done> {
+        let now = self.clock.now();
+        for owner in self.dead.drain(..) {
+            self.conn
+                .prepare_cached("DELETE FROM waiters WHERE owner = ?1")?
+                .execute([owner.0])?;
+        }
+        let settles: Vec<Settle> = told.iter().map(|told| aged(told, now.at)).collect();
+        let mut page = Page::read(&self.conn, self.home, now.at, settles.iter(), asks.iter())?;
+        let before = turn(&mut page, now, &settles, &[]);
+        let (verdicts, wakes) = self.serve(&mut page, asks, &before.freed, now)?;
+        page.write(&self.conn, self.home)?;
+        self.note_pair(now)?;
+        self.turns += 1;
+        if self.turns.is_multiple_of(SWEEP_EVERY) {
+            self.sweep(now.at)?;
+        }
+        Ok(Done {
+            is_long: asks.iter().zip(&verdicts).any(is_long),
+            verdicts,
+            freed: before.freed,
+            scopes: before.scopes,
+            wakes,
+            now: now.at,
+            damaged: page.damaged,
+        })
+    }
+
+    /// Decides the asks, this owner's share only where others wait, and notes who waits now.
+    fn serve(
+        &self,
+        page: &mut Page,
+        asks: &[Ask],
+        freed: &[CellId],
+        now: Now,
+    ) -> Result<(Vec<Verdict>, Vec<Wake>)> {
+        let owner = self.home.owner;
+        let withheld = withheld(page, asks, owner, now);
+        let verdicts = if withheld.iter().all(Option::is_none) {
+            turn(page, now, &[], asks).verdicts
+        } else {
+            let served: Vec<Ask> = asks
+                .iter()
+                .zip(&withheld)
+                .filter(|(_, withheld)| withheld.is_none())
+                .map(|(ask, _)| ask.clone())
+                .collect();
+            let mut served = turn(page, now, &[], &served).verdicts.into_iter();
+            let verdict = |withheld: &Option<usize>| match withheld {
+                Some(term) => Some(come_back(*term)),
+                None => served.next(),
+            };
+            withheld.iter().filter_map(verdict).collect()
+        };
+        for (cell, tally) in tally(asks, &verdicts) {
+            self.note_waiter(page, cell, tally, now.at)?;
+        }
+        let wakes = wakes(page, freed, owner, now);
+        for wake in &wakes {
+            for owner in wake.owners.iter().take(wake.at_most) {
+                self.conn
+                    .prepare_cached("UPDATE waiters SET woken = 1 WHERE cell = ?1 AND owner = ?2")?
+                    .execute(params![&wake.cell.0.to_le_bytes()[..], owner.0])?;
+            }
+        }
+        Ok((verdicts, wakes))
+    }
+
+    /// Writes down that this owner waits for a cell, or that it does so no longer.
+    fn note_waiter(&self, page: &Page, cell: CellId, tally: Tally, now: Micros) -> Result<()> {
+        let owner = self.home.owner;
+        let known = page
+            .cells
+            .get(&cell)
+            .and_then(|row| row.waiters.iter().find(|waiter| waiter.owner == owner));
+        let id = cell.0.to_le_bytes();
+        if tally.refused > 0 {
+            let got = known
+                .map_or(0, |known| known.got)
+                .saturating_add(tally.granted);
+            let since = known.map_or(number(now), |known| known.since);
+            self.conn
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO waiters \
+                     (cell, owner, on_event, want, got, since, until, woken) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
+                )?
+                .execute(params![
+                    &id[..],
+                    owner.0,
+                    tally.on == On::Event,
+                    tally.refused,
+                    got,
+                    since,
+                    number(now + tally.waits),
+                ])?;
+        } else if known.is_some() {
+            self.conn
+                .prepare_cached("DELETE FROM waiters WHERE cell = ?1 AND owner = ?2")?
+                .execute(params![&id[..], owner.0])?;
+        }
+        Ok(())
+    }
+
+    /// Notes which calendar time belongs to which boot time, for the next boot.
+    fn note_pair(&mut self, now: Now) -> Result<()> {
+        if self.paired == Micros(0) || now.at.since(self.paired) >= PAIR_EVERY {
+            self.conn
+                .prepare_cached("UPDATE meta SET at = ?1, wall = ?2, pair = ?3")?
+                .execute(pair(now))?;
+            self.paired = now.at;
+        }
+        Ok(())
+    }
+
+    /// Forgets idle rows, some at a time. A cell that is missing is empty, so shortly after a boot
+    /// nothing is forgotten: short limits of the boot before are still closed by their rows.
+    fn sweep(&mut self, now: Micros) -> Result<()> {
+        if now.since(self.home.since) < LONG {
+            return Ok(());
+        }
+        let mut select = self
+            .conn
+            .prepare_cached("SELECT id, state FROM cells WHERE id > ?1 ORDER BY id LIMIT ?2")?;
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = select
+            .query_map(params![self.swept_to, SWEEP_ROWS], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
+            .collect::<Result<_>>()?;
+        self.swept_to = match rows.last() {
+            Some((id, _)) => id.clone(),
+            None => Vec::new(),
+        };
+        let mut delete = self
+            .conn
+            .prepare_cached("DELETE FROM cells WHERE id = ?1")?;
+        let mut gone = 0;
+        for (id, state) in &rows {
+            if Cell::from_bytes(state, Micros(0)).is_ok_and(|cell| cell.is_idle(now)) {
+                delete.execute([id])?;
+                gone ^= page::id(id);
+            }
+        }
+        page::toggle(&self.conn, gone)?;
+        self.conn
+            .prepare_cached("DELETE FROM waiters WHERE until < ?1")?
+            .execute([number(now - GONE)])?;
+        Ok(())
+    }
+
+    /// Reads without a lock. What cannot be read looks used up.
+    pub(super) fn look(&self, question: &Question) -> Result<Reply> {
+        let now = self.clock.now();
+        match question {
+            Question::Cells(cells) => {
+                let view = |(id, rule): &(CellId, Arc<Rule>)| {
+                    let row =
+                        Page::default().read_cell(&self.conn, self.home, now.at, *id, rule)?;
+                    Ok(row.cell.look(rule, now))
+                };
+                let views: Result<Vec<View>> = cells.iter().map(view).collect();
+                views.map(Reply::Cells)
+            }
+            Question::Scope(id) => Page::look_scope(&self.conn, now.at, *id)
+                .map(|scope| Reply::Scope(scope.look(now.at))),
+        }
+    }
+
+    /// Moves the log into the database. The caller holds the kernel lock, so nobody adds to it.
+    pub(super) fn checkpoint(&self) -> Result<i64> {
+        checkpoint(&self.conn)
+    }
+}
+
+/// A settle whose ages have grown by the time that it waited.
+fn aged(told: &Told, now: Micros) -> Settle {
+    let waited = now.since(told.at);
+    let mut settle = told.settle.clone();
+    match &mut settle {
+        Settle::Permit { outcome, .. } => match outcome {
+            Outcome::Arrived { age, .. }
+            | Outcome::Failed { age, .. }
+            | Outcome::Finished { age }
+            | Outcome::Unknown { age, .. } => *age = *age + waited,
+            Outcome::Alive { by } => *by = *by - waited,
+            Outcome::Unsent => {}
+        },
+        Settle::Close { age, .. } => *age = *age + waited,
+        Settle::Open { .. } => {}
+    }
+    settle
+}
+
+fn is_long((ask, verdict): (&Ask, &Verdict)) -> bool {
+    matches!(verdict, Verdict::Go { .. }) && ask.terms.iter().any(|term| term.rule.period() >= LONG)
+}

@@ -1,0 +1,208 @@
+//! What waits for the ledger thread: offers, settles and questions.
+//!
+//! Promises: whoever puts something in never waits. What waits together is taken together, so it
+//! shares a transaction; settles alone wait a little for company, but not while somebody of this
+//! process waits for what they free.
+//!
+//! Never: grows without end.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+use tollgate_core::ask::{Ask, Outcome, Settle};
+use tollgate_core::time::Micros;
+
+use crate::offered::Answer;
+use crate::sqlite::book::{Question, Reply};
+
+/// Offers that wait. Each gate has at most one, so this is a thousand providers.
+const OFFERS_MAX: usize = 1_024;
+
+/// Settles that wait: 10 s of 6,000 calls per second while the store is away, at 300 bytes each
+/// 20 MiB. What comes on top is lost, which only delays its slots.
+const SETTLES_MAX: usize = 65_536;
+
+/// Asks in one transaction: four full batches, about 50 µs under the lock.
+const ASKS_PER_TURN: usize = 256;
+
+/// Settles in one transaction: about as long as its asks take.
+pub(super) const SETTLES_PER_TURN: usize = 1_024;
+
+/// How long settles wait for an offer to ride with.
+const FLUSH: Duration = Duration::from_millis(2);
+
+/// With nothing to do the thread looks around this often: is the store back?
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// While the store is lost, settles alone ask for it no more often than this.
+const LOST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long settles may wait for company.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Not at all: somebody here waits for what they free.
+    Hurry,
+    /// A few milliseconds.
+    Normal,
+    /// The store is lost; there is no point in trying often.
+    Slow,
+}
+
+/// One offer and whom to answer.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) asks: Vec<Ask>,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+/// One settle and when it was told.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) settle: Settle,
+    pub(super) at: Micros,
+}
+
+/// Something to read, and where the reply goes.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) question: Question,
+    pub(super) reply: SyncSender<Reply>,
+}
+
+/// What goes into one transaction.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) offers: Vec<Offer>,
+    pub(super) settles: Vec<Told>,
+    pub(super) questions: Vec<Asked>,
+    /// Nobody will put anything in any more.
+    pub(super) is_last: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    offers: VecDeque<Offer>,
+    settles: VecDeque<Told>,
+    questions: Vec<Asked>,
+    /// Settles that somebody waits for must not wait for company.
+    is_urgent: bool,
+    is_closed: bool,
+    /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
+    /// without anything to do: while calls come and go, settles cost no wake-up.
+    is_dozing: bool,
+}
+
+impl Inbox {
+    /// Full means that the offer is dropped, which answers it as lost.
+    pub(super) fn offer(&self, offer: Offer) {
+        let mut state = self.state.lock();
+        if state.offers.len() < OFFERS_MAX {
+            state.offers.push_back(offer);
+            self.bell.notify_one();
+        }
+    }
+
+    pub(super) fn settle(&self, told: Told) {
+        let mut state = self.state.lock();
+        if state.settles.len() < SETTLES_MAX {
+            state.is_urgent |= is_urgent(&told.settle);
+            state.settles.push_back(told);
+            if state.is_dozing || state.is_urgent || state.settles.len() == SETTLES_PER_TURN {
+                self.bell.notify_one();
+            }
+        }
+    }
+
+    pub(super) fn ask(&self, asked: Asked) {
+        self.state.lock().questions.push(asked);
+        self.bell.notify_one();
+    }
+
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.bell.notify_one();
+    }
+
+    /// Settles of a transaction that failed come again, before all later ones.
+    pub(super) fn put_back(&self, settles: Vec<Told>) {
+        let mut state = self.state.lock();
+        for told in settles.into_iter().rev() {
+            if state.settles.len() < SETTLES_MAX {
+                state.settles.push_front(told);
+            }
+        }
+    }
+
+    /// Waits for something to do. An empty batch means that a while has passed.
+    pub(super) fn next(&self, pace: Pace) -> Batch {
+        let mut state = self.state.lock();
+        let mut is_dozing = pace == Pace::Slow;
+        loop {
+            let has_settles = !state.settles.is_empty();
+            let at_once = match pace {
+                Pace::Hurry => true,
+                Pace::Normal => state.is_urgent || state.settles.len() >= SETTLES_PER_TURN,
+                Pace::Slow => false,
+            };
+            if !state.offers.is_empty()
+                || !state.questions.is_empty()
+                || state.is_closed
+                || (has_settles && at_once)
+            {
+                return state.take();
+            }
+            let pause = match pace {
+                _ if !has_settles && is_dozing => LOOK_AROUND,
+                Pace::Hurry | Pace::Normal => FLUSH,
+                Pace::Slow => LOST_PAUSE,
+            };
+            state.is_dozing = is_dozing || pace == Pace::Hurry;
+            let timed_out = self.bell.wait_for(&mut state, pause).timed_out();
+            state.is_dozing = false;
+            if timed_out && (is_dozing || !state.settles.is_empty()) {
+                return state.take();
+            }
+            is_dozing = timed_out;
+        }
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Batch {
+        let mut offers = Vec::new();
+        let mut asks = 0;
+        while let Some(offer) = self.offers.front() {
+            if asks > 0 && asks + offer.asks.len() > ASKS_PER_TURN {
+                break;
+            }
+            asks += offer.asks.len();
+            offers.extend(self.offers.pop_front());
+        }
+        let most = self.settles.len().min(SETTLES_PER_TURN);
+        let settles: Vec<Told> = self.settles.drain(..most).collect();
+        self.is_urgent &= !self.settles.is_empty();
+        Batch {
+            offers,
+            settles,
+            questions: std::mem::take(&mut self.questions),
+            is_last: self.is_closed && self.offers.is_empty() && self.settles.is_empty(),
+        }
+    }
+}
+
+/// Others must hear of these at once: a scope that closes, and a permit that they may have.
+fn is_urgent(settle: &Settle) -> bool {
+    match settle {
+        Settle::Close { .. } | Settle::Open { .. } => true,
+        Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
+    }
+}

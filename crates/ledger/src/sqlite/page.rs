@@ -1,0 +1,327 @@
+//! The rows that one transaction reads and writes: a blob per cell and per scope, and who waits.
+//!
+//! Promises: only rows that changed are written. A row that is damaged, or that belongs to a short
+//! limit and another boot, counts as used up for one period.
+//!
+//! Never: outlives its transaction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Result, params};
+use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Terms};
+use tollgate_core::limit::{Cell, Rule};
+use tollgate_core::scope::Scope;
+use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::turn::Cells;
+
+/// Limits shorter than this are not carried over a boot: they start used up instead. Longer ones
+/// are durable before a permit is handed out, so what is stored of them is all there was.
+pub(super) const LONG: Span = Span::from_secs(60);
+
+/// The number of the boot in which a folder is made.
+pub(super) const FIRST_EPOCH: i64 = 1;
+
+/// Which process and which boot a ledger works in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Home {
+    pub(super) owner: OwnerId,
+    /// Counts the boots that this folder has seen.
+    pub(super) epoch: i64,
+    /// When this boot's first process came.
+    pub(super) since: Micros,
+}
+
+impl Home {
+    /// Shortly after a boot a row that is missing may have been lost with the power: rows of short
+    /// limits are not synced. Before the first boot there was nothing to lose.
+    fn is_unsure(self, now: Micros) -> bool {
+        self.epoch > FIRST_EPOCH && now.since(self.since) < LONG
+    }
+}
+
+/// Another process, or this one, that was refused by a cell.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) owner: OwnerId,
+    pub(super) on: On,
+    /// What it was granted since it waits: free units go to the least served.
+    pub(super) got: i64,
+    pub(super) since: i64,
+    /// Somebody has signalled it already.
+    pub(super) is_woken: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct CellRow {
+    pub(super) cell: Cell,
+    pub(super) rule: Option<Arc<Rule>>,
+    pub(super) waiters: Vec<Waiter>,
+    /// The blob as it is stored, unless it must be written in any case.
+    stored: Option<Vec<u8>>,
+    /// There is a row for it.
+    is_there: bool,
+}
+
+#[derive(Debug, Default)]
+struct ScopeRow {
+    scope: Scope,
+    stored: Option<Vec<u8>>,
+}
+
+/// The rows of one transaction.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) cells: BTreeMap<CellId, CellRow>,
+    scopes: BTreeMap<ScopeId, ScopeRow>,
+    /// Rows that could not be believed.
+    pub(super) damaged: u64,
+}
+
+impl Cells for Page {
+    fn cell(&mut self, id: CellId) -> &mut Cell {
+        &mut self.cells.entry(id).or_default().cell
+    }
+
+    fn scope(&mut self, id: ScopeId) -> &mut Scope {
+        &mut self.scopes.entry(id).or_default().scope
+    }
+}
+
+impl Page {
+    /// Reads every row that these settles and asks touch.
+    pub(super) fn read<'a>(
+        conn: &Connection,
+        home: Home,
+        now: Micros,
+        settles: impl Iterator<Item = &'a Settle>,
+        asks: impl Iterator<Item = &'a Ask>,
+    ) -> Result<Page> {
+        let mut page = Page::default();
+        let anybody_waits: bool = conn
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM waiters)")?
+            .query_row([], |row| row.get(0))?;
+        for settle in settles {
+            match settle {
+                Settle::Permit { terms, scopes, .. } => {
+                    page.read_cells(conn, home, now, terms, anybody_waits)?;
+                    page.read_scopes(conn, now, scopes)?;
+                }
+                Settle::Close { scope, .. } | Settle::Open { scope } => {
+                    page.read_scopes(conn, now, &[*scope])?;
+                }
+            }
+        }
+        for ask in asks {
+            page.read_cells(conn, home, now, &ask.terms, anybody_waits)?;
+            page.read_scopes(conn, now, &ask.scopes)?;
+        }
+        Ok(page)
+    }
+
+    fn read_cells(
+        &mut self,
+        conn: &Connection,
+        home: Home,
+        now: Micros,
+        terms: &Terms,
+        anybody_waits: bool,
+    ) -> Result<()> {
+        for term in terms {
+            if self.cells.contains_key(&term.cell) {
+                continue;
+            }
+            let mut row = self.read_cell(conn, home, now, term.cell, &term.rule)?;
+            if anybody_waits {
+                row.waiters = read_waiters(conn, term.cell, now)?;
+                for waiter in &row.waiters {
+                    row.cell.wanted(waiter.on);
+                }
+            }
+            self.cells.insert(term.cell, row);
+        }
+        Ok(())
+    }
+
+    /// One cell as it is to be believed.
+    pub(super) fn read_cell(
+        &mut self,
+        conn: &Connection,
+        home: Home,
+        now: Micros,
+        id: CellId,
+        rule: &Arc<Rule>,
+    ) -> Result<CellRow> {
+        let row: Option<(i64, Vec<u8>)> = conn
+            .prepare_cached("SELECT epoch, state FROM cells WHERE id = ?1")?
+            .query_row([&id.0.to_le_bytes()[..]], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .optional()?;
+        let is_there = row.is_some();
+        let is_short = rule.period() < LONG;
+        // Calls in flight have ended with the boot before; what has arrived leaves a short window
+        // within its period.
+        let after_boot = || match rule.period() {
+            Span::ZERO => Cell::default(),
+            _ => Cell::used_up(rule, home.since),
+        };
+        let (cell, stored) = match row {
+            None if is_short && home.is_unsure(now) => (after_boot(), None),
+            None => (Cell::default(), None),
+            Some((epoch, _)) if is_short && epoch != home.epoch => (after_boot(), None),
+            Some((epoch, state)) => match Cell::from_bytes(&state, Micros(0)) {
+                Ok(cell) => (cell, (epoch == home.epoch).then_some(state)),
+                Err(_) => {
+                    self.damaged += 1;
+                    (Cell::used_up(rule, now), None)
+                }
+            },
+        };
+        Ok(CellRow {
+            cell,
+            rule: Some(rule.clone()),
+            waiters: Vec::new(),
+            stored,
+            is_there,
+        })
+    }
+
+    fn read_scopes(&mut self, conn: &Connection, now: Micros, scopes: &[ScopeId]) -> Result<()> {
+        for &id in scopes {
+            if !self.scopes.contains_key(&id) {
+                let row = self.read_scope(conn, now, id)?;
+                self.scopes.insert(id, row);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_scope(&mut self, conn: &Connection, now: Micros, id: ScopeId) -> Result<ScopeRow> {
+        let stored: Option<Vec<u8>> = conn
+            .prepare_cached("SELECT state FROM scopes WHERE id = ?1")?
+            .query_row([&id.0.to_le_bytes()[..]], |row| row.get(0))
+            .optional()?;
+        let Some(stored) = stored else {
+            return Ok(ScopeRow::default());
+        };
+        Ok(match Scope::from_bytes(&stored) {
+            Ok(scope) => ScopeRow {
+                scope,
+                stored: Some(stored),
+            },
+            Err(_) => {
+                self.damaged += 1;
+                ScopeRow {
+                    scope: Scope::lost(now),
+                    stored: None,
+                }
+            }
+        })
+    }
+
+    /// One scope as it is to be believed.
+    pub(super) fn look_scope(conn: &Connection, now: Micros, id: ScopeId) -> Result<Scope> {
+        Ok(Page::default().read_scope(conn, now, id)?.scope)
+    }
+
+    /// Writes the rows that changed.
+    pub(super) fn write(&self, conn: &Connection, home: Home) -> Result<()> {
+        let mut cells = conn.prepare_cached(
+            "INSERT INTO cells (id, epoch, state) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (id) DO UPDATE SET epoch = ?2, state = ?3",
+        )?;
+        let mut new = 0;
+        for (id, row) in &self.cells {
+            let state = row.cell.to_bytes(Micros(0));
+            if row.stored.as_ref() != Some(&state) {
+                cells.execute(params![&id.0.to_le_bytes()[..], home.epoch, state])?;
+                new ^= if row.is_there { 0 } else { id.0 };
+            }
+        }
+        toggle(conn, new)?;
+        let mut scopes = conn.prepare_cached(
+            "INSERT INTO scopes (id, state) VALUES (?1, ?2) \
+             ON CONFLICT (id) DO UPDATE SET state = ?2",
+        )?;
+        for (id, row) in &self.scopes {
+            let state = row.scope.to_bytes();
+            // A scope that is missing is open.
+            let is_new = row.stored.is_none() && row.scope == Scope::default();
+            if !is_new && row.stored.as_deref() != Some(&state[..]) {
+                scopes.execute(params![&id.0.to_le_bytes()[..], &state[..]])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those whom this cell has refused and who may still come.
+fn read_waiters(conn: &Connection, cell: CellId, now: Micros) -> Result<Vec<Waiter>> {
+    let mut rows = conn.prepare_cached(
+        "SELECT owner, on_event, got, since, woken FROM waiters WHERE cell = ?1 AND until > ?2",
+    )?;
+    let waiters = rows.query_map(params![&cell.0.to_le_bytes()[..], number(now)], |row| {
+        let on = if row.get(1)? { On::Event } else { On::Time };
+        Ok(Waiter {
+            owner: OwnerId(row.get(0)?),
+            on,
+            got: row.get(2)?,
+            since: row.get(3)?,
+            is_woken: row.get(4)?,
+        })
+    })?;
+    waiters.collect()
+}
+
+/// A point in time as SQLite's integer. The clock reaches the end of it in 292,000 years.
+pub(super) fn number(at: Micros) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX)
+}
+
+/// Notes that rows of cells have come or gone: `meta.ids` is the exclusive or of all their ids. A
+/// row whose id was damaged would otherwise be missed by nobody, and its limit be unused.
+pub(super) fn toggle(conn: &Connection, ids: u128) -> Result<()> {
+    if ids == 0 {
+        return Ok(());
+    }
+    let noted: Vec<u8> = conn
+        .prepare_cached("SELECT ids FROM meta")?
+        .query_row([], |row| row.get(0))?;
+    let ids = ids ^ id(&noted);
+    conn.prepare_cached("UPDATE meta SET ids = ?1")?
+        .execute([&ids.to_le_bytes()[..]])?;
+    Ok(())
+}
+
+/// Are the rows there that were written?
+pub(super) fn is_complete(conn: &Connection) -> Result<bool> {
+    let noted: Vec<u8> = conn.query_row("SELECT ids FROM meta", [], |row| row.get(0))?;
+    let mut select = conn.prepare("SELECT id FROM cells")?;
+    let rows = select.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+    let mut found = 0;
+    for row in rows {
+        found ^= id(&row?);
+    }
+    Ok(noted.len() == 16 && id(&noted) == found)
+}
+
+/// The number that an id's bytes are. Another length can only be damage; it reads as some number
+/// that nobody wrote.
+pub(super) fn id(bytes: &[u8]) -> u128 {
+    bytes.try_into().map_or(u128::MAX, u128::from_le_bytes)
+}
+
+/// A reading of both clocks as it is stored, with a checksum: after a boot all limits of a minute
+/// or longer depend on it.
+pub(super) fn pair(now: Now) -> [i64; 3] {
+    let (at, wall) = (number(now.at), number(Micros(now.wall.0)));
+    // FNV-1a: no defence, but a bit that flips is found.
+    let sum = [at, wall]
+        .iter()
+        .flat_map(|clock| clock.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    [at, wall, sum.cast_signed()]
+}

@@ -1,0 +1,227 @@
+//! Wake-ups between processes: a Unix datagram socket per owner, in the state folder.
+//!
+//! A timer wakes nearly everybody, because a cell that refuses mostly knows when it frees. Only
+//! concurrency, a full bucket's calls on their way, a permit given back and a scope that changes
+//! need a signal.
+//!
+//! Promises: a wake-up for a process that has died fails at once, and its socket is removed. What
+//! is lost costs a second at most: those who wait for a signal also ask again each second.
+//!
+//! Never: carries a permit, and never blocks the sender.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::time::Span;
+
+use crate::{Clock, Event};
+
+/// Ids in one datagram. More than that freed at once is told as "anything".
+const IDS_MAX: usize = 64;
+
+/// Those who wait for a signal ask again this often without one.
+const WATCHDOG: Span = Span::from_secs(1);
+
+const PREFIX: &str = "wake.";
+
+/// Bytes of an id.
+const ID: usize = 16;
+
+/// What of this process waits for a signal.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pub(super) cells: BTreeSet<CellId>,
+    pub(super) scopes: BTreeSet<ScopeId>,
+}
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.cells.is_empty() && self.scopes.is_empty()
+    }
+}
+
+/// Sends wake-ups to other owners of a folder.
+#[derive(Debug)]
+pub(super) struct Post {
+    folder: File,
+    sender: UnixDatagram,
+    owner: OwnerId,
+}
+
+impl Post {
+    /// The post of this owner, and the socket on which it is woken.
+    pub(super) fn open(folder: File, owner: OwnerId) -> io::Result<(Post, UnixDatagram)> {
+        let sender = UnixDatagram::unbound()?;
+        sender.set_nonblocking(true)?;
+        let post = Post {
+            folder,
+            sender,
+            owner,
+        };
+        let socket = UnixDatagram::bind(post.address(owner))?;
+        socket.set_read_timeout(Some(Duration::from(WATCHDOG)))?;
+        Ok((post, socket))
+    }
+
+    /// Through the open folder, because the path of a socket may have 107 bytes only.
+    fn address(&self, owner: OwnerId) -> PathBuf {
+        let folder = self.folder.as_raw_fd();
+        PathBuf::from(format!("/proc/self/fd/{folder}/{PREFIX}{}", owner.0))
+    }
+
+    /// `false`: that owner is gone.
+    pub(super) fn freed(&self, owner: OwnerId, cells: &[CellId]) -> bool {
+        self.send(owner, &message(1, cells.iter().map(|cell| cell.0)))
+    }
+
+    /// Tells every other owner there is. Scopes change rarely, so the folder is simply read.
+    pub(super) fn scopes(&self, scopes: &[ScopeId]) {
+        let message = message(2, scopes.iter().map(|scope| scope.0));
+        for owner in self.owners() {
+            self.send(owner, &message);
+        }
+    }
+
+    /// The other owners that live. Asks all of them, so that the sockets of those killed go.
+    pub(super) fn alive(&self) -> Vec<OwnerId> {
+        let probe = message(1, std::iter::empty());
+        let owners = self.owners();
+        owners.filter(|owner| self.send(*owner, &probe)).collect()
+    }
+
+    /// Ends the listener of this owner and takes its socket away.
+    pub(super) fn close(&self) {
+        self.send(self.owner, &[0]);
+        drop(std::fs::remove_file(self.address(self.owner)));
+    }
+
+    fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        let folder = format!("/proc/self/fd/{}", self.folder.as_raw_fd());
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let own = self.owner;
+        entries
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let number = name.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+                Some(OwnerId(number))
+            })
+            .filter(move |owner| *owner != own)
+    }
+
+    fn send(&self, owner: OwnerId, message: &[u8]) -> bool {
+        let address = self.address(owner);
+        match self.sender.send_to(message, &address) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                drop(std::fs::remove_file(address));
+                false
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            // Its buffer is full: it has wake-ups enough.
+            Err(_) => true,
+        }
+    }
+}
+
+/// Listens until the post closes: tells this process what others freed, and each second makes
+/// those who wait for a signal ask again.
+pub(super) fn listen(
+    socket: &UnixDatagram,
+    waiting: &Mutex<Waiting>,
+    events: &broadcast::Sender<Event>,
+    is_over: &AtomicBool,
+) {
+    let mut buffer = [0; 1 + ID * IDS_MAX];
+    let mut watched = Clock::System.now().at;
+    while !is_over.load(Ordering::Acquire) {
+        let event = match socket.recv(&mut buffer) {
+            Ok(length) => read(&buffer[..length]),
+            Err(_) => None,
+        };
+        // Nobody listening is no error: then nobody waits.
+        if let Some(event) = event {
+            drop(events.send(event));
+        }
+        let now = Clock::System.now().at;
+        if now.since(watched) >= WATCHDOG {
+            watched = now;
+            ask_again(&mut std::mem::take(&mut *waiting.lock()), events);
+        }
+    }
+}
+
+fn ask_again(waiting: &mut Waiting, events: &broadcast::Sender<Event>) {
+    if !waiting.cells.is_empty() {
+        let cells: Arc<[CellId]> = waiting.cells.iter().copied().collect();
+        drop(events.send(Event::Freed(cells)));
+    }
+    if !waiting.scopes.is_empty() {
+        let scopes: Arc<[ScopeId]> = waiting.scopes.iter().copied().collect();
+        drop(events.send(Event::Scopes(scopes)));
+    }
+}
+
+fn message(kind: u8, ids: impl ExactSizeIterator<Item = u128>) -> Vec<u8> {
+    if ids.len() > IDS_MAX {
+        return vec![3];
+    }
+    let mut bytes = vec![kind];
+    ids.for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
+    bytes
+}
+
+/// What a datagram says. One that makes no sense says nothing.
+fn read(bytes: &[u8]) -> Option<Event> {
+    let (kind, ids) = bytes.split_first()?;
+    let (ids, rest) = ids.as_chunks::<ID>();
+    let mut ids = ids.iter().map(|id| u128::from_le_bytes(*id)).peekable();
+    match (kind, rest) {
+        (1, []) if ids.peek().is_some() => Some(Event::Freed(ids.map(CellId).collect())),
+        (2, []) if ids.peek().is_some() => Some(Event::Scopes(ids.map(ScopeId).collect())),
+        (3, []) => Some(Event::Anything),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_as_it_was_written_and_nonsense_says_nothing() {
+        let cells = [CellId(7), CellId(u128::MAX)];
+        let bytes = message(1, cells.iter().map(|cell| cell.0));
+        assert_eq!(read(&bytes), Some(Event::Freed(Arc::from(cells))));
+        let many = vec![1_u128; IDS_MAX + 1];
+        assert_eq!(read(&message(2, many.into_iter())), Some(Event::Anything));
+        for nonsense in [&[][..], &[0], &[9, 9], &bytes[..5], &[1]] {
+            assert_eq!(read(nonsense), None);
+        }
+    }
+
+    #[test]
+    fn an_owner_that_is_gone_is_found_out_and_its_socket_removed() {
+        let path = std::env::temp_dir().join(format!("tollgate-wake-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let folder = || File::open(&path).unwrap();
+        let (one, _socket) = Post::open(folder(), OwnerId(1)).unwrap();
+        let (two, dead) = Post::open(folder(), OwnerId(2)).unwrap();
+        assert!(one.freed(OwnerId(2), &[CellId(1)]));
+        assert_eq!(one.alive(), [OwnerId(2)]);
+        drop((two, dead));
+        assert!(!one.freed(OwnerId(2), &[CellId(1)]));
+        assert!(!path.join("wake.2").exists());
+        assert_eq!(one.alive(), []);
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}

@@ -1,0 +1,218 @@
+//! State folders that cannot be believed: refused with a message, or used up; never unused.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use smallvec::smallvec;
+use tollgate_core::limit::Rule;
+use tollgate_ledger::{Clock, Ledger, OpenError};
+
+use crate::bench::{Bench, Owner, secs, sliding, term};
+use crate::sqlite::{Folder, Sqlite};
+
+const LIMIT: u64 = 5;
+const USED: usize = 3;
+
+fn hour() -> Arc<Rule> {
+    sliding(LIMIT, secs(3_600))
+}
+
+/// A folder in which a few permits of an hourly limit are used, closed properly.
+async fn used_folder() -> Sqlite {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    for cell in ["x", "y", "z"] {
+        for _ in 0..USED {
+            owner.take(smallvec![term(cell, &hour())]).await.unwrap();
+        }
+    }
+    bench
+}
+
+fn database(bench: &Sqlite) -> PathBuf {
+    bench.folder.path().join("ledger.db")
+}
+
+fn open(bench: &Sqlite) -> Result<Ledger, OpenError> {
+    let clock = Clock::Manual(bench.clock.clone());
+    Ledger::sqlite(bench.folder.path(), clock)
+}
+
+fn refused(bench: &Sqlite) -> OpenError {
+    open(bench).expect_err("such a folder must be refused")
+}
+
+/// Either the folder is refused, or nothing that was used is free.
+async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
+    match open(bench) {
+        Err(OpenError::Corrupt { .. } | OpenError::Foreign(_) | OpenError::Newer { .. }) => {}
+        Err(OpenError::Wiped(_)) => {}
+        Err(error) => panic!("{what}: {error:?} says nothing useful"),
+        Ok(ledger) => {
+            let mut owner = Owner::of(ledger);
+            for cell in ["x", "y", "z"] {
+                // A store that fails while it is used answers `Lost`, which is no permit either.
+                let ask = owner.ask(smallvec![term(cell, &hour())]);
+                if owner.ledger.offer(vec![ask]).await.is_ok() {
+                    let left = owner.look(cell, &hour()).remaining;
+                    assert!(
+                        left <= LIMIT - USED as u64,
+                        "{what}: {left} of `{cell}` are left"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_closed_folder_is_opened_again_with_its_counts() {
+    let bench = used_folder().await;
+    let owner = Owner::new(&bench, 2);
+    assert_eq!(owner.look("x", &hour()).used, USED as u64);
+}
+
+#[tokio::test]
+async fn whatever_bytes_are_damaged_nothing_that_was_used_is_free() {
+    let bench = used_folder().await;
+    let whole = std::fs::read(database(&bench)).unwrap();
+    // Empty stretches of pages are alike; what holds something is tried densely.
+    let is_worth_it = |place: &usize| {
+        let end = (place + 8).min(whole.len());
+        let is_empty = whole[*place..end].iter().all(|byte| *byte == 0);
+        place.is_multiple_of(if is_empty { 509 } else { 5 })
+    };
+    for place in (0..whole.len()).filter(is_worth_it) {
+        let mut damaged = whole.clone();
+        let end = (place + 8).min(whole.len());
+        damaged[place..end]
+            .iter_mut()
+            .for_each(|byte| *byte ^= 0x5a);
+        std::fs::write(database(&bench), &damaged).unwrap();
+        nothing_is_forgotten(&bench, &format!("byte {place}")).await;
+        remove_log(bench.folder.path());
+    }
+}
+
+#[tokio::test]
+async fn wherever_the_file_ends_nothing_that_was_used_is_free() {
+    let bench = used_folder().await;
+    let whole = std::fs::read(database(&bench)).unwrap();
+    let lengths = [
+        0,
+        1,
+        99,
+        100,
+        511,
+        512,
+        4_095,
+        4_096,
+        4_097,
+        whole.len() / 2,
+    ];
+    for length in lengths
+        .into_iter()
+        .chain([whole.len() - 4_096, whole.len() - 1])
+    {
+        std::fs::write(database(&bench), &whole[..length]).unwrap();
+        nothing_is_forgotten(&bench, &format!("cut at {length}")).await;
+        remove_log(bench.folder.path());
+    }
+}
+
+fn remove_log(folder: &Path) {
+    for file in ["ledger.db-wal", "ledger.db-shm"] {
+        drop(std::fs::remove_file(folder.join(file)));
+    }
+}
+
+#[tokio::test]
+async fn garbage_is_refused_and_left_as_it_is() {
+    let bench = used_folder().await;
+    std::fs::write(
+        database(&bench),
+        b"not a database at all, but long enough".repeat(99),
+    )
+    .unwrap();
+    let before = std::fs::read(database(&bench)).unwrap();
+    assert!(matches!(refused(&bench), OpenError::Corrupt { .. }));
+    assert_eq!(std::fs::read(database(&bench)).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_database_that_was_taken_away_is_not_started_anew() {
+    let bench = used_folder().await;
+    std::fs::remove_file(database(&bench)).unwrap();
+    assert!(matches!(refused(&bench), OpenError::Wiped(_)));
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_with_both_numbers() {
+    let bench = used_folder().await;
+    let conn = Connection::open(database(&bench)).unwrap();
+    conn.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(conn);
+    let error = refused(&bench);
+    assert!(matches!(error, OpenError::Newer { found: 99, .. }));
+    assert!(error.to_string().contains("upgrade"), "{error}");
+}
+
+#[test]
+fn another_programs_database_is_refused() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path()).unwrap();
+    let conn = Connection::open(folder.path().join("ledger.db")).unwrap();
+    conn.execute_batch("CREATE TABLE accounts (id INTEGER PRIMARY KEY)")
+        .unwrap();
+    drop(conn);
+    let error = Ledger::sqlite(folder.path(), Clock::System).unwrap_err();
+    assert!(matches!(error, OpenError::Foreign(_)), "{error:?}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_refused() {
+    // The kernel's own tree: nobody makes folders there, not even root.
+    let error = Ledger::sqlite("/sys/kernel/tollgate", Clock::System).unwrap_err();
+    assert!(matches!(error, OpenError::ReadOnly(_)), "{error:?}");
+    let folder = Folder::new();
+    std::fs::write(folder.path(), b"a file").unwrap();
+    let error = Ledger::sqlite(folder.path(), Clock::System).unwrap_err();
+    assert!(matches!(error, OpenError::Folder { .. }), "{error:?}");
+    std::fs::remove_file(folder.path()).unwrap();
+}
+
+/// R-A5: a cell that cannot be read counts as used up for one period, and comes back after it.
+#[tokio::test]
+async fn a_damaged_cell_is_used_up_for_one_period() {
+    let bench = used_folder().await;
+    let conn = Connection::open(database(&bench)).unwrap();
+    conn.execute("UPDATE cells SET state = zeroblob(30)", [])
+        .unwrap();
+    drop(conn);
+    let mut owner = Owner::new(&bench, 2);
+    assert!(owner.take(smallvec![term("x", &hour())]).await.is_err());
+    let Ledger::Sqlite(sqlite) = &owner.ledger else {
+        panic!("not the SQLite ledger")
+    };
+    assert_eq!(sqlite.damaged(), 1);
+    bench.pass(secs(3_600));
+    assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
+}
+
+#[tokio::test]
+async fn a_folder_that_was_replaced_meanwhile_is_no_longer_used() {
+    let bench = used_folder().await;
+    let mut owner = Owner::new(&bench, 1);
+    let mut events = owner.ledger.events();
+    std::fs::remove_dir_all(bench.folder.path()).unwrap();
+    // It looks once a second; until then the old files are as good as ever.
+    loop {
+        let ask = owner.ask(smallvec![term("other", &sliding(1_000_000, secs(10)))]);
+        if owner.ledger.offer(vec![ask]).await.is_err() {
+            break;
+        }
+    }
+    assert!(owner.ledger.trouble().unwrap().contains("replaced"));
+    assert_eq!(events.next().await, Some(tollgate_ledger::Event::Lost));
+}

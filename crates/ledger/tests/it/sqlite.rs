@@ -1,0 +1,177 @@
+//! The SQLite ledger: conformance with one process and between processes, and what survives.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rusqlite::Connection;
+use smallvec::smallvec;
+use tollgate_core::ask::{By, On, Outcome, Verdict};
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_ledger::{Clock, Event, Ledger, Lost, ManualClock};
+
+use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
+use crate::conformance::conformance;
+
+/// A folder of its own, gone with the test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-{}-{number}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A Sunday in 2026, and a boot that is some days old.
+pub(crate) const START: Now = Now {
+    at: Micros(500_000_000_000),
+    wall: Wall(1_772_323_200_000_000),
+};
+
+/// One folder; every handle is as another process would have it.
+pub(crate) struct Sqlite {
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) folder: Folder,
+}
+
+impl Sqlite {
+    pub(crate) fn new() -> Sqlite {
+        Sqlite {
+            clock: ManualClock::new(START),
+            folder: Folder::new(),
+        }
+    }
+}
+
+impl Bench for Sqlite {
+    fn ledger(&self) -> Ledger {
+        Ledger::sqlite(self.folder.path(), Clock::Manual(self.clock.clone())).unwrap()
+    }
+
+    fn pass(&self, span: Span) {
+        self.clock.pass(span);
+    }
+}
+
+conformance!(Sqlite::new());
+
+/// A store of another process that is stopped while it has the lock.
+#[tokio::test]
+async fn a_store_that_somebody_keeps_locked_is_lost_and_comes_back() {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    let rule = sliding(5, secs(10));
+    let held = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let mut events = owner.ledger.events();
+    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    lock.lock().unwrap();
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    assert_eq!(owner.ledger.offer(vec![ask]).await, Err(Lost));
+    assert_eq!(events.next().await, Some(Event::Lost));
+    assert!(owner.ledger.trouble().unwrap().contains("lock"));
+    // What is told meanwhile is not forgotten.
+    owner.settle(&held, Outcome::Unsent);
+    lock.unlock().unwrap();
+    assert_eq!(events.next().await, Some(Event::Back));
+    assert_eq!(owner.ledger.trouble(), None);
+    assert_eq!(owner.take_all("x", &rule).await.len(), 5);
+}
+
+/// The age of a settle grows while it waits, so waiting frees nothing late.
+#[tokio::test]
+async fn a_slot_comes_back_by_the_time_of_the_answer_not_of_the_transaction() {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    let rule = sliding(1, secs(10));
+    let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    lock.lock().unwrap();
+    owner.settle(&permit, arrived());
+    bench.pass(secs(10));
+    lock.unlock().unwrap();
+    assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
+}
+
+/// Of what is free, a process takes its part only while another one waits, and the rest right after.
+#[tokio::test]
+async fn processes_that_wait_for_the_same_share_what_comes_free() {
+    let bench = Sqlite::new();
+    let (mut one, mut two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let rule = sliding(10, secs(10));
+    for permit in one.take_all("x", &rule).await {
+        one.settle(&permit, arrived());
+    }
+    one.settled().await;
+    assert!(two.take(smallvec![term("x", &rule)]).await.is_err());
+    bench.pass(secs(10));
+    let take = async |owner: &mut Owner| {
+        let asks = (0..10).map(|_| owner.ask(smallvec![term("x", &rule)]));
+        let asks = asks.collect();
+        let granted = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
+        let verdicts = owner.offer(asks).await;
+        let come_back = Verdict::Wait {
+            after: Span::from_millis(1),
+            on: On::Time,
+            by: By::Term(0),
+        };
+        assert_eq!(*verdicts.last().unwrap(), come_back);
+        verdicts.iter().filter(|verdict| granted(verdict)).count()
+    };
+    assert_eq!(take(&mut one).await, 5);
+    assert_eq!(take(&mut two).await, 3);
+    assert_eq!(take(&mut one).await, 1);
+}
+
+#[tokio::test]
+async fn nothing_is_held_back_when_nobody_else_waits() {
+    let bench = Sqlite::new();
+    let (mut one, two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    let rule = sliding(50, secs(10));
+    let asks = (0..50).map(|_| one.ask(smallvec![term("x", &rule)]));
+    let asks = asks.collect();
+    let verdicts = one.offer(asks).await;
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| matches!(verdict, Verdict::Go { .. }))
+    );
+    assert_eq!(two.look("x", &rule).remaining, 0);
+}
+
+#[tokio::test]
+async fn idle_rows_are_forgotten_while_others_work() {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    let rule = sliding(5, secs(1));
+    for entity in 0..100 {
+        let cell = entity.to_string();
+        let permit = owner.take(smallvec![term(&cell, &rule)]).await.unwrap();
+        owner.settle(&permit, arrived());
+    }
+    bench.pass(secs(300));
+    for _ in 0..100 {
+        drop(owner.take(smallvec![term("busy", &rule)]).await);
+        bench.pass(secs(60));
+    }
+    let conn = Connection::open(bench.folder.path().join("ledger.db")).unwrap();
+    let rows: i64 = conn
+        .query_row("SELECT count(*) FROM cells", [], |row| row.get(0))
+        .unwrap();
+    assert!(rows <= 2, "{rows} rows are kept");
+    drop((conn, owner));
+    assert_eq!(Owner::new(&bench, 2).look("busy", &rule).limit, 5);
+}
