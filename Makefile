@@ -51,7 +51,5 @@ supply: ## licences, banned crates, sources; then advisories (their database nee
 	$(CARGO) deny check licenses bans sources
 	$(CARGO) deny check advisories
 
-demo: ## not there yet: it comes with the gateway, and says so
-	@echo "make demo: the demo comes with the gateway, which is not built yet." >&2
-	@echo "What can be seen today: make exactness" >&2
-	@exit 1
+demo: ## greedy clients and strict providers, one side direct, one through Tollgate
+	$(CARGO) run --release --locked -- demo --seconds 20

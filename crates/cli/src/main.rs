@@ -11,11 +11,13 @@ use std::process::ExitCode;
 
 mod check;
 mod completions;
+mod demo;
 mod explain;
 mod init;
 mod options;
 mod provider;
 mod schema;
+mod serve;
 
 /// Stay within the limits of the APIs you call, and use them fully.
 #[derive(Debug, Parser)]
@@ -27,7 +29,9 @@ struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Init(init::Init),
+    Serve(serve::Serve),
     Check(check::Check),
     Provider(provider::Provider),
     Explain(explain::Explain),
@@ -37,7 +41,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Program::parse().command {
+        Command::Demo(command) => command.run(),
         Command::Init(command) => command.run(),
+        Command::Serve(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Provider(command) => command.run(),
         Command::Explain(command) => command.run(),

@@ -4,7 +4,16 @@
 //!
 //! Never: reads a clock outside a module called `clock`.
 
+pub mod body;
+pub mod error;
+pub mod event;
+pub mod guard;
 pub mod path;
 mod permit;
+pub mod pool;
+pub mod shop;
+mod timer;
+
+pub use error::Error;
 pub use permit::{Answer, Permit};
-pub mod guard;
+pub use shop::{Options, Shop};

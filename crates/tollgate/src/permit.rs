@@ -22,6 +22,8 @@ pub struct Permit {
     granted: Micros,
     waited: Span,
     state: State,
+    /// So many of the last terms are this process's own affair: they end with the attempt.
+    local: usize,
 }
 
 /// How far the attempt has come.
@@ -59,7 +61,15 @@ impl Permit {
             granted,
             waited,
             state: State::Held,
+            local: 0,
         }
+    }
+
+    /// Marks the last terms as this process's own: its connections, its pace. They are free as soon
+    /// as the attempt is over here, whatever may still happen at the provider.
+    pub(crate) fn with_local(mut self, count: usize) -> Permit {
+        self.local = count.min(self.ask.terms.len());
+        self
     }
 
     /// Its name.
@@ -72,6 +82,24 @@ impl Permit {
     #[must_use]
     pub fn waited(&self) -> Span {
         self.waited
+    }
+
+    /// When it was handed out, on the ledger's clock.
+    #[must_use]
+    pub fn granted(&self) -> Micros {
+        self.granted
+    }
+
+    /// The ledger's clock.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        self.ledger.now().at
+    }
+
+    /// The limits it was granted under.
+    #[must_use]
+    pub fn terms(&self) -> &Terms {
+        &self.ask.terms
     }
 
     /// How long ago it was handed out. A sender checks this right before the write: a process that
@@ -90,6 +118,17 @@ impl Permit {
     /// Bytes are about to leave: from now on it counts as sent.
     pub fn sent(&mut self) {
         self.state = State::Sent;
+    }
+
+    /// No byte has left after all: the connection was closed before it took the first one.
+    pub fn kept(&mut self) {
+        self.state = State::Held;
+    }
+
+    /// The provider does not count this answer: as if it had never been asked for.
+    pub fn refund(mut self) {
+        self.settle(self.ask.terms.clone(), Outcome::Unsent);
+        self.state = State::Over;
     }
 
     /// The head of the answer is here.
@@ -153,6 +192,11 @@ impl Drop for Permit {
             // Nobody reports: it comes back at the time that was agreed.
             (State::Sent | State::Arrived, Evidence::None { .. }) => return,
         };
-        self.settle(self.ask.terms.clone(), outcome);
+        let mut terms = self.ask.terms.clone();
+        if self.state != State::Held && self.local > 0 {
+            let local = terms.drain(terms.len() - self.local..).collect();
+            self.settle(local, Outcome::Finished { age: Span::ZERO });
+        }
+        self.settle(terms, outcome);
     }
 }

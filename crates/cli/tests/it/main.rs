@@ -7,6 +7,7 @@
 mod canary;
 mod check;
 mod explain;
+mod serve;
 mod folder;
 mod init;
 mod provider;

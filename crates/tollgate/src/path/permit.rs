@@ -10,6 +10,7 @@
 //! Never: holds a lock across an await.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -27,6 +28,10 @@ use crate::Permit;
 
 /// While the store cannot be reached, those who wait ask again this often if no event comes first.
 const LOST_RETRY: Span = Span::from_secs(1);
+
+/// The running number of asks in this process. One for all providers, because a permit's name must
+/// be unique in its ledger.
+static SEQ: AtomicU64 = AtomicU64::new(1);
 
 /// The permits of one provider. Clones share them.
 #[derive(Clone, Debug)]
@@ -93,8 +98,16 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     gate: Gate,
-    seq: u64,
+    /// The next place in the order of arrival.
+    place: u64,
     waiting: HashMap<PermitId, Waiting>,
+}
+
+impl State {
+    fn next_place(&mut self) -> u64 {
+        self.place += 1;
+        self.place
+    }
 }
 
 /// Somebody who waits. What it is sent gives itself back if nobody takes it.
@@ -111,7 +124,7 @@ impl Permits {
     pub fn new(ledger: Ledger, owner: OwnerId, settings: Settings) -> Permits {
         let state = State {
             gate: Gate::new(settings),
-            seq: 0,
+            place: 0,
             waiting: HashMap::new(),
         };
         let poke = Arc::new(Notify::new());
@@ -136,10 +149,22 @@ impl Permits {
         self.shared.poke.notify_one();
     }
 
+    /// Limits have changed: what was refused under the old ones may go under the new.
+    pub fn look_again(&self) {
+        self.shared.state.lock().gate.anything_changed();
+        self.shared.poke.notify_one();
+    }
+
     /// How many wait, at this priority.
     #[must_use]
     pub fn waiting(&self, priority: Priority) -> usize {
         self.shared.state.lock().gate.waiting(priority)
+    }
+
+    /// A place in the order of arrival, for a call that may have to ask more than once.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.shared.state.lock().next_place()
     }
 
     /// Waits for a permit. Dropping the future leaves the line.
@@ -163,11 +188,11 @@ impl Permits {
         let (answer, receiver) = oneshot::channel();
         let now = self.shared.ledger.now();
         let mut state = self.shared.state.lock();
-        state.seq += 1;
         let id = PermitId {
             owner: self.shared.owner,
-            seq: state.seq,
+            seq: SEQ.fetch_add(1, Ordering::Relaxed),
         };
+        let seniority = seniority.unwrap_or_else(|| state.next_place());
         let ask = Ask {
             id,
             terms,
@@ -187,7 +212,7 @@ impl Permits {
                 ask,
                 caller,
                 deadline: now.at + patience,
-                seniority,
+                seniority: Some(seniority),
             },
             now,
         );

@@ -1,0 +1,135 @@
+//! `tollgate serve`: what it prints, what it refuses, and how it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::{text, tollgate};
+
+/// A provider file of its own folder.
+fn file(name: &str, yaml: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("x.yaml");
+    fs::write(&path, yaml).unwrap();
+    path
+}
+
+/// Starts the program and waits until it says where it listens.
+fn start(args: &[&str]) -> (Child, String, BufReader<std::process::ChildStdout>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    let address = first.trim().rsplit("http://").next().unwrap().to_owned();
+    (child, address, lines)
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// H2: files and folders mixed; `start` is `serve`; SIGTERM ends it in good order.
+#[test]
+fn h2_serve_prints_its_addresses_answers_and_ends_on_sigterm() {
+    let one = file(
+        "serve_one",
+        "name: one\nupstream: http://127.0.0.1:9\nlimits: [1/1s]\n",
+    );
+    let two = file(
+        "serve_two",
+        "name: two\nupstream: http://127.0.0.1:9\nlimits: [1/1s]\n",
+    );
+    let folder = two.parent().unwrap().to_str().unwrap();
+    let (mut child, address, mut lines) = start(&[
+        "start",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        "memory:",
+        "--provider",
+        one.to_str().unwrap(),
+        "--provider-dir",
+        folder,
+        "--set",
+        "one.queue.max=5",
+    ]);
+    let mut bases = String::new();
+    for _ in 0..2 {
+        lines.read_line(&mut bases).unwrap();
+    }
+    assert!(bases.contains(&format!("http://{address}/one")), "{bases}");
+    assert!(bases.contains(&format!("http://{address}/two")), "{bases}");
+    assert!(get(&address, "/health").starts_with("HTTP/1.1 200"));
+    assert!(get(&address, "/three/a").starts_with("HTTP/1.1 404"));
+    let killed = Command::new("kill")
+        .arg(child.id().to_string())
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn every_problem_is_told_before_anything_listens() {
+    let wrong = file(
+        "serve_wrong",
+        "name: x\nlimit: many\nperiod: 1s\nqueu: {max: 1}\n",
+    );
+    let output = tollgate(&["serve", "--provider", wrong.to_str().unwrap()], "");
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("x.yaml:2") && told.contains("x.yaml:4"),
+        "{told}"
+    );
+    assert_eq!(text(&output.stdout), "");
+}
+
+#[test]
+fn a_store_that_is_not_built_is_refused_with_what_is() {
+    let fine = file(
+        "serve_store",
+        "name: x\nupstream: http://127.0.0.1:9\nlimits: [1/1s]\n",
+    );
+    let output = tollgate(
+        &[
+            "serve",
+            "--store",
+            "redis://h",
+            "--provider",
+            fine.to_str().unwrap(),
+        ],
+        "",
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("memory:"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+/// The demonstration ends well only if the provider behind Tollgate counted no violation.
+#[test]
+fn demo_ends_with_no_refusal_behind_tollgate() {
+    let output = tollgate(&["demo", "--seconds", "5"], "");
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("✓ 0 refusals") && told.contains("✓ 0 calls lost"),
+        "{told}"
+    );
+}

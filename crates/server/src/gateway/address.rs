@@ -1,0 +1,236 @@
+//! Addressing: what a request line is about.
+//!
+//! Promises: `/<provider>[@caller]/path`, `/<absolute URL>`, a proxy's `http://host/path`, and the
+//! gateway's own `/health` and `/ready` are told apart by the bytes that came; nothing is decoded.
+//!
+//! Never: looks a provider up.
+
+use http::Uri;
+use tollgate::Error;
+use tollgate::path::Target;
+
+use super::Door;
+
+/// The longest name of a caller. It stands in logs and metrics.
+const CALLER_MAX: usize = 64;
+
+/// What a request is about.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// Is the gateway alive?
+    Health,
+    /// May calls be sent to it?
+    Ready,
+    /// A call.
+    Call {
+        target: Target,
+        caller: Option<String>,
+        mount: Mount,
+    },
+}
+
+/// What stands before a provider's path in addresses of the gateway, so that links can come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Mount {
+    /// `/tmdb@scanner`, or nothing where the whole address is the provider's.
+    Under(String),
+    /// `/` before an absolute URL.
+    Url,
+    /// A proxy: links lead through it anyway.
+    Proxy,
+}
+
+impl Address {
+    pub(super) fn of(uri: &Uri, door: &Door) -> Result<Address, Error> {
+        let path = uri.path();
+        let query = uri.query().map(str::to_owned);
+        if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {
+            let target = Target::Url {
+                tls: scheme == "https",
+                authority: authority.as_str().to_owned(),
+                path: rooted(path),
+                query,
+            };
+            return Ok(Address::Call {
+                target,
+                caller: None,
+                mount: Mount::Proxy,
+            });
+        }
+        if let Door::Provider(name) = door {
+            let target = Target::Provider {
+                name: name.clone(),
+                path: rooted(path),
+                query,
+            };
+            return Ok(Address::Call {
+                target,
+                caller: None,
+                mount: Mount::Under(String::new()),
+            });
+        }
+        let Some(rest) = path.strip_prefix('/') else {
+            return Err(Error::Malformed(
+                "the request target must be a path, or a URL for a proxy",
+            ));
+        };
+        match rest {
+            "health" => Ok(Address::Health),
+            "ready" => Ok(Address::Ready),
+            _ => match absolute(rest) {
+                Some((tls, rest)) => Ok(url(tls, rest, query)),
+                None => named(rest, query),
+            },
+        }
+    }
+}
+
+/// `https://…`, and `https:/…` as some clients and proxies merge slashes.
+fn absolute(rest: &str) -> Option<(bool, &str)> {
+    let (scheme, after) = rest.split_once(':')?;
+    let tls = match scheme {
+        _ if scheme.eq_ignore_ascii_case("https") => true,
+        _ if scheme.eq_ignore_ascii_case("http") => false,
+        _ => return None,
+    };
+    let after = after.strip_prefix('/')?;
+    Some((tls, after.strip_prefix('/').unwrap_or(after)))
+}
+
+fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, "/"),
+    };
+    Address::Call {
+        target: Target::Url {
+            tls,
+            authority: authority.to_owned(),
+            path: path.to_owned(),
+            query,
+        },
+        caller: None,
+        mount: Mount::Url,
+    }
+}
+
+fn named(rest: &str, query: Option<String>) -> Result<Address, Error> {
+    let (first, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, "/"),
+    };
+    let (name, caller) = match first.split_once('@') {
+        Some((name, caller)) => (name, Some(self::caller(caller)?)),
+        None => (first, None),
+    };
+    Ok(Address::Call {
+        target: Target::Provider {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            query,
+        },
+        caller,
+        mount: Mount::Under(format!("/{first}")),
+    })
+}
+
+/// A caller's name, as it may stand in a log.
+pub(super) fn caller(name: &str) -> Result<String, Error> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    if name.is_empty() || name.len() > CALLER_MAX || !name.bytes().all(known) {
+        return Err(Error::Malformed(
+            "the name of the caller must have 1 to 64 letters, digits or `-_.:`",
+        ));
+    }
+    Ok(name.to_owned())
+}
+
+fn rooted(path: &str) -> String {
+    if path.is_empty() {
+        "/".to_owned()
+    } else {
+        path.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Address {
+        Address::of(&text.parse().unwrap(), &Door::All).unwrap()
+    }
+
+    fn provider(name: &str, path: &str, query: Option<&str>) -> Target {
+        Target::Provider {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            query: query.map(str::to_owned),
+        }
+    }
+
+    fn target(text: &str) -> Target {
+        match of(text) {
+            Address::Call { target, .. } => target,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_first_part_names_a_provider_and_perhaps_a_caller() {
+        assert_eq!(
+            target("/tmdb/3/movie/550?a=b"),
+            provider("tmdb", "/3/movie/550", Some("a=b"))
+        );
+        assert_eq!(target("/tmdb"), provider("tmdb", "/", None));
+        let Address::Call { caller, mount, .. } = of("/tmdb@scanner/3") else {
+            panic!("a call");
+        };
+        assert_eq!(caller.as_deref(), Some("scanner"));
+        assert_eq!(mount, Mount::Under("/tmdb@scanner".to_owned()));
+    }
+
+    #[test]
+    fn an_absolute_url_may_have_lost_a_slash() {
+        for text in [
+            "/https://api.example.com/x?y=1",
+            "/https:/api.example.com/x?y=1",
+            "/HTTPS://api.example.com/x?y=1",
+        ] {
+            let expected = Target::Url {
+                tls: true,
+                authority: "api.example.com".to_owned(),
+                path: "/x".to_owned(),
+                query: Some("y=1".to_owned()),
+            };
+            assert_eq!(target(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_request_names_its_url_in_the_request_line() {
+        let expected = Target::Url {
+            tls: false,
+            authority: "api.example.com:8080".to_owned(),
+            path: "/x".to_owned(),
+            query: None,
+        };
+        assert_eq!(target("http://api.example.com:8080/x"), expected);
+    }
+
+    #[test]
+    fn the_gateway_answers_for_itself() {
+        assert_eq!(of("/health"), Address::Health);
+        assert_eq!(of("/ready"), Address::Ready);
+    }
+
+    #[test]
+    fn an_address_of_its_own_is_the_provider_and_nothing_else() {
+        let door = Door::Provider("tmdb".to_owned());
+        let address = Address::of(&"/health".parse().unwrap(), &door).unwrap();
+        let Address::Call { target, .. } = address else {
+            panic!("a call");
+        };
+        assert_eq!(target, provider("tmdb", "/health", None));
+    }
+}

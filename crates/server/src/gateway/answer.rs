@@ -1,0 +1,191 @@
+//! One request: from the head that came to the answer that goes out.
+//!
+//! Promises: every answer carries its id, where it came from, what was decided, how long it waited
+//! and how many attempts were made. The upstream's own rate-limit headers pass untouched.
+//!
+//! Never: decides. The path does.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde_json::json;
+use tollgate::Error;
+use tollgate::body::ReplyBody;
+use tollgate::error::Reason;
+use tollgate::event::Fact;
+use tollgate::path::{self, Call, Reply, Target, Trail};
+use tollgate::shop::Links;
+use tollgate_core::time::Span;
+
+use super::address::{Address, Mount};
+use super::head::{self, Head};
+use super::{Door, State, links};
+use crate::refusal::{self, refusal};
+
+/// A permit that took longer than this was waited for; less is the time that asking takes.
+const ASKING: Span = Span::from_millis(1);
+
+/// Answers one request.
+pub(super) async fn answer(
+    state: &Arc<State>,
+    door: &Door,
+    peer: IpAddr,
+    request: Request<Incoming>,
+) -> Response<ReplyBody> {
+    let id = state.next_id();
+    let mut trail = Trail::default();
+    let is_last = head::is_last(request.headers());
+    let mut response = match outcome(state, door, peer, request, &id, &mut trail).await {
+        Ok(response) => response,
+        Err(error) => {
+            Fact::Refused {
+                id: &id,
+                error: &error,
+            }
+            .tell();
+            let mut response = refusal(&error, &id);
+            let headers = response.headers_mut();
+            headers.insert("x-tollgate-source", HeaderValue::from_static("tollgate"));
+            headers.insert("x-tollgate-decision", HeaderValue::from_static("reject"));
+            if is_malformed(&error) {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
+    };
+    if is_last {
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    sign(response.headers_mut(), &id, &trail);
+    response
+}
+
+async fn outcome(
+    state: &Arc<State>,
+    door: &Door,
+    peer: IpAddr,
+    request: Request<Incoming>,
+    id: &str,
+    trail: &mut Trail,
+) -> Result<Response<ReplyBody>, Error> {
+    let (mut parts, body) = request.into_parts();
+    head::check(&parts)?;
+    let (target, caller, mount) = match Address::of(&parts.uri, door)? {
+        Address::Health => return Ok(own(StatusCode::OK, "ok")),
+        Address::Ready if state.is_draining() => {
+            return Ok(own(StatusCode::SERVICE_UNAVAILABLE, "draining"));
+        }
+        Address::Ready => return Ok(own(StatusCode::OK, "ready")),
+        Address::Call {
+            target,
+            caller,
+            mount,
+        } => (target, caller, mount),
+    };
+    let here = here(&parts.headers);
+    let Head {
+        mut said,
+        cache_only,
+    } = Head::take(&mut parts.headers)?;
+    id.clone_into(&mut said.id);
+    said.caller = caller.or(said.caller);
+    said.ip = Some(peer);
+    if cache_only {
+        return Err(not_in_cache(&target));
+    }
+    let call = Call {
+        target,
+        method: parts.method,
+        headers: parts.headers,
+        body,
+        said,
+    };
+    let reply = path::call(&state.shop, call, trail).await?;
+    Ok(dress(reply, trail, &mount, &here))
+}
+
+/// The provider's answer, as it goes out.
+fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<ReplyBody> {
+    let mut response = Response::new(reply.body);
+    *response.status_mut() = reply.head.status;
+    *response.headers_mut() = reply.head.headers;
+    let headers = response.headers_mut();
+    head::hop_by_hop(headers);
+    head::own(headers);
+    let origin = trail.origin.as_deref().unwrap_or_default();
+    let links = trail
+        .provider
+        .as_ref()
+        .map_or_else(Links::default, |live| live.links(origin));
+    links::rewrite(headers, &links, mount, here);
+    let decision = if trail.waited >= ASKING {
+        "queue"
+    } else {
+        "allow"
+    };
+    headers.insert("x-tollgate-source", HeaderValue::from_static("upstream"));
+    headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));
+    response
+}
+
+/// What every answer carries.
+fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
+    let millis = trail.waited.0 / 1_000;
+    let waited = format!("{}.{:03}", millis / 1_000, millis % 1_000);
+    for (name, value) in [("x-tollgate-id", id), ("x-tollgate-wait", &waited)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    }
+    headers.insert("x-tollgate-attempts", HeaderValue::from(trail.attempts));
+}
+
+/// What the gateway says about itself.
+fn own(status: StatusCode, word: &str) -> Response<ReplyBody> {
+    let mut response = refusal::json(status, &json!({ "status": word }), None);
+    let headers = response.headers_mut();
+    headers.insert("x-tollgate-source", HeaderValue::from_static("tollgate"));
+    headers.insert("x-tollgate-decision", HeaderValue::from_static("allow"));
+    response
+}
+
+/// Nothing is kept yet, so only the cache can have no answer.
+fn not_in_cache(target: &Target) -> Error {
+    let provider = match target {
+        Target::Provider { name, .. } => name.chars().take(64).collect(),
+        Target::Url { authority, .. } => authority.chars().take(64).collect(),
+    };
+    Error::NotInCache {
+        provider,
+        entity: None,
+        reason: Reason::CacheOnly,
+        retry_in: None,
+    }
+}
+
+/// The gateway's own address, as the caller wrote it.
+fn here(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    format!("http://{}", host.unwrap_or_default())
+}
+
+/// What follows on the connection may be read differently by two servers, so nothing follows.
+fn is_malformed(error: &Error) -> bool {
+    match error {
+        Error::Path(_) | Error::Host(_) | Error::Malformed(_) | Error::NoBody => true,
+        Error::NoPermit { .. }
+        | Error::Asleep { .. }
+        | Error::NotInCache { .. }
+        | Error::TooLate { .. }
+        | Error::NoAnswer { .. }
+        | Error::NoCredential { .. }
+        | Error::UnknownProvider { .. }
+        | Error::NoUpstream { .. }
+        | Error::NotAllowed { .. }
+        | Error::Loop { .. } => false,
+    }
+}

@@ -1,0 +1,288 @@
+//! Heads of requests: what callers say about a call, what must not be passed on, what is refused.
+//!
+//! Promises: every `X-Tollgate-*` header is obeyed or refused, and none is passed on; hop-by-hop
+//! headers end here; a request that two servers could read differently is refused.
+//!
+//! Never: touches any other header.
+
+use http::header::{
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{Method, Version, request};
+use tollgate::Error;
+use tollgate::path::Said;
+use tollgate_config::amount;
+use tollgate_core::ask::Priority;
+use tollgate_core::time::Span;
+
+use super::address::caller;
+
+/// The longest time that a caller may name; past it a connection is dead anyway.
+const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
+
+/// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy
+/// is meant to read.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The prefix of our own headers.
+const OWN: &str = "x-tollgate-";
+
+/// What a caller says about a call, and whether only the cache may answer it.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    pub(super) said: Said,
+    pub(super) cache_only: bool,
+}
+
+/// Shapes that two servers could read differently. What they mean is not worth guessing.
+pub(super) fn check(head: &request::Parts) -> Result<(), Error> {
+    if head.method == Method::CONNECT {
+        return Err(Error::Malformed(
+            "CONNECT is not served yet; send `http://` URLs, or call /https://host/path",
+        ));
+    }
+    let hosts = head.headers.get_all(HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && head.version >= Version::HTTP_11) {
+        return Err(Error::Malformed("the request must have one Host header"));
+    }
+    Ok(())
+}
+
+/// Must nothing follow on this connection? The parser drops a `Content-Length` beside
+/// `Transfer-Encoding` without a word, so whatever came behind a chunked body may have been meant
+/// as part of it by somebody in front of us (RFC 9112, 6.1).
+pub(super) fn is_last(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING)
+}
+
+impl Head {
+    /// Reads what a caller says and takes it out of the headers.
+    pub(super) fn take(headers: &mut HeaderMap) -> Result<Head, Error> {
+        let mut head = Head {
+            cache_only: text(headers, "x-tollgate-cache") == Some("only"),
+            ..Head::default()
+        };
+        let said = &mut head.said;
+        if let Some(word) = text(headers, "x-tollgate-priority") {
+            said.priority = priority(word)?;
+        }
+        if let Some(name) = text(headers, "x-tollgate-caller") {
+            said.caller = Some(caller(name)?);
+        }
+        said.entity = text(headers, "x-tollgate-entity").map(str::to_owned);
+        if let Some(costs) = text(headers, "x-tollgate-cost") {
+            said.costs = self::costs(costs)?;
+        }
+        said.timeout = timeout(headers)?;
+        strip(headers);
+        Ok(head)
+    }
+}
+
+/// Takes out what ends here.
+fn strip(headers: &mut HeaderMap) {
+    let wants_trailers = headers.get_all(TE).iter().any(|value| {
+        value
+            .as_bytes()
+            .windows(8)
+            .any(|part| part.eq_ignore_ascii_case(b"trailers"))
+    });
+    hop_by_hop(headers);
+    // The body is read here, so whoever waits to be told to send it has been told.
+    headers.remove(EXPECT);
+    headers.remove(HOST);
+    own(headers);
+    if wants_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Takes out headers between two neighbours, and those that `Connection` names.
+pub(super) fn hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(UPGRADE);
+}
+
+/// Takes out headers of ours: from callers they are orders, from upstreams they would be lies.
+pub(super) fn own(headers: &mut HeaderMap) {
+    let ours: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with(OWN))
+        .cloned()
+        .collect();
+    for name in ours {
+        headers.remove(name);
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok().map(str::trim)
+}
+
+fn priority(word: &str) -> Result<Priority, Error> {
+    match word.to_ascii_lowercase().as_str() {
+        "high" | "user" | "webhook" | "ui" | "manual" => Ok(Priority::High),
+        "normal" => Ok(Priority::Normal),
+        "low" | "background" => Ok(Priority::Low),
+        _ => Err(Error::Malformed(
+            "X-Tollgate-Priority must be high, normal or low (also user, webhook, ui, manual, background)",
+        )),
+    }
+}
+
+/// `tokens=1200, points=3`; a bare number is calls.
+fn costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
+    let one = |part: &str| {
+        let (unit, amount) = part.split_once('=').unwrap_or(("calls", part));
+        let amount = amount.trim().parse().ok().filter(|amount| *amount > 0)?;
+        Some((unit.trim().to_ascii_lowercase(), amount))
+    };
+    let costs: Option<Vec<_>> = text.split(',').map(|part| one(part.trim())).collect();
+    costs.ok_or(Error::Malformed(
+        "X-Tollgate-Cost must be a unit and a number, such as `tokens=1200`",
+    ))
+}
+
+/// How long the call may wait and run: ours, else what SDKs say of their own patience.
+fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
+    if let Some(text) = text(headers, "x-tollgate-timeout") {
+        return match amount::span(text) {
+            Some(span) => Ok(Some(span.min(TIMEOUT_MAX))),
+            None => Err(Error::Malformed(
+                "X-Tollgate-Timeout must be a time with its unit, such as `10s` or `500ms`",
+            )),
+        };
+    }
+    let number = |name: &str| text(headers, name)?.parse::<u64>().ok().filter(|n| *n > 0);
+    let told = number("x-stainless-read-timeout")
+        .map(Span::from_secs)
+        .or_else(|| number("x-envoy-expected-rq-timeout-ms").map(Span::from_millis))
+        .or_else(|| text(headers, "grpc-timeout").and_then(grpc));
+    Ok(told.map(|told| told.min(TIMEOUT_MAX)))
+}
+
+/// `100m`: at most eight digits and a unit.
+fn grpc(text: &str) -> Option<Span> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    let micros = match unit {
+        "H" => 3_600_000_000,
+        "M" => 60_000_000,
+        "S" => 1_000_000,
+        "m" => 1_000,
+        "u" => 1,
+        "n" => return Some(Span(amount / 1_000)),
+        _ => return None,
+    };
+    Some(Span(amount.saturating_mul(micros)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn said(lines: &[(&'static str, &'static str)]) -> Said {
+        Head::take(&mut headers(lines)).unwrap().said
+    }
+
+    #[test]
+    fn the_words_of_a_priority_are_three_and_their_other_names() {
+        for (word, expected) in [
+            ("high", Priority::High),
+            ("UI", Priority::High),
+            ("webhook", Priority::High),
+            ("normal", Priority::Normal),
+            ("background", Priority::Low),
+        ] {
+            assert_eq!(priority(word).unwrap(), expected, "{word}");
+        }
+        priority("urgent").unwrap_err();
+    }
+
+    #[test]
+    fn a_timeout_is_ours_or_the_sdks() {
+        let timeout = |lines: &[(&'static str, &'static str)]| said(lines).timeout;
+        assert_eq!(
+            timeout(&[("x-tollgate-timeout", "500ms"), ("grpc-timeout", "9S")]),
+            Some(Span::from_millis(500))
+        );
+        assert_eq!(
+            timeout(&[("x-stainless-read-timeout", "600")]),
+            Some(Span::from_secs(600))
+        );
+        assert_eq!(
+            timeout(&[("x-envoy-expected-rq-timeout-ms", "250")]),
+            Some(Span::from_millis(250))
+        );
+        assert_eq!(
+            timeout(&[("grpc-timeout", "100m")]),
+            Some(Span::from_millis(100))
+        );
+        assert_eq!(timeout(&[("grpc-timeout", "x")]), None);
+        assert_eq!(timeout(&[]), None);
+    }
+
+    #[test]
+    fn costs_have_units() {
+        assert_eq!(
+            said(&[("x-tollgate-cost", "tokens=1200, points=3")]).costs,
+            [("tokens".to_owned(), 1200), ("points".to_owned(), 3)]
+        );
+        assert_eq!(
+            said(&[("x-tollgate-cost", "2")]).costs,
+            [("calls".to_owned(), 2)]
+        );
+        costs("tokens=0").unwrap_err();
+        costs("tokens").unwrap_err();
+    }
+
+    #[test]
+    fn what_is_ours_or_between_neighbours_is_not_passed_on() {
+        let mut headers = headers(&[
+            ("host", "localhost"),
+            ("connection", "keep-alive, x-mine"),
+            ("x-mine", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic eA=="),
+            ("te", "trailers, deflate"),
+            ("x-tollgate-priority", "low"),
+            ("x-tollgate-anything", "1"),
+            ("accept", "*/*"),
+            ("trailer", "x-sum"),
+        ]);
+        Head::take(&mut headers).unwrap();
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["accept", "te", "trailer"]);
+        assert_eq!(headers["te"], "trailers");
+    }
+}

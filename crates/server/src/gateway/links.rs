@@ -1,0 +1,154 @@
+//! Links in answers come back through the gateway.
+//!
+//! Promises: `Link`, `Location` and `Content-Location` that lead to the provider lead to the gateway
+//! instead, under the address by which it was called. A key that the provider repeats in a link is
+//! taken out of it.
+//!
+//! Never: touches a body, or a link that leads elsewhere.
+
+use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
+use tollgate::shop::Links;
+
+use super::address::Mount;
+
+/// Rewrites the links of an answer. `here` is the gateway's own address as the caller wrote it.
+pub(super) fn rewrite(headers: &mut HeaderMap, links: &Links, mount: &Mount, here: &str) {
+    for name in [LOCATION, CONTENT_LOCATION] {
+        each(headers, &name, |value| link(value, links, mount, here));
+    }
+    each(headers, &LINK, |value| {
+        in_angles(value, |value| link(value, links, mount, here))
+    });
+}
+
+fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> String) {
+    let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
+    if values.is_empty() {
+        return;
+    }
+    headers.remove(name);
+    for value in values {
+        let changed = value.to_str().ok().map(&change);
+        let changed = changed.and_then(|value| HeaderValue::try_from(value).ok());
+        headers.append(name.clone(), changed.unwrap_or(value));
+    }
+}
+
+/// `<url>; rel="next", <url>; rel="last"`.
+fn in_angles(value: &str, change: impl Fn(&str) -> String) -> String {
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once('<') {
+        let Some((url, tail)) = after.split_once('>') else {
+            break;
+        };
+        out.push_str(before);
+        out.push('<');
+        out.push_str(&change(url));
+        out.push('>');
+        rest = tail;
+    }
+    out.push_str(rest);
+    out
+}
+
+fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
+    let url = links.without_key(url);
+    if !links.rewrite {
+        return url;
+    }
+    match mount {
+        Mount::Proxy => url,
+        Mount::Url if is_absolute(&url) => format!("{here}/{url}"),
+        Mount::Url if url.starts_with('/') => format!("/{}{url}", links.origin),
+        Mount::Url => url,
+        Mount::Under(prefix) => match links.below(&url) {
+            Some(path) if is_absolute(&url) => format!("{here}{prefix}{path}"),
+            Some(path) => format!("{prefix}{path}"),
+            None => url,
+        },
+    }
+}
+
+fn is_absolute(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links() -> Links {
+        Links {
+            rewrite: true,
+            origin: "https://api.example.org".to_owned(),
+            base: "/v3".to_owned(),
+            key: Some("api_key".to_owned()),
+        }
+    }
+
+    fn to(url: &str, mount: &Mount) -> String {
+        link(url, &links(), mount, "http://127.0.0.1:4290")
+    }
+
+    #[test]
+    fn a_link_to_the_provider_comes_back_through_the_gateway() {
+        let mount = Mount::Under("/x@web".to_owned());
+        assert_eq!(
+            to("https://api.example.org/v3/a?p=2", &mount),
+            "http://127.0.0.1:4290/x@web/a?p=2"
+        );
+        assert_eq!(to("/v3/a", &mount), "/x@web/a");
+        assert_eq!(
+            to("https://elsewhere.org/a", &mount),
+            "https://elsewhere.org/a"
+        );
+        assert_eq!(
+            to("https://api.example.org.evil.org/v3/a", &mount),
+            "https://api.example.org.evil.org/v3/a"
+        );
+        assert_eq!(to("a/b", &mount), "a/b");
+    }
+
+    #[test]
+    fn a_link_of_an_absolute_url_keeps_its_url() {
+        assert_eq!(
+            to("https://elsewhere.org/a", &Mount::Url),
+            "http://127.0.0.1:4290/https://elsewhere.org/a"
+        );
+        assert_eq!(to("/a", &Mount::Url), "/https://api.example.org/a");
+        assert_eq!(
+            to("http://api.example.org/a", &Mount::Proxy),
+            "http://api.example.org/a"
+        );
+    }
+
+    /// H3: a key that the provider repeats in a link does not reach the caller.
+    #[test]
+    fn h3_a_key_in_a_link_is_taken_out() {
+        let mount = Mount::Under("/x".to_owned());
+        assert_eq!(to("/v3/a?api_key=canary&b=1", &mount), "/x/a?b=1");
+        assert_eq!(to("/v3/a?api_key=canary#top", &mount), "/x/a#top");
+    }
+
+    #[test]
+    fn every_link_of_a_header_is_rewritten() {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            LINK,
+            HeaderValue::from_static(
+                "<https://api.example.org/v3/a?p=2>; rel=\"next\", </v3/b>; rel=last",
+            ),
+        );
+        rewrite(
+            &mut headers,
+            &links(),
+            &Mount::Under("/x".to_owned()),
+            "http://h",
+        );
+        assert_eq!(
+            headers[LINK],
+            "<http://h/x/a?p=2>; rel=\"next\", </x/b>; rel=last"
+        );
+    }
+}

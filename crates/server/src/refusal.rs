@@ -1,0 +1,219 @@
+//! Refusals: the one place that turns errors into statuses, JSON and headers.
+//!
+//! Promises: a refusal names the thing, the number and the next step; times are in milliseconds,
+//! `Retry-After` is there wherever a time is known, and is never too early.
+//!
+//! Never: shows a key, a query or a header of the call.
+
+mod hint;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use serde::Serialize;
+use tollgate::Error;
+use tollgate::body::ReplyBody;
+use tollgate::error::Reason;
+use tollgate_core::health::Status;
+use tollgate_core::time::Span;
+
+/// A wait that no client should sit out inside a retry loop.
+const LONG_WAIT: Span = Span::from_secs(60);
+
+/// The JSON of most refusals. Fields that say nothing are left out, except where a client may look
+/// for them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Refusal<'a> {
+    error: &'static str,
+    message: String,
+    hint: String,
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entity: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_in: Option<u64>,
+}
+
+/// M10: the JSON of a provider that rests, field for field.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Unavailable<'a> {
+    error: &'static str,
+    message: String,
+    provider: &'a str,
+    state: &'static str,
+    failure_count: u32,
+    reset_in: u64,
+    health: &'static str,
+}
+
+/// What a caller gets in place of an answer.
+pub(crate) fn refusal(error: &Error, id: &str) -> Response<ReplyBody> {
+    if let Error::Asleep { provider, status } = error {
+        return asleep(provider, status);
+    }
+    let (status, name) = kind(error);
+    let wait = wait(error);
+    let mut refusal = Refusal {
+        error: name,
+        message: sentence(&error.to_string()),
+        hint: hint::hint(error),
+        id,
+        provider: None,
+        entity: None,
+        limit: None,
+        reason: None,
+        retry_in: wait.map(millis),
+    };
+    match error {
+        Error::NoPermit {
+            provider,
+            entity,
+            limit,
+            reason,
+            ..
+        } => {
+            refusal.provider = Some(provider);
+            refusal.entity = Some(entity.as_deref());
+            refusal.limit = Some(limit.as_deref());
+            refusal.reason = Some(reason.word());
+        }
+        Error::NotInCache {
+            provider,
+            entity,
+            reason,
+            ..
+        } => {
+            refusal.provider = Some(provider);
+            refusal.entity = Some(entity.as_deref());
+            refusal.reason = Some(reason.word());
+        }
+        Error::TooLate { provider, .. } => {
+            refusal.provider = Some(provider);
+            refusal.reason = Some(Reason::Deadline.word());
+        }
+        Error::NoAnswer { provider, .. }
+        | Error::NoCredential { provider, .. }
+        | Error::NoUpstream { provider }
+        | Error::Loop { provider } => refusal.provider = Some(provider),
+        Error::Asleep { .. }
+        | Error::UnknownProvider { .. }
+        | Error::NotAllowed { .. }
+        | Error::Path(_)
+        | Error::Host(_)
+        | Error::Malformed(_)
+        | Error::NoBody => {}
+    }
+    json(status, &refusal, wait)
+}
+
+/// A status of ours with a JSON body.
+pub(crate) fn json(
+    status: StatusCode,
+    body: &impl Serialize,
+    wait: Option<Span>,
+) -> Response<ReplyBody> {
+    // Our own structs of texts and numbers always serialise.
+    let text = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(ReplyBody::whole(Bytes::from(text)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(wait) = wait {
+        say_when(headers, wait);
+    }
+    response
+}
+
+fn asleep(provider: &str, status: &Status) -> Response<ReplyBody> {
+    let body = Unavailable {
+        error: "ProviderUnavailableError",
+        message: status.breaker.message(provider),
+        provider,
+        state: status.breaker.word(),
+        failure_count: status.failure_count,
+        reset_in: millis(status.reset_in),
+        health: status.state.word(),
+    };
+    let wait = Some(status.reset_in).filter(|wait| *wait > Span::ZERO);
+    json(StatusCode::SERVICE_UNAVAILABLE, &body, wait)
+}
+
+/// When to come back: whole seconds for most clients, milliseconds for those that read them.
+fn say_when(headers: &mut HeaderMap, wait: Span) {
+    headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
+    headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
+    if wait > LONG_WAIT {
+        headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+}
+
+fn kind(error: &Error) -> (StatusCode, &'static str) {
+    match error {
+        Error::NoPermit { reason, .. } => match reason {
+            Reason::QueueFull => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
+            Reason::StoreLost => (StatusCode::SERVICE_UNAVAILABLE, "StoreLost"),
+            Reason::Deadline => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
+            Reason::Sleep => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
+            Reason::Degraded | Reason::CacheOnly => (StatusCode::GATEWAY_TIMEOUT, "NotInCache"),
+            Reason::Limit
+            | Reason::Cooldown
+            | Reason::Concurrency
+            | Reason::OffPeak
+            | Reason::TooCostly => (StatusCode::TOO_MANY_REQUESTS, "RateLimitExceeded"),
+        },
+        Error::Asleep { .. } => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
+        Error::NotInCache { .. } => (StatusCode::GATEWAY_TIMEOUT, "NotInCache"),
+        Error::TooLate { .. } => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
+        Error::NoAnswer { .. } | Error::NoCredential { .. } => {
+            (StatusCode::BAD_GATEWAY, "UpstreamError")
+        }
+        Error::UnknownProvider { .. } => (StatusCode::NOT_FOUND, "UnknownProvider"),
+        Error::NotAllowed { .. } => (StatusCode::FORBIDDEN, "DomainNotAllowed"),
+        Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
+        Error::NoUpstream { .. }
+        | Error::Path(_)
+        | Error::Host(_)
+        | Error::Malformed(_)
+        | Error::NoBody => (StatusCode::BAD_REQUEST, "BadRequest"),
+    }
+}
+
+fn wait(error: &Error) -> Option<Span> {
+    match error {
+        Error::NoPermit { retry_in, .. } | Error::NotInCache { retry_in, .. } => *retry_in,
+        Error::Asleep { .. }
+        | Error::TooLate { .. }
+        | Error::NoAnswer { .. }
+        | Error::NoCredential { .. }
+        | Error::UnknownProvider { .. }
+        | Error::NoUpstream { .. }
+        | Error::NotAllowed { .. }
+        | Error::Loop { .. }
+        | Error::Path(_)
+        | Error::Host(_)
+        | Error::Malformed(_)
+        | Error::NoBody => None,
+    }
+}
+
+/// Rounded up: early is refused again.
+fn millis(span: Span) -> u64 {
+    span.0.div_ceil(1_000)
+}
+
+/// A message begins with a capital letter.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}

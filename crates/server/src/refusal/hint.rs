@@ -1,0 +1,80 @@
+//! Hints: what a caller can do about a refusal.
+//!
+//! Promises: every refusal has one, and it names a setting, a header or a command that exists.
+//!
+//! Never: repeats the message.
+
+use tollgate::Error;
+use tollgate::error::{NotAllowed, Reason};
+use tollgate_core::health::Fault;
+
+/// The next step of a caller.
+pub(super) fn hint(error: &Error) -> String {
+    let fixed = match error {
+        Error::NoPermit { reason, .. } => of_reason(*reason),
+        Error::Asleep { .. } => "come back after resetIn",
+        Error::NotInCache {
+            reason: Reason::Degraded,
+            ..
+        } => "little of the quota is left; `tollgate reset` ends degrade mode by hand",
+        Error::NotInCache { .. } => "`tollgate resume` lets calls through again",
+        Error::TooLate { .. } => {
+            "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
+        }
+        Error::NoAnswer {
+            fault: Fault::Timeout,
+            ..
+        } => "raise timeout.first_byte in the provider's file if it is that slow",
+        Error::NoAnswer {
+            fault: Fault::Dns, ..
+        } => "check the domain or upstream in the provider's file",
+        Error::NoAnswer { .. } => "the provider may be down; try again",
+        Error::NoCredential { .. } => {
+            "send the token yourself and set `auth: {replace: false}` with a plain style"
+        }
+        Error::UnknownProvider { nearest, .. } => {
+            return match nearest {
+                Some(name) => format!("did you mean `{name}`? The first part of the path is a provider's name"),
+                None => "the first part of the path is a provider's name; start tollgate with its --provider FILE".to_owned(),
+            };
+        }
+        Error::NotAllowed {
+            why: NotAllowed::Unknown,
+            ..
+        } => "add a provider file with this domain, or set `unknown_domain: allow`",
+        Error::NotAllowed {
+            why: NotAllowed::Private,
+            ..
+        } => "name it as `upstream:` in a provider file if this is meant",
+        Error::Loop { .. } => "point `upstream:` at the provider, not at tollgate",
+        Error::NoUpstream { .. } => "add `domain:` or `upstream:` to the provider's file",
+        Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
+            "mend the request and send it again"
+        }
+        Error::NoBody => "send the whole body, and faster",
+    };
+    fixed.to_owned()
+}
+
+fn of_reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Limit => {
+            "come back after retryIn, or send X-Tollgate-Timeout with a longer time to wait here"
+        }
+        Reason::Cooldown => "the provider asked for a pause; come back after retryIn",
+        Reason::Concurrency => {
+            "as many calls as allowed are on their way; raise X-Tollgate-Timeout to wait for one to end"
+        }
+        Reason::OffPeak => {
+            "background calls go in off-peak hours only; send X-Tollgate-Priority: normal if this one is urgent"
+        }
+        Reason::TooCostly => {
+            "the call costs more than the limit ever has; split it or raise the limit"
+        }
+        Reason::QueueFull => "raise queue.max or send fewer low-priority calls",
+        Reason::StoreLost => "the ledger cannot be reached; see the log of tollgate",
+        Reason::Degraded | Reason::CacheOnly | Reason::Sleep | Reason::Deadline => {
+            "come back later"
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The doors of the gateway: by name, by URL, as a proxy, on an address of its own.
+
+use std::net::SocketAddr;
+
+use tollgate::shop::Options;
+use tollgate_server::Door;
+
+use crate::client::{get, get_with, raw};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok, reply};
+
+fn known(upstream: SocketAddr) -> String {
+    file(upstream, "domain: api.example.org\nlimits: [100/1s]")
+}
+
+/// H4: a URL finds its provider by its host, however that is spelt, and goes to its upstream.
+#[tokio::test]
+async fn h4_a_url_finds_its_provider_by_its_host() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[known(upstream.address)]).await;
+    for url in [
+        "/https://api.example.org/a?b=1",
+        "/https:/api.example.org/a?b=1",
+        "/http://API.Example.org./a?b=1",
+        "/https://eu.api.example.org:8443/a?b=1",
+    ] {
+        assert_eq!(get(stand.address, url).await.status, 200, "{url}");
+    }
+    let targets: Vec<_> = upstream
+        .asked()
+        .iter()
+        .map(|asked| asked.target.clone())
+        .collect();
+    assert_eq!(targets, ["/a?b=1"; 4]);
+}
+
+#[tokio::test]
+async fn an_unknown_domain_runs_without_limits_and_untouched() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::with(
+        &[],
+        Options {
+            private: true,
+            ..Options::default()
+        },
+    )
+    .await;
+    let answer = get_with(
+        stand.address,
+        &format!("/http://{}/a", upstream.address),
+        &[("x-mine", "1")],
+    )
+    .await;
+    assert_eq!(answer.status, 200);
+    let asked = &upstream.asked()[0];
+    assert_eq!(asked.headers["host"], upstream.address.to_string());
+    assert_eq!(asked.headers["x-mine"], "1");
+}
+
+#[tokio::test]
+async fn a_proxy_request_is_governed_too() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[known(upstream.address)]).await;
+    let line = "GET http://api.example.org/a HTTP/1.1\r\nHost: api.example.org\r\nProxy-Connection: keep-alive\r\nConnection: close\r\n\r\n";
+    let answer = raw(stand.address, line).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(!upstream.asked()[0].headers.contains_key("proxy-connection"));
+}
+
+#[tokio::test]
+async fn a_provider_may_have_an_address_of_its_own() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let mut stand = Stand::open(&[known(upstream.address)]).await;
+    let door = Door::Provider("x".to_owned());
+    let own = stand
+        .gateway
+        .listen("127.0.0.1:0".parse().unwrap(), door)
+        .await
+        .unwrap();
+    assert_eq!(get(own.address, "/health?x=1").await.body, "fine");
+    assert_eq!(upstream.asked()[0].target, "/health?x=1");
+}
+
+#[tokio::test]
+async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_caller() {
+    let upstream = Upstream::start(|_, _| async {
+        reply(
+            200,
+            &[
+                ("x-tollgate-source", "cache"),
+                ("x-ratelimit-remaining", "7"),
+                ("keep-alive", "timeout=5"),
+            ],
+            "",
+        )
+    })
+    .await;
+    let stand = Stand::open(&[known(upstream.address)]).await;
+    let headers = [
+        ("x-tollgate-priority", "user"),
+        ("x-tollgate-caller", "scanner"),
+        ("x-tollgate-timeout", "5s"),
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+    ];
+    let answer = get_with(stand.address, "/x/a", &headers).await;
+    let asked = upstream.asked();
+    let names: Vec<&str> = asked[0]
+        .headers
+        .keys()
+        .map(http::HeaderName::as_str)
+        .collect();
+    assert_eq!(names, ["host"]);
+    assert_eq!(asked[0].headers["host"], upstream.address.to_string());
+    assert_eq!(answer.header("x-tollgate-source"), "upstream");
+    assert_eq!(
+        (
+            answer.header("x-ratelimit-remaining"),
+            answer.header("keep-alive")
+        ),
+        ("7", "")
+    );
+}
+
+#[tokio::test]
+async fn links_come_back_through_the_gateway() {
+    let upstream = Upstream::start(|_, asked| async move {
+        let host = asked.headers["host"].to_str().unwrap().to_owned();
+        reply(
+            302,
+            &[
+                ("location", &format!("http://{host}/b?p=2")),
+                ("link", "</c>; rel=next"),
+            ],
+            "",
+        )
+    })
+    .await;
+    let stand = Stand::open(&[known(upstream.address)]).await;
+    let answer = get(stand.address, "/x@web/a").await;
+    assert_eq!(
+        (answer.status, answer.header("location")),
+        (302, "http://gateway/x@web/b?p=2")
+    );
+    assert_eq!(answer.header("link"), "</x@web/c>; rel=next");
+    assert_eq!(upstream.count(), 1, "redirects are the caller's to follow");
+}
+
+#[tokio::test]
+async fn the_gateway_answers_for_its_own_health() {
+    let stand = Stand::open(&[]).await;
+    let health = get(stand.address, "/health").await;
+    assert_eq!(
+        (health.status, health.body.as_str()),
+        (200, "{\"status\":\"ok\"}")
+    );
+    assert_eq!(
+        get(stand.address, "/ready").await.body,
+        "{\"status\":\"ready\"}"
+    );
+}

@@ -1,0 +1,149 @@
+//! A small HTTP client, and the ways in which tests wait.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Far beyond what loopback needs on a busy machine: turns a test that would hang into one that
+/// fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// A header; empty if it is absent.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).expect("a JSON body")
+    }
+
+    /// Everything a caller could see.
+    pub(crate) fn everything(&self) -> String {
+        format!("{} {:?} {}", self.status, self.headers, self.body)
+    }
+}
+
+/// One connection that is kept open.
+pub(crate) struct Session(SendRequest<Full<Bytes>>);
+
+impl Session {
+    pub(crate) async fn open(to: SocketAddr) -> Session {
+        let stream = TcpStream::connect(to).await.expect("a listener");
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.expect("HTTP");
+        tokio::spawn(connection);
+        Session(sender)
+    }
+
+    /// The head of the answer; the body is still to come.
+    pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        soon(self.0.ready()).await.expect("an open connection");
+        soon(self.0.send_request(request)).await.expect("an answer")
+    }
+
+    pub(crate) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let response = self.send(request("GET", path, headers, "")).await;
+        whole(response).await
+    }
+}
+
+pub(crate) fn request(
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Request<Full<Bytes>> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "gateway");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap()
+}
+
+/// Reads an answer to its end.
+pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
+    let (head, body) = response.into_parts();
+    let body = soon(body.collect()).await.expect("a whole body").to_bytes();
+    Answer {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
+/// One GET on a connection of its own.
+pub(crate) async fn get(to: SocketAddr, path: &str) -> Answer {
+    get_with(to, path, &[]).await
+}
+
+pub(crate) async fn get_with(to: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+    Session::open(to).await.get(path, headers).await
+}
+
+pub(crate) async fn post(
+    to: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Answer {
+    let response = Session::open(to)
+        .await
+        .send(request("POST", path, headers, body))
+        .await;
+    whole(response).await
+}
+
+/// Sends bytes as they are and reads until the other side closes.
+pub(crate) async fn raw(to: SocketAddr, bytes: &str) -> String {
+    let mut stream = TcpStream::connect(to).await.expect("a listener");
+    stream
+        .write_all(bytes.as_bytes())
+        .await
+        .expect("a connection");
+    let mut answer = Vec::new();
+    soon(stream.read_to_end(&mut answer))
+        .await
+        .expect("a closed connection");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Waits until something has happened; gives way to other tasks meanwhile.
+pub(crate) async fn until(happened: impl Fn() -> bool) {
+    soon(async {
+        while !happened() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// What must come although nobody knows when.
+pub(crate) async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, answer)
+        .await
+        .expect("it should have come by now")
+}

@@ -1,0 +1,164 @@
+//! Clients that leave, connections that die, gateways that end: nothing is lost and nothing is
+//! counted that was not sent.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tollgate_core::time::Span;
+use tollgate_ledger::Clock;
+
+use crate::client::{Session, get, get_with, request, soon, until, whole};
+use crate::stand::{Stand, file};
+use crate::upstream::{Reply, Upstream, ok};
+
+/// An upstream whose answers wait for a word.
+async fn gated() -> (Upstream, Arc<Notify>) {
+    let word = Arc::new(Notify::new());
+    let heard = word.clone();
+    let upstream = Upstream::start(move |_, _| {
+        let heard = heard.clone();
+        async move {
+            heard.notified().await;
+            ok()
+        }
+    })
+    .await;
+    (upstream, word)
+}
+
+/// R-A12: who leaves the line gives its place up, and its call is never sent.
+#[tokio::test]
+async fn a_client_that_leaves_the_line_is_never_sent() {
+    let (upstream, word) = gated().await;
+    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let first = tokio::spawn(get(stand.address, "/x/first"));
+    until(|| upstream.count() == 1).await;
+    let second = tokio::spawn(get(stand.address, "/x/second"));
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.waiting() == 1).await;
+    second.abort();
+    until(|| live.waiting() == 0).await;
+    let third = tokio::spawn(get(stand.address, "/x/third"));
+    until(|| live.waiting() == 1).await;
+    word.notify_one();
+    assert_eq!(soon(first).await.unwrap().status, 200);
+    until(|| upstream.count() == 2).await;
+    word.notify_one();
+    assert_eq!(soon(third).await.unwrap().status, 200);
+    let targets: Vec<_> = upstream
+        .asked()
+        .iter()
+        .map(|asked| asked.target.clone())
+        .collect();
+    assert_eq!(targets, ["/first", "/third"]);
+}
+
+/// R-A11: a call that was sent counts, even if its client did not wait for the answer.
+#[tokio::test]
+async fn a_client_that_leaves_after_the_send_has_used_its_permit() {
+    let (upstream, _word) = gated().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let first = tokio::spawn(get(stand.address, "/x/first"));
+    until(|| upstream.count() == 1).await;
+    first.abort();
+    let refused = get_with(
+        stand.address,
+        "/x/second",
+        &[("x-tollgate-timeout", "50ms")],
+    )
+    .await;
+    // Nobody can say when it comes back, so the time runs out.
+    assert_eq!((refused.status, upstream.count()), (504, 1));
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_costs_no_permit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let rest = "limits: [1/1h]\nhealth: off\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let stand = Stand::open(&[file(address, rest)]).await;
+    let failed = get(stand.address, "/x/a").await;
+    assert_eq!(
+        (failed.status, &failed.json()["error"]),
+        (502, &"UpstreamError".into())
+    );
+    assert_eq!(failed.header("x-tollgate-attempts"), "0");
+    let upstream = Upstream::on(TcpListener::bind(address).await.unwrap(), |_, _| async {
+        ok()
+    });
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A hung upstream is given up after `first_byte`, and the call counts as sent.
+#[tokio::test]
+async fn an_upstream_that_hangs_is_given_up_and_counts() {
+    let (upstream, _word) = gated().await;
+    let rest = "limits: [1/1h]\ntimeout: {first_byte: 50ms}\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let failed = get(stand.address, "/x/a").await;
+    assert_eq!(
+        (failed.status, &failed.json()["error"]),
+        (502, &"UpstreamError".into())
+    );
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "50ms")]).await;
+    // Nobody can say when it comes back, so the time runs out.
+    assert_eq!((refused.status, upstream.count()), (504, 1));
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_upstream_is_504() {
+    let (upstream, _word) = gated().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let late = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "60ms")]).await;
+    assert_eq!(
+        (late.status, &late.json()["error"]),
+        (504, &"DeadlineExceeded".into())
+    );
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A pooled connection that the other side has closed is not an error of the call.
+#[tokio::test]
+async fn a_closed_connection_is_replaced() {
+    let closing = |_: usize, _| async {
+        let mut reply: Reply = ok();
+        reply
+            .headers_mut()
+            .insert("connection", "close".parse().unwrap());
+        reply
+    };
+    let upstream = Upstream::start(closing).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for _ in 0..5 {
+        let answer = get(stand.address, "/x/a").await;
+        assert_eq!((answer.status, answer.header("connection")), (200, ""));
+    }
+    assert_eq!(upstream.count(), 5, "and nothing was sent twice");
+}
+
+/// The gateway ends in good order: what is under way is finished.
+#[tokio::test]
+async fn draining_finishes_what_is_under_way_and_accepts_nothing_new() {
+    let (upstream, word) = gated().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut session = Session::open(stand.address).await;
+    assert_eq!(session.get("/ready", &[]).await.status, 200);
+    let call =
+        tokio::spawn(
+            async move { whole(session.send(request("GET", "/x/a", &[], "")).await).await },
+        );
+    until(|| upstream.count() == 1).await;
+    let began = Clock::System.now().at;
+    let drained = tokio::spawn(stand.gateway.drain());
+    word.notify_one();
+    assert_eq!(soon(call).await.unwrap().status, 200);
+    soon(drained).await.unwrap();
+    assert!(
+        Clock::System.now().at.since(began) < Span::from_secs(9),
+        "not by the grace"
+    );
+    assert!(tokio::net::TcpStream::connect(stand.address).await.is_err());
+}

@@ -1,0 +1,147 @@
+//! Limits hold at the provider, by the provider's own log: nothing over, nothing lost, nothing twice.
+
+use tollgate_core::time::Span;
+use tollgate_sim::http::{Settings, SimProvider};
+use tollgate_sim::latency::Latency;
+
+use crate::client::{Session, get, get_with};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok};
+
+/// Greedy clients: each asks again as soon as it has its answer.
+async fn greedy(stand: &Stand, clients: usize, each: usize) -> Vec<u16> {
+    let asks = (0..clients).map(|client| {
+        let address = stand.address;
+        tokio::spawn(async move {
+            let mut session = Session::open(address).await;
+            let mut seen = Vec::new();
+            for call in 0..each {
+                let id = format!("{client}-{call}");
+                let answer = session.get("/x/items", &[("x-call-id", &id)]).await;
+                seen.push(answer.status);
+            }
+            seen
+        })
+    });
+    let mut statuses = Vec::new();
+    for asked in asks.collect::<Vec<_>>() {
+        statuses.extend(asked.await.expect("no panic"));
+    }
+    statuses
+}
+
+async fn provider(rules: &str) -> SimProvider {
+    let ms = Span::from_millis;
+    let latency = Latency::constant(ms(1), ms(1), ms(1));
+    let settings = Settings::with_rules(rules).expect("rules").latency(latency);
+    SimProvider::start(settings).await.expect("a free port")
+}
+
+async fn nothing_over_nothing_lost(rules: &str, limits: &str) {
+    let provider = provider(rules).await;
+    let stand = Stand::open(&[file(provider.address(), limits)]).await;
+    let statuses = greedy(&stand, 8, 5).await;
+    let report = provider.stop().await;
+    assert_eq!(statuses, [200; 40]);
+    assert_eq!(
+        (report.violations, report.accepted, report.duplicates),
+        (0, 40, 0)
+    );
+}
+
+/// M1: a window is kept at the provider.
+#[tokio::test]
+async fn m1_greedy_clients_keep_a_sliding_window_and_lose_nothing() {
+    nothing_over_nothing_lost("sliding 10/200ms", "limits: [10/200ms]").await;
+}
+
+/// A12: a bucket and calls at a time, both kept.
+#[tokio::test]
+async fn a12_greedy_clients_keep_a_bucket_and_calls_at_a_time() {
+    let limits =
+        "limits: [{limit: 20, period: 200ms, algorithm: token-bucket, burst: 5}]\nconcurrency: 2";
+    nothing_over_nothing_lost("bucket 20/200ms burst 5, in-flight 2", limits).await;
+}
+
+#[tokio::test]
+async fn several_limits_are_decided_as_one() {
+    let limits = "limits: [6/100ms, {limit: 20, period: 500ms}]";
+    nothing_over_nothing_lost("sliding 6/100ms, sliding 20/500ms", limits).await;
+}
+
+/// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line.
+#[tokio::test]
+async fn c13_connections_are_capped_and_shared() {
+    let provider = provider("in-flight 2").await;
+    let file = file(provider.address(), "connections: 2\nlimits: [1000/1s]");
+    let stand = Stand::open(&[file]).await;
+    let statuses = greedy(&stand, 8, 4).await;
+    let report = provider.stop().await;
+    assert_eq!(
+        (statuses.len(), report.violations, report.accepted),
+        (32, 0, 32)
+    );
+}
+
+/// C10: what was decided is told with every answer.
+#[tokio::test]
+async fn c10_an_answer_tells_what_was_decided() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/50ms]")]).await;
+    let first = get(stand.address, "/x/a").await;
+    let second = get(stand.address, "/x/a").await;
+    let third = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "1ms")]).await;
+    let decisions = [&first, &second, &third].map(|answer| answer.header("x-tollgate-decision"));
+    assert_eq!(decisions, ["allow", "queue", "reject"]);
+    assert_eq!(
+        (
+            first.header("x-tollgate-source"),
+            third.header("x-tollgate-source")
+        ),
+        ("upstream", "tollgate")
+    );
+    assert_eq!(
+        (
+            first.header("x-tollgate-attempts"),
+            third.header("x-tollgate-attempts")
+        ),
+        ("1", "0")
+    );
+    assert!(second.header("x-tollgate-wait") > "0.000", "{second:?}");
+    assert_ne!(
+        first.header("x-tollgate-id"),
+        second.header("x-tollgate-id")
+    );
+}
+
+/// S1, R-E3: no spelling of an entity dodges its limit.
+#[tokio::test]
+async fn s1_no_spelling_of_an_entity_dodges_its_limit() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let limits = "limits: [{limit: 1, period: 1h, per: entity}]";
+    let stand = Stand::open(&[file(upstream.address, limits)]).await;
+    assert_eq!(get(stand.address, "/x/odds/1").await.status, 200);
+    for path in [
+        "/x/odds",
+        "/x/ODDS/2",
+        "/x//odds/2",
+        "/x/%6fdds/2",
+        "/x/%6Fdds/2",
+        "/x/./odds/2",
+        "/x/a/../odds/2",
+        "/x/%2e/odds/2",
+        "/x/odds;v=1/2",
+        "/x/odds%2f2",
+        "/x/v3/odds/2",
+        "/x/odds./2",
+    ] {
+        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "20ms")]).await;
+        assert!([400, 429].contains(&answer.status), "{path}: {answer:?}");
+    }
+    assert_eq!(upstream.count(), 1);
+    assert_eq!(
+        get(stand.address, "/x/fixtures").await.status,
+        200,
+        "others go on"
+    );
+}

@@ -1,0 +1,51 @@
+//! The log of the whole test run, so that a test can look for what must not be in it.
+
+use std::io::Write;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tracing_subscriber::fmt::MakeWriter;
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// Keeps everything that is logged from now on, at every level. One for the process: subscribers
+/// of single threads miss lines whose first telling was elsewhere.
+pub(crate) fn keep() {
+    LOG.get_or_init(|| {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(log.clone())
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).expect("nobody else sets one");
+        log
+    });
+}
+
+/// Everything that any test has logged so far.
+pub(crate) fn so_far() -> String {
+    let log = LOG.get().expect("a stand was opened");
+    String::from_utf8_lossy(&log.0.lock()).into_owned()
+}
+
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Log;
+
+    fn make_writer(&'a self) -> Log {
+        self.clone()
+    }
+}

@@ -1,0 +1,19 @@
+//! The gateway over real sockets, loopback only, against providers that judge what they saw.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set its stage should fail loudly"
+)]
+
+mod client;
+mod log;
+mod stand;
+mod upstream;
+
+mod addressing;
+mod keys;
+mod leaving;
+mod limits;
+mod refusals;
+mod reload;
+mod resting;
+mod streaming;

@@ -1,0 +1,237 @@
+//! Refusals: their statuses, JSON and headers.
+
+use serde_json::json;
+use tollgate::shop::{Options, Unknown};
+
+use crate::client::{get, get_with, post, raw};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok, reply};
+
+/// M10: the rejection of an open breaker, field for field. M9: five failures open it.
+#[tokio::test]
+async fn m10_an_open_breaker_rejects_with_its_json() {
+    let upstream = Upstream::start(|_, _| async { reply(503, &[], "down") }).await;
+    let rest = "health: breaker\nretry: {retries: {high: 0, normal: 0, low: 0}}\nlimits: [100/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest).replace("name: x", "name: tmdb")]).await;
+    for _ in 0..5 {
+        assert_eq!(get(stand.address, "/tmdb/a").await.body, "down");
+    }
+    let rejected = get(stand.address, "/tmdb/a").await;
+    let mut body = rejected.json();
+    let reset_in = body["resetIn"].take().as_u64().expect("a number");
+    assert!((290_000..=300_000).contains(&reset_in), "{reset_in}");
+    let expected = json!({
+        "error": "ProviderUnavailableError",
+        "message": "Circuit breaker is open for tmdb",
+        "provider": "tmdb",
+        "state": "open",
+        "failureCount": 5,
+        "resetIn": null,
+        "health": "sleep",
+    });
+    assert_eq!((rejected.status, body), (503, expected));
+    let retry_after: u64 = rejected.header("retry-after").parse().unwrap();
+    assert!((290..=300).contains(&retry_after), "{retry_after}");
+    assert_eq!(rejected.header("x-should-retry"), "false");
+    assert_eq!(upstream.count(), 5, "open rejects at once");
+}
+
+#[tokio::test]
+async fn a_wait_past_the_deadline_is_refused_at_once_with_the_limit_and_the_time() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/30s]")]).await;
+    get(stand.address, "/x/a").await;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "5s")]).await;
+    let body = refused.json();
+    assert_eq!(
+        (refused.status, &body["error"]),
+        (429, &json!("RateLimitExceeded"))
+    );
+    assert_eq!(
+        (&body["limit"], &body["reason"]),
+        (&json!("1/30s"), &json!("limit"))
+    );
+    assert_eq!(
+        (&body["provider"], &body["entity"]),
+        (&json!("x"), &json!("a"))
+    );
+    let retry_in = body["retryIn"].as_u64().unwrap();
+    assert!((28_000..=30_100).contains(&retry_in), "{retry_in}");
+    let after: u64 = refused.header("retry-after").parse().unwrap();
+    let after_ms: u64 = refused.header("retry-after-ms").parse().unwrap();
+    assert_eq!((after, after_ms), (retry_in.div_ceil(1_000), retry_in));
+    assert_eq!(refused.header("x-should-retry"), "");
+    assert_eq!(body["id"], refused.header("x-tollgate-id"));
+    assert!(body["hint"].as_str().is_some_and(|hint| !hint.is_empty()));
+}
+
+#[tokio::test]
+async fn a_cost_above_the_limit_is_refused_for_ever() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let limits = "limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]";
+    let stand = Stand::open(&[file(upstream.address, limits)]).await;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-cost", "tokens=101")]).await;
+    let body = refused.json();
+    assert_eq!(
+        (refused.status, &body["reason"], &body["limit"]),
+        (429, &json!("too_costly"), &json!("tpm"))
+    );
+    assert_eq!(refused.header("retry-after"), "");
+}
+
+#[tokio::test]
+async fn an_unknown_provider_is_404_with_the_nearest_name() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let file = file(upstream.address, "limits: [1/1s]").replace("name: x", "name: tmdb");
+    let stand = Stand::open(&[file]).await;
+    let refused = get(stand.address, "/tmbd/a").await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]),
+        (404, &json!("UnknownProvider"))
+    );
+    assert!(
+        refused.json()["hint"].as_str().unwrap().contains("tmdb"),
+        "{refused:?}"
+    );
+}
+
+/// R-E7: a URL does not lead inside.
+#[tokio::test]
+async fn a_private_address_is_403() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[]).await;
+    for host in [
+        upstream.address.to_string(),
+        format!("localhost:{}", upstream.address.port()),
+        "[::1]:9".to_owned(),
+    ] {
+        let refused = get(stand.address, &format!("/http://{host}/a")).await;
+        assert_eq!(
+            (refused.status, &refused.json()["error"]),
+            (403, &json!("DomainNotAllowed")),
+            "{host}"
+        );
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
+/// H4: an unknown domain is refused where the setting says so.
+#[tokio::test]
+async fn h4_an_unknown_domain_is_403_where_unknown_domains_are_refused() {
+    let options = Options {
+        unknown: Unknown::Refuse,
+        private: true,
+        ..Options::default()
+    };
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::with(&[], options).await;
+    let refused = get(stand.address, &format!("/http://{}/a", upstream.address)).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]),
+        (403, &json!("DomainNotAllowed"))
+    );
+    assert_eq!(upstream.count(), 0);
+}
+
+#[tokio::test]
+async fn a_call_that_would_come_back_is_508() {
+    let stand = Stand::with(
+        &[],
+        Options {
+            private: true,
+            ..Options::default()
+        },
+    )
+    .await;
+    let refused = get(stand.address, &format!("/http://{}/a", stand.address)).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]),
+        (508, &json!("LoopDetected"))
+    );
+}
+
+/// R-E2: shapes that two servers read differently end the connection.
+#[tokio::test]
+async fn smuggling_shapes_are_400_and_the_connection_ends() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for head in [
+        "Content-Length: 4\r\nContent-Length: 5",
+        "Content-Length: +4",
+        "Transfer-Encoding: xchunked",
+        "Host: two",
+        "X : y",
+    ] {
+        let bytes = format!(
+            "POST /x/a HTTP/1.1\r\nHost: g\r\n{head}\r\n\r\n0\r\n\r\nGET /x/smuggled HTTP/1.1\r\nHost: g\r\n\r\n"
+        );
+        let answer = raw(stand.address, &bytes).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{head}: {answer}");
+    }
+    assert_eq!(upstream.count(), 0);
+}
+
+/// R-E2: a length beside chunks is ignored, as the standard allows, and nothing may follow.
+#[tokio::test]
+async fn nothing_follows_a_chunked_request_on_its_connection() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for head in [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4",
+    ] {
+        let bytes = format!(
+            "POST /x/a HTTP/1.1\r\nHost: g\r\n{head}\r\n\r\n0\r\n\r\nGET /x/smuggled HTTP/1.1\r\nHost: g\r\n\r\n"
+        );
+        let answer = raw(stand.address, &bytes).await;
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{head}: {answer}");
+    }
+    let asked = upstream.asked();
+    assert!(
+        asked
+            .iter()
+            .all(|asked| asked.target == "/a" && asked.body.is_empty()),
+        "{asked:?}"
+    );
+    assert!(
+        asked
+            .iter()
+            .all(|asked| !asked.headers.contains_key("transfer-encoding")),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn only_the_cache_means_not_in_it() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-cache", "only")]).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]),
+        (504, &json!("NotInCache"))
+    );
+    assert_eq!(upstream.count(), 0);
+}
+
+/// A11: a POST whose outcome is unknown is not repeated, and neither is a fault of the caller.
+#[tokio::test]
+async fn a11_what_may_act_twice_or_cannot_be_mended_is_not_repeated() {
+    let upstream = Upstream::start(|_, asked| async move {
+        match asked.target.as_str() {
+            "/down" => reply(503, &[], "down"),
+            _ => reply(422, &[], "wrong"),
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\nretry: {base: 1ms, max: 2ms}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    assert_eq!(post(stand.address, "/x/down", &[], "{}").await.status, 503);
+    assert_eq!(get(stand.address, "/x/wrong").await.status, 422);
+    assert_eq!(upstream.count(), 2);
+    let keyed = post(stand.address, "/x/down", &[("idempotency-key", "k")], "{}").await;
+    assert_eq!(
+        (keyed.status, keyed.header("x-tollgate-attempts")),
+        (503, "4")
+    );
+}

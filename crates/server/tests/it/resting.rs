@@ -1,0 +1,140 @@
+//! Providers that refuse or fail: pauses are kept, outages are slept through, and calls come back.
+
+use serde_json::json;
+use tollgate_core::health::State;
+use tollgate_core::time::Span;
+use tollgate_sim::http::{Settings, SimProvider};
+
+use crate::client::{get, get_with, soon, until};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok, reply};
+
+/// M8, S5, A9: the provider's pause is kept by everybody, and the call is tried again after it.
+#[tokio::test]
+async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number {
+            0 => reply(429, &[("retry-after", "1")], "slow down"),
+            _ => ok(),
+        }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let first = tokio::spawn(get(stand.address, "/x/a"));
+    until(|| upstream.count() == 1).await;
+    let others: Vec<_> = (0..20)
+        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .collect();
+    assert_eq!(
+        soon(first).await.unwrap().header("x-tollgate-attempts"),
+        "2"
+    );
+    for other in others {
+        let other = soon(other).await.unwrap();
+        assert_eq!(
+            (other.status, other.header("x-tollgate-attempts")),
+            (200, "1")
+        );
+    }
+    let asked = upstream.asked();
+    let rest = asked[1].at.since(asked[0].at);
+    assert!(rest >= Span::from_secs(1), "{rest}");
+    assert_eq!(asked.len(), 22);
+}
+
+/// S5: during the pause a call that cannot wait is refused, with the reason and the time.
+#[tokio::test]
+async fn s5_a_call_that_cannot_wait_for_the_end_of_a_cooldown_is_refused() {
+    let upstream = Upstream::start(|_, asked| async move {
+        match asked.target.as_str() {
+            "/odds" => reply(429, &[("retry-after", "30")], ""),
+            _ => ok(),
+        }
+    })
+    .await;
+    let rest = "limits: [{limit: 100, period: 1s, per: entity}]\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    assert_eq!(get(stand.address, "/x/odds").await.status, 429);
+    let refused = get_with(stand.address, "/x/odds", &[("x-tollgate-timeout", "1s")]).await;
+    let body = refused.json();
+    assert_eq!(
+        (refused.status, &body["reason"], &body["entity"]),
+        (429, &json!("cooldown"), &json!("odds"))
+    );
+    assert!(
+        (29..=30).contains(&refused.header("retry-after").parse::<u64>().unwrap()),
+        "{refused:?}"
+    );
+    assert_eq!(
+        get(stand.address, "/x/fixtures").await.status,
+        200,
+        "other entities go on"
+    );
+    assert_eq!(upstream.count(), 2);
+}
+
+/// A5, A6 over sockets: an outage puts the provider to sleep, a probe finds that it is over, and no
+/// call with time is lost.
+#[tokio::test]
+async fn a5_an_outage_is_slept_through_and_nothing_is_lost() {
+    let settings = Settings::with_rules("sliding 1000/1s").unwrap();
+    let provider = SimProvider::start(settings).await.unwrap();
+    provider.fault("outage next 3 503").unwrap();
+    let rest = "limits: [1000/1s]\nretry: {base: 5ms, max: 10ms, jitter: none}\n\
+        health: {failure_threshold: 2, sleep_first: 200ms, sleep_min: 200ms, probe_success: 2, probe_rate: 50, p_probe: 100%}";
+    let stand = Stand::open(&[file(provider.address(), rest)]).await;
+    let calls: Vec<_> = (0..12)
+        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .collect();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap().status, 200);
+    }
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.status().state == State::Normal).await;
+    let report = provider.stop().await;
+    assert_eq!((report.violations, report.struck), (0, 3), "{report:?}");
+}
+
+/// A connection that is refused is a failure too: the provider sleeps, and is not knocked at.
+#[tokio::test]
+async fn a_dead_provider_is_not_knocked_at() {
+    let rest = "limits: [1000/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: {failure_threshold: 3}";
+    let stand = Stand::open(&[file("127.0.0.1:9".parse().unwrap(), rest)]).await;
+    let soon = [("x-tollgate-timeout", "900ms")];
+    let mut errors = Vec::new();
+    for _ in 0..4 {
+        errors.push(get_with(stand.address, "/x/a", &soon).await.json()["error"].clone());
+    }
+    assert_eq!(
+        errors,
+        [
+            "UpstreamError",
+            "UpstreamError",
+            "UpstreamError",
+            "ProviderUnavailableError"
+        ]
+    );
+}
+
+/// A refusal in the provider's own dialect is a refusal (A11).
+#[tokio::test]
+async fn a11_a_dialect_decides_what_a_refusal_is() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number {
+            0 => reply(
+                401,
+                &[("content-type", "application/json")],
+                "{\"Response\":\"False\",\"Error\":\"Request limit reached!\"}",
+            ),
+            _ => ok(),
+        }
+    })
+    .await;
+    let rest = "dialect: omdb\nlimits: [100/1s]\ncooldown: {base: 20ms, jitter: none}\nretry: {base: 20ms, max: 20ms, jitter: none}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let answer = get(stand.address, "/x/a").await;
+    assert_eq!(
+        (answer.status, answer.header("x-tollgate-attempts")),
+        (200, "2")
+    );
+}

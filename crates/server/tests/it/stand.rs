@@ -1,0 +1,57 @@
+//! A gateway on a free port, with provider files as texts.
+
+use std::net::SocketAddr;
+
+use tollgate::Shop;
+use tollgate::shop::Options;
+use tollgate_config::{Draft, Provider, World};
+use tollgate_ledger::{Clock, Ledger};
+use tollgate_server::{Door, Gateway, GatewayOptions};
+
+/// A running gateway.
+pub(crate) struct Stand {
+    pub(crate) address: SocketAddr,
+    pub(crate) shop: Shop,
+    pub(crate) gateway: Gateway,
+}
+
+impl Stand {
+    /// Provider files as texts.
+    pub(crate) async fn open(files: &[String]) -> Stand {
+        Stand::with(files, Options::default()).await
+    }
+
+    pub(crate) async fn with(files: &[String], options: Options) -> Stand {
+        crate::log::keep();
+        let ledger = Ledger::memory(Clock::System);
+        let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
+        let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
+        let free = "127.0.0.1:0".parse().unwrap();
+        let address = gateway
+            .listen(free, Door::All)
+            .await
+            .expect("a port")
+            .address;
+        Stand {
+            address,
+            shop,
+            gateway,
+        }
+    }
+}
+
+pub(crate) fn providers(files: &[String]) -> Vec<Provider> {
+    let read = |text: &String| {
+        let draft = Draft::read("x.yaml", text).expect("YAML");
+        let checked = draft.check(&World::empty());
+        checked
+            .provider
+            .unwrap_or_else(|| panic!("{:?}", checked.problems))
+    };
+    files.iter().map(read).collect()
+}
+
+/// A provider file `x` with its upstream on loopback.
+pub(crate) fn file(upstream: SocketAddr, rest: &str) -> String {
+    format!("name: x\nupstream: http://{upstream}\n{rest}\n")
+}

@@ -1,0 +1,166 @@
+//! Bodies flow in both directions, chunk by chunk.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::Response;
+use hyper::body::{Body, Frame};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::client::{Session, get, post, request, soon, until};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok, reply};
+
+/// A body that says what it is told to say.
+struct Told(mpsc::Receiver<Frame<Bytes>>);
+
+impl Body for Told {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|frame| frame.map(Ok))
+    }
+}
+
+fn chunk(text: &'static str) -> Frame<Bytes> {
+    Frame::data(Bytes::from_static(text.as_bytes()))
+}
+
+/// An upstream that streams what the test says, and the way to say it.
+async fn streaming() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
+    let (say, told) = mpsc::channel(8);
+    let told = Arc::new(Mutex::new(Some(told)));
+    let upstream = Upstream::start(move |_, _| {
+        let told = told.lock().take();
+        async move {
+            match told {
+                Some(told) => Response::builder()
+                    .header("content-type", "text/event-stream")
+                    .header("trailer", "x-sum")
+                    .body(Told(told).boxed())
+                    .unwrap(),
+                None => ok(),
+            }
+        }
+    })
+    .await;
+    (upstream, say)
+}
+
+#[tokio::test]
+async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
+    let (upstream, say) = streaming().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut session = Session::open(stand.address).await;
+    say.send(chunk("data: 1\n\n")).await.unwrap();
+    let response = session
+        .send(request("GET", "/x/a", &[("te", "trailers")], ""))
+        .await;
+    let mut body = response.into_body();
+    for (next, expected) in [
+        (Some("data: 2\n\n"), "data: 1\n\n"),
+        (Some("data: 3\n\n"), "data: 2\n\n"),
+        (None, "data: 3\n\n"),
+    ] {
+        let frame = soon(body.frame()).await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), expected);
+        if let Some(next) = next {
+            say.send(chunk(next)).await.unwrap();
+        }
+    }
+    let mut trailers = hyper::HeaderMap::new();
+    trailers.insert("x-sum", "6".parse().unwrap());
+    say.send(Frame::trailers(trailers)).await.unwrap();
+    drop(say);
+    let last = soon(body.frame()).await.unwrap().unwrap();
+    assert_eq!(last.into_trailers().unwrap()["x-sum"], "6");
+}
+
+/// A place is held until the end of the body, and free after it.
+#[tokio::test]
+async fn a_stream_holds_its_place_until_its_end() {
+    let (upstream, say) = streaming().await;
+    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let mut session = Session::open(stand.address).await;
+    say.send(chunk("first")).await.unwrap();
+    let mut body = session
+        .send(request("GET", "/x/a", &[], ""))
+        .await
+        .into_body();
+    soon(body.frame()).await.unwrap().unwrap();
+    let second = tokio::spawn(get(stand.address, "/x/b"));
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.waiting() == 1).await;
+    assert_eq!(upstream.count(), 1);
+    drop(say);
+    assert!(soon(body.frame()).await.is_none());
+    assert_eq!(soon(second).await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_stands_still_is_cut_after_the_idle_time() {
+    let (upstream, say) = streaming().await;
+    let stand = Stand::open(&[file(
+        upstream.address,
+        "timeout: {idle: 50ms}\nlimits: [100/1s]",
+    )])
+    .await;
+    let mut session = Session::open(stand.address).await;
+    say.send(chunk("first")).await.unwrap();
+    let mut body = session
+        .send(request("GET", "/x/a", &[], ""))
+        .await
+        .into_body();
+    soon(body.frame()).await.unwrap().unwrap();
+    soon(body.frame()).await.unwrap().unwrap_err();
+}
+
+#[tokio::test]
+async fn large_and_small_request_bodies_arrive_whole() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for size in [0, 1, 200_000, 3_000_000] {
+        let body = "x".repeat(size);
+        assert_eq!(post(stand.address, "/x/a", &[], &body).await.status, 200);
+    }
+    let sizes: Vec<usize> = upstream
+        .asked()
+        .iter()
+        .map(|asked| asked.body.len())
+        .collect();
+    assert_eq!(sizes, [0, 1, 200_000, 3_000_000]);
+    assert_eq!(upstream.asked()[0].method, "POST");
+}
+
+#[tokio::test]
+async fn answers_without_a_body_end() {
+    let upstream = Upstream::start(|_, asked| async move {
+        match asked.target.as_str() {
+            "/none" => reply(204, &[], ""),
+            "/same" => reply(304, &[("etag", "\"a\"")], ""),
+            _ => reply(200, &[("x-size", "4")], "body"),
+        }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let mut session = Session::open(stand.address).await;
+    for (method, path, status) in [
+        ("GET", "/x/none", 204),
+        ("GET", "/x/same", 304),
+        ("HEAD", "/x/a", 200),
+        ("GET", "/x/a", 200),
+    ] {
+        let response = session.send(request(method, path, &[], "")).await;
+        assert_eq!(response.status(), status, "{method} {path}");
+        soon(response.into_body().collect()).await.unwrap();
+    }
+}

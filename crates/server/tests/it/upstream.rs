@@ -1,0 +1,127 @@
+//! An upstream that does what a test says and remembers what it was asked.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tollgate_core::time::Micros;
+use tollgate_ledger::Clock;
+
+/// What it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) at: Micros,
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+pub(crate) type Reply = Response<BoxBody<Bytes, Infallible>>;
+type Script = dyn Fn(usize, Asked) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
+
+/// A running upstream; it ends when it is dropped.
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    task: JoinHandle<()>,
+}
+
+impl Upstream {
+    /// Answers each request by its number, counted from 0.
+    pub(crate) async fn start<F, A>(script: F) -> Upstream
+    where
+        F: Fn(usize, Asked) -> A + Send + Sync + 'static,
+        A: Future<Output = Reply> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Upstream::on(listener, script)
+    }
+
+    pub(crate) fn on<F, A>(listener: TcpListener, script: F) -> Upstream
+    where
+        F: Fn(usize, Asked) -> A + Send + Sync + 'static,
+        A: Future<Output = Reply> + Send + 'static,
+    {
+        let address = listener.local_addr().expect("an address");
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let script: Arc<Script> = Arc::new(move |number, asked| Box::pin(script(number, asked)));
+        let task = tokio::spawn(serve(listener, asked.clone(), script));
+        Upstream {
+            address,
+            asked,
+            task,
+        }
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().clone()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.asked.lock().len()
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, log: Arc<Mutex<Vec<Asked>>>, script: Arc<Script>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (log, script) = (log.clone(), script.clone());
+        let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+            let (log, script) = (log.clone(), script.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body
+                    .collect()
+                    .await
+                    .map(http_body_util::Collected::to_bytes);
+                let asked = Asked {
+                    at: Clock::System.now().at,
+                    method: head.method.to_string(),
+                    target: head.uri.to_string(),
+                    headers: head.headers,
+                    body: body.unwrap_or_default(),
+                };
+                let number = {
+                    let mut log = log.lock();
+                    log.push(asked.clone());
+                    log.len() - 1
+                };
+                Ok::<_, Infallible>(script(number, asked).await)
+            }
+        });
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+/// A status, headers and a body.
+pub(crate) fn reply(status: u16, headers: &[(&str, &str)], body: &str) -> Reply {
+    let mut response = Response::builder().status(status);
+    for (name, value) in headers {
+        response = response.header(*name, *value);
+    }
+    response
+        .body(Full::new(Bytes::from(body.to_owned())).boxed())
+        .unwrap()
+}
+
+/// Fine.
+pub(crate) fn ok() -> Reply {
+    reply(200, &[], "fine")
+}

@@ -1,0 +1,225 @@
+//! The body of an answer on its way to the caller.
+//!
+//! Promises: the permit and the connection travel with it: its end settles the one and frees the
+//! other, whoever reads it. A body that flows is never cut; one that stands still for the idle time
+//! is.
+//!
+//! Never: holds a chunk back. What comes in goes out, one by one.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+use tollgate_core::time::{Micros, Span};
+
+use super::BodyError;
+use crate::Permit;
+use crate::pool::Conn;
+
+/// The body of an answer on its way to the caller.
+#[derive(Debug, Default)]
+pub struct ReplyBody {
+    /// What was read already to learn from it.
+    first: Option<Bytes>,
+    flow: Option<Box<Flow>>,
+}
+
+/// An answer that still comes in, with the permit and the connection that it holds.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    incoming: Incoming,
+    conn: Option<Conn>,
+    permit: Option<Permit>,
+    has_ended: bool,
+    idle: Span,
+    timer: Option<Pin<Box<Sleep>>>,
+    alive: Micros,
+}
+
+/// The provider stopped in the middle of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the answer stood still for the idle time; raise timeout.idle if the provider is that slow"
+)]
+pub struct StoodStill;
+
+impl ReplyBody {
+    /// What was read, then what still comes.
+    pub(crate) fn new(first: Bytes, flow: Option<Flow>) -> ReplyBody {
+        ReplyBody {
+            first: Some(first).filter(|first| !first.is_empty()),
+            flow: flow.map(Box::new),
+        }
+    }
+
+    /// A body that is known.
+    #[must_use]
+    pub fn whole(bytes: Bytes) -> ReplyBody {
+        ReplyBody::new(bytes, None)
+    }
+
+    /// Reads a little of what is left and throws it away, so that the connection can be used again.
+    pub(crate) async fn drain(mut self, most: usize) {
+        let mut read = 0;
+        while read <= most
+            && let Some(Ok(frame)) = self.frame().await
+        {
+            read += frame.data_ref().map_or(0, Bytes::len);
+        }
+    }
+}
+
+impl Flow {
+    pub(crate) fn new(incoming: Incoming, conn: Conn, idle: Span) -> Flow {
+        let mut flow = Flow {
+            incoming,
+            conn: Some(conn),
+            permit: None,
+            has_ended: false,
+            idle,
+            timer: None,
+            alive: Micros::default(),
+        };
+        if flow.incoming.is_end_stream() {
+            flow.end();
+        }
+        flow
+    }
+
+    /// From now on the permit travels with the body. It has been told of the head already.
+    pub(crate) fn carry(&mut self, permit: Permit) {
+        self.alive = permit.now();
+        if self.has_ended {
+            permit.finished(|_| None);
+        } else {
+            self.permit = Some(permit);
+        }
+    }
+
+    /// The answer is whole.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Reads up to `most` bytes now. `true`: that was all of it.
+    pub(crate) async fn read(
+        &mut self,
+        most: usize,
+        into: &mut BytesMut,
+    ) -> Result<bool, BodyError> {
+        while into.len() < most {
+            let Some(frame) = std::future::poll_fn(|cx| self.poll(cx)).await else {
+                return Ok(true);
+            };
+            if let Some(data) = frame?.data_ref() {
+                into.extend_from_slice(data);
+            }
+            if self.has_ended {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match Pin::new(&mut self.incoming).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.timer = None;
+                // Whoever reads may not ask again after the last byte.
+                if self.incoming.is_end_stream() {
+                    self.end();
+                } else {
+                    self.is_alive(Span(self.idle.0 / 2));
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.conn = None;
+                self.permit = None;
+                Poll::Ready(Some(Err(error.into())))
+            }
+            Poll::Ready(None) => {
+                self.end();
+                Poll::Ready(None)
+            }
+            Poll::Pending => self.poll_idle(cx),
+        }
+    }
+
+    /// Nothing comes: how long already?
+    #[expect(clippy::disallowed_methods, reason = "the idle timeout of a body")]
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.timer.is_none() {
+            self.is_alive(Span::ZERO);
+        }
+        let idle = self.idle;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle.into())));
+        ready!(timer.as_mut().poll(cx));
+        self.conn = None;
+        self.permit = None;
+        Poll::Ready(Some(Err(StoodStill.into())))
+    }
+
+    /// Keeps the place of a long answer, at most so often.
+    fn is_alive(&mut self, every: Span) {
+        if let Some(permit) = &self.permit {
+            let now = permit.now();
+            if now.since(self.alive) >= every {
+                self.alive = now;
+                permit.alive(self.idle + Span::from_secs(1));
+            }
+        }
+    }
+
+    /// The answer is whole.
+    fn end(&mut self) {
+        self.has_ended = true;
+        self.timer = None;
+        if let Some(conn) = self.conn.take() {
+            conn.give_back();
+        }
+        if let Some(permit) = self.permit.take() {
+            permit.finished(|_| None);
+        }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        match &mut self.flow {
+            Some(flow) => flow.poll(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let ended = |flow: &Flow| flow.incoming.is_end_stream();
+        self.first.is_none() && self.flow.as_deref().is_none_or(ended)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
+        let Some(flow) = &self.flow else {
+            return SizeHint::with_exact(first);
+        };
+        match flow.incoming.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(first + rest),
+            None => SizeHint::default(),
+        }
+    }
+}

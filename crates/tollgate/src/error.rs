@@ -1,0 +1,238 @@
+//! Why a call has no answer of its provider: whose fault it is, and when to come back.
+//!
+//! Promises: every way in which the path can end without an answer is one variant here, with what a
+//! caller needs to act on it. Nothing in it is a key, a header value or a query.
+//!
+//! Never: becomes a status here. The gateway has the one place that does that.
+
+use tollgate_core::domain::HostError;
+use tollgate_core::entity::Refusal;
+use tollgate_core::health::{Fault, Status};
+use tollgate_core::time::Span;
+
+/// Whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The call itself is wrong, or asks for more than it may have.
+    Caller,
+    /// The provider is down or out of reach.
+    Provider,
+    /// Tollgate cannot do its work.
+    Tollgate,
+}
+
+/// What holds a call back. The words are those of `reason` in every refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A limit is used up.
+    Limit,
+    /// The provider asked for a pause.
+    Cooldown,
+    /// Little is left, so only the cache is used.
+    Degraded,
+    /// Too many calls failed, so none is sent for a while.
+    Sleep,
+    /// Somebody asked for answers from the cache only.
+    CacheOnly,
+    /// As many calls as allowed are on their way.
+    Concurrency,
+    /// Background calls go in off-peak hours only.
+    OffPeak,
+    /// Too many wait already.
+    QueueFull,
+    /// The caller's time is up.
+    Deadline,
+    /// The ledger cannot be reached.
+    StoreLost,
+    /// The call costs more than its limit ever has.
+    TooCostly,
+}
+
+impl Reason {
+    /// As in JSON and metrics.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Reason::Limit => "limit",
+            Reason::Cooldown => "cooldown",
+            Reason::Degraded => "degraded",
+            Reason::Sleep => "sleep",
+            Reason::CacheOnly => "cache_only",
+            Reason::Concurrency => "concurrency",
+            Reason::OffPeak => "off_peak",
+            Reason::QueueFull => "queue_full",
+            Reason::Deadline => "deadline",
+            Reason::StoreLost => "store_lost",
+            Reason::TooCostly => "too_costly",
+        }
+    }
+}
+
+/// Why a call has no answer of its provider.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// No permit in time.
+    #[error("no permit for `{provider}` in time")]
+    NoPermit {
+        /// Whose.
+        provider: String,
+        /// Of which part.
+        entity: Option<String>,
+        /// The limit that has nothing left, by name.
+        limit: Option<String>,
+        /// What holds the call back.
+        reason: Reason,
+        /// When to come back; `None` where waiting does not help or nobody knows.
+        retry_in: Option<Span>,
+    },
+    /// The provider rests, because too many calls failed.
+    #[error("{}", .status.breaker.message(.provider))]
+    Asleep {
+        /// Whose.
+        provider: String,
+        /// What its health looks like.
+        status: Box<Status>,
+    },
+    /// Only the cache may answer, and it has nothing.
+    #[error("`{provider}` is served from the cache only, and there is no answer in it")]
+    NotInCache {
+        /// Whose.
+        provider: String,
+        /// Of which part.
+        entity: Option<String>,
+        /// Why only the cache: degraded or cache_only.
+        reason: Reason,
+        /// When that may end.
+        retry_in: Option<Span>,
+    },
+    /// The caller's time ran out.
+    #[error("the time for the call to `{provider}` ran out {}", .at.words())]
+    TooLate {
+        /// Whose.
+        provider: String,
+        /// Where.
+        at: Stage,
+    },
+    /// There was no answer.
+    #[error("no answer from `{provider}`: {}", words(*.fault))]
+    NoAnswer {
+        /// Whose.
+        provider: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// A key is needed that cannot be had.
+    #[error("`{provider}` needs {needs}, which this version cannot do yet")]
+    NoCredential {
+        /// Whose.
+        provider: String,
+        /// What would be needed.
+        needs: &'static str,
+    },
+    /// There is no such provider.
+    #[error("there is no provider `{name}`")]
+    UnknownProvider {
+        /// As it was called.
+        name: String,
+        /// The nearest name that exists.
+        nearest: Option<String>,
+    },
+    /// A provider without a place to send calls to.
+    #[error("`{provider}` has neither a domain nor an upstream, so calls cannot be sent to it")]
+    NoUpstream {
+        /// Which.
+        provider: String,
+    },
+    /// The host may not be called.
+    #[error("calls to `{host}` are not allowed")]
+    NotAllowed {
+        /// Which.
+        host: String,
+        /// Why not.
+        why: NotAllowed,
+    },
+    /// The call would come back to us.
+    #[error("the upstream of `{provider}` is this gateway itself")]
+    Loop {
+        /// Whose.
+        provider: String,
+    },
+    /// The path can be read in two ways.
+    #[error(transparent)]
+    Path(#[from] Refusal),
+    /// The host is no host.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The call is malformed in another way.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// The body of the request did not come.
+    #[error("the body of the request broke off or did not come in time")]
+    NoBody,
+}
+
+/// Where the time ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// While it waited for a permit.
+    Waiting,
+    /// While the provider worked on it.
+    Upstream,
+}
+
+/// Why a host may not be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAllowed {
+    /// No provider has this domain, and unknown domains are refused.
+    Unknown,
+    /// It resolves to a private address that no provider file names.
+    Private,
+}
+
+impl Stage {
+    fn words(self) -> &'static str {
+        match self {
+            Stage::Waiting => "while it waited for a permit",
+            Stage::Upstream => "before the provider had answered",
+        }
+    }
+}
+
+impl Error {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn blame(&self) -> Blame {
+        match self {
+            Error::NoPermit {
+                reason: Reason::StoreLost,
+                ..
+            }
+            | Error::NoCredential { .. }
+            | Error::Loop { .. } => Blame::Tollgate,
+            Error::NoPermit { .. }
+            | Error::TooLate {
+                at: Stage::Waiting, ..
+            }
+            | Error::UnknownProvider { .. }
+            | Error::NoUpstream { .. }
+            | Error::NotAllowed { .. }
+            | Error::Path(_)
+            | Error::Host(_)
+            | Error::Malformed(_)
+            | Error::NoBody => Blame::Caller,
+            Error::Asleep { .. }
+            | Error::NotInCache { .. }
+            | Error::TooLate { .. }
+            | Error::NoAnswer { .. } => Blame::Provider,
+        }
+    }
+}
+
+fn words(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Timeout => "it did not answer in time",
+        Fault::Dns => "its name has no address",
+        Fault::Connect => "no connection",
+        Fault::Reset => "the connection broke before the answer was whole",
+    }
+}

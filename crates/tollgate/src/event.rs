@@ -1,0 +1,131 @@
+//! Facts, each told once: the log line comes from one value, and metrics will come from the same.
+//!
+//! Promises: every fact names its provider and numbers; nothing of a fact is a key, a query, a
+//! header or a body.
+//!
+//! Never: decides. Nothing waits for a fact to be told.
+
+use tollgate_core::ask::Priority;
+use tollgate_core::health::{Fault, Reason, State};
+use tollgate_core::time::Span;
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Fact<'a> {
+    /// A provider's health changed.
+    Transition {
+        /// Whose.
+        provider: &'a str,
+        /// Before.
+        from: State,
+        /// After.
+        to: State,
+        /// Why.
+        reason: Reason,
+    },
+    /// A provider refused a call: its scope rests.
+    Cooled {
+        /// Whose.
+        provider: &'a str,
+        /// The part of it, if not all.
+        entity: Option<&'a str>,
+        /// For how long.
+        rest: Span,
+    },
+    /// A call came to an answer.
+    Answered {
+        /// The call.
+        id: &'a str,
+        /// Whose.
+        provider: &'a str,
+        /// What it said.
+        status: u16,
+        /// Attempts made.
+        attempts: u32,
+        /// Time spent waiting for permits.
+        waited: Span,
+        /// How urgent it was.
+        priority: Priority,
+    },
+    /// A call ended without one.
+    Refused {
+        /// The call.
+        id: &'a str,
+        /// Why, in words.
+        error: &'a crate::Error,
+    },
+    /// An attempt found no answer.
+    Failed {
+        /// Whose.
+        provider: &'a str,
+        /// Why.
+        fault: Fault,
+    },
+    /// A permit was too old when the bytes should have left, and went back.
+    Stale {
+        /// Whose.
+        provider: &'a str,
+        /// How old.
+        age: Span,
+    },
+    /// Other providers are in force.
+    Reloaded {
+        /// How many.
+        providers: usize,
+    },
+    /// The gateway accepts calls.
+    Listening {
+        /// Where.
+        address: std::net::SocketAddr,
+    },
+    /// The gateway ends: calls under way are finished first.
+    Draining,
+}
+
+impl Fact<'_> {
+    /// Tells it.
+    pub fn tell(&self) {
+        match self {
+            Fact::Transition {
+                provider,
+                from,
+                to,
+                reason,
+            } => tracing::warn!(
+                comp = "ratelimiter", event = "state_transition", provider,
+                from = from.name(), to = to.name(), reason = %reason
+            ),
+            Fact::Cooled {
+                provider,
+                entity,
+                rest,
+            } => tracing::warn!(
+                comp = "ratelimiter", event = "cooldown", provider,
+                entity = entity.unwrap_or("none"), rest = %rest
+            ),
+            Fact::Answered {
+                id,
+                provider,
+                status,
+                attempts,
+                waited,
+                priority,
+            } => tracing::debug!(
+                event = "answered", id, provider, status, attempts,
+                waited = %waited, priority = ?priority
+            ),
+            Fact::Refused { id, error } => {
+                tracing::info!(event = "refused", id, error = %error);
+            }
+            Fact::Failed { provider, fault } => {
+                tracing::info!(event = "failed", provider, fault = fault.as_str());
+            }
+            Fact::Stale { provider, age } => {
+                tracing::warn!(event = "stale_permit", provider, age = %age);
+            }
+            Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
+            Fact::Listening { address } => tracing::info!(event = "listening", %address),
+            Fact::Draining => tracing::info!(event = "draining"),
+        }
+    }
+}

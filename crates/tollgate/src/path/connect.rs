@@ -1,0 +1,71 @@
+//! The connect stage: a connection that is ready, before a permit is asked for.
+//!
+//! Promises: name, TCP and TLS failures cost no permit, and no handshake lies between permit and
+//! bytes. A provider that rests is not even connected to: its probe opens the connection.
+//!
+//! Never: holds a connection while its call waits.
+
+use tollgate_core::health::{Answer, Class, Door, Event};
+use tollgate_core::time::Span;
+
+use super::retry::Ended;
+use super::route::Route;
+use crate::Error;
+use crate::error::NotAllowed;
+use crate::event::Fact;
+use crate::pool::{Expected, Unreached};
+use crate::shop::Plan;
+
+/// Makes sure that there will be a connection.
+pub(crate) async fn connect(route: &Route, plan: &Plan) -> Result<Expected, Ended> {
+    let live = &route.live;
+    let expected = live.pool.expect(&route.origin);
+    if matches!(live.machine.look().door, Door::Open)
+        && let Err(unreached) = expected
+            .warm(plan.connections_max, limit(route, plan))
+            .await
+    {
+        let ended = ended(route, unreached);
+        if let Ended::Fault { fault, .. } = ended
+            && plan.provider.enabled
+        {
+            live.machine.on(Event::Answered(Answer {
+                class: Class::of_fault(fault),
+                granted: live.ledger.now().at,
+                retry_after: None,
+            }));
+        }
+        return Err(ended);
+    }
+    Ok(expected)
+}
+
+/// How long connecting may take.
+pub(crate) fn limit(route: &Route, plan: &Plan) -> Span {
+    let most = plan.provider.timeouts.connect;
+    route.left().map_or(most, |left| left.min(most))
+}
+
+/// What a failure to connect means for the call.
+pub(crate) fn ended(route: &Route, unreached: Unreached) -> Ended {
+    let provider = route.live.name.clone();
+    match unreached {
+        Unreached::Fault(fault) => {
+            Fact::Failed {
+                provider: &provider,
+                fault,
+            }
+            .tell();
+            Ended::Fault {
+                fault,
+                sent: false,
+                probe: false,
+            }
+        }
+        Unreached::Private => Ended::Refused(Error::NotAllowed {
+            host: route.origin.host.to_string(),
+            why: NotAllowed::Private,
+        }),
+        Unreached::Own => Ended::Refused(Error::Loop { provider }),
+    }
+}

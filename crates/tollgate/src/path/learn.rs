@@ -1,0 +1,277 @@
+//! The learn stage: what did the answer say about limits and health?
+//!
+//! Promises: every answer is heard once, by the permit, the health machine, the cool-down of its
+//! scope and degrade mode. A body is read beforehand only where the provider's dialect speaks of
+//! limits in it, and only so much.
+//!
+//! Never: changes what the caller gets.
+
+use bytes::BytesMut;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderMap};
+use http::response::Parts;
+use tollgate_core::ask::{Reading, Readings, Terms, Unit};
+use tollgate_core::cooldown::Told;
+use tollgate_core::degrade::{Ours, Theirs};
+use tollgate_core::feedback::{self, Feedback, Response, Verdict, Window};
+use tollgate_core::health::Class;
+use tollgate_core::limit::Algorithm;
+use tollgate_core::time::{Micros, Span, Wall};
+
+use super::credential::Credential;
+use super::route::Route;
+use super::send::Sent;
+use crate::Answer;
+use crate::body::{Flow, ReplyBody};
+use crate::event::Fact;
+use crate::shop::Plan;
+
+/// How much of a refusal's body is read to learn from it. Refusals are small; larger ones are
+/// pages for people, and their headers have to do.
+const REFUSAL_MAX: usize = 64 * 1024;
+
+/// An answer, and what it means.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) head: Parts,
+    pub(crate) body: ReplyBody,
+    pub(crate) class: Class,
+    pub(crate) retry_after: Option<Span>,
+    pub(crate) probe: bool,
+}
+
+/// Learns from an answer.
+pub(crate) async fn learn(
+    route: &Route,
+    plan: &Plan,
+    credential: &Credential,
+    sent: Sent,
+) -> Answered {
+    let Sent {
+        response,
+        conn,
+        mut permit,
+        watch,
+    } = sent;
+    let (head, incoming) = response.into_parts();
+    let mut flow = Flow::new(incoming, conn, plan.provider.timeouts.idle);
+    let mut first = BytesMut::new();
+    let most = wanted(plan, &head);
+    // If the body breaks off here, what came is still an answer, and the caller meets the break.
+    let _whole = flow.read(most, &mut first).await;
+    let feedback = read(route, plan, &head, &first);
+    let class = class(head.status.as_u16(), feedback.verdict);
+    let granted = permit.granted();
+    permit.arrived(Answer {
+        refused: feedback.verdict == Verdict::Limited,
+        readings: readings(&feedback, permit.terms(), date(&head.headers)),
+    });
+    let is_free = plan.provider.free_status.contains(&head.status.as_u16());
+    if is_free && flow.has_ended() {
+        permit.refund();
+    } else {
+        flow.carry(permit);
+    }
+    let probe = watch.probe;
+    let retry_after = if class.is_failure() {
+        feedback.wait
+    } else {
+        None
+    };
+    watch.ended(class, retry_after);
+    if plan.provider.enabled {
+        cool(route, plan, credential, class, retry_after, granted);
+        save(route, plan, credential, &feedback);
+    }
+    Answered {
+        head,
+        body: ReplyBody::new(first.freeze(), Some(flow)),
+        class,
+        retry_after,
+        probe,
+    }
+}
+
+/// How much of the body speaks of limits. Encoded bodies are not opened: their headers have to do.
+fn wanted(plan: &Plan, head: &Parts) -> usize {
+    if head.headers.contains_key(CONTENT_ENCODING) {
+        return 0;
+    }
+    if head.status.as_u16() >= 400 {
+        return REFUSAL_MAX;
+    }
+    let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| {
+        kind.as_bytes()
+            .windows(4)
+            .any(|part| part.eq_ignore_ascii_case(b"json"))
+    });
+    if is_json && plan.dialect.reads_success_bodies() {
+        feedback::BODY_MAX
+    } else {
+        0
+    }
+}
+
+fn read(route: &Route, plan: &Plan, head: &Parts, body: &[u8]) -> Feedback {
+    let headers: Vec<(&str, &[u8])> = head
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    let response = Response {
+        status: head.status.as_u16(),
+        headers: &headers,
+        body,
+    };
+    feedback::read(&response, &plan.dialect, route.live.ledger.now().wall)
+}
+
+/// What came back (A11). What the dialect says about a refusal wins over the status; a bill to pay
+/// is the caller's affair, and waiting does not mend it.
+fn class(status: u16, verdict: Verdict) -> Class {
+    match verdict {
+        Verdict::Limited => Class::Refused,
+        Verdict::Overloaded if status < 500 => Class::ServerError,
+        Verdict::Spent | Verdict::Passed | Verdict::Overloaded => {
+            Class::of_status(status, Some(false))
+        }
+    }
+}
+
+/// Closes the scope of a refusal for everybody, or notes that it is well.
+fn cool(
+    route: &Route,
+    plan: &Plan,
+    credential: &Credential,
+    class: Class,
+    retry_after: Option<Span>,
+    granted: Micros,
+) {
+    let entity = route.entity.as_deref();
+    let scope = plan.cooldown_scope(entity, credential.mark.as_deref());
+    let machine = &route.live.machine;
+    match class {
+        Class::Refused => {
+            let told = Told {
+                retry_after,
+                reset_after: None,
+            };
+            if let Some(rest) = machine.refused(&plan.cooldown, scope, granted, told) {
+                let provider = &route.live.name;
+                Fact::Cooled {
+                    provider,
+                    entity,
+                    rest,
+                }
+                .tell();
+            }
+        }
+        Class::Success => machine.went_well(scope, granted),
+        Class::ServerError | Class::Network | Class::Other => {}
+    }
+}
+
+/// Degrade mode: is little left?
+fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback) {
+    let entity = route.entity.as_deref();
+    let (Some(settings), Some(scope)) = (&plan.degrade, plan.degrade_scope(entity)) else {
+        return;
+    };
+    let who = route.who(credential.mark.as_deref());
+    let meters = plan
+        .meters
+        .iter()
+        .filter(|meter| meter.counts_calls() && !meter.is_concurrency());
+    let cells: Vec<_> = meters
+        .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
+        .collect();
+    let views = route.live.ledger.look(&cells);
+    let tightest = views
+        .iter()
+        .zip(&cells)
+        .min_by_key(|(view, _)| view.remaining);
+    let Some((view, (_, rule))) = tightest else {
+        return;
+    };
+    let ours = Ours {
+        remaining: view.remaining,
+        limit: view.limit,
+        full_after: view.reset_after,
+        period: rule.period(),
+    };
+    let theirs = feedback.remaining.map(|remaining| Theirs {
+        remaining,
+        reset_after: feedback
+            .reset_at
+            .map(|reset| reset.since(route.live.ledger.now().wall)),
+    });
+    route.live.machine.left(settings, scope, theirs, ours);
+}
+
+/// Which of our limits the provider's words are about.
+fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings {
+    let mut readings = Readings::new();
+    for window in &feedback.windows {
+        if let Some(term) = about(window, terms) {
+            readings.push(Reading {
+                term,
+                remaining: window.remaining,
+                limit: window.limit,
+                reset_after: window.reset,
+                date,
+                ..Reading::default()
+            });
+        }
+    }
+    let is_calendar =
+        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
+    let dated = (0..terms.len()).filter(is_calendar);
+    for term in dated.filter(|_| date.is_some()) {
+        if !readings.iter().any(|reading| reading.term == term) {
+            readings.push(Reading {
+                term,
+                date,
+                ..Reading::default()
+            });
+        }
+    }
+    readings
+}
+
+/// The limit with the window's unit and period, else with its unit and number, else the only one
+/// with its unit. A window that fits none is nobody's: guessing would close the wrong limit.
+fn about(window: &Window, terms: &Terms) -> Option<usize> {
+    let unit = match window.unit {
+        feedback::Unit::Requests => Unit::Calls,
+        feedback::Unit::Tokens => Unit::Tokens,
+        feedback::Unit::Points => Unit::Points,
+        feedback::Unit::Bytes => Unit::Bytes,
+        feedback::Unit::Concurrent => return None,
+    };
+    let fits = |index: &usize| {
+        let rule = &terms[*index].rule;
+        rule.counts() == unit && !matches!(rule.algorithm(), Algorithm::InFlight)
+    };
+    let candidates: Vec<usize> = (0..terms.len()).filter(fits).collect();
+    let by = |test: &dyn Fn(usize) -> bool| {
+        let mut found = candidates.iter().copied().filter(|index| test(*index));
+        found.next().filter(|_| found.next().is_none())
+    };
+    by(&|index| window.period == Some(terms[index].rule.period()))
+        .or_else(|| by(&|index| window.limit == Some(terms[index].rule.limit())))
+        .or_else(|| by(&|_| true))
+}
+
+/// The provider's own clock.
+fn date(headers: &HeaderMap) -> Option<Wall> {
+    let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
+    let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Wall(Span::from(since).0))
+}
+
+impl Answered {
+    /// The failure is not passed on: what is left of it is read, so that its connection can be used
+    /// again.
+    pub(crate) async fn discard(self) {
+        self.body.drain(REFUSAL_MAX).await;
+    }
+}

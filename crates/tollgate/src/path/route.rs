@@ -1,0 +1,295 @@
+//! The route stage: which provider, entity, caller, priority, cost and deadline?
+//!
+//! Promises: the path that was matched is the path that is sent. The provider's key goes with a
+//! call only if it goes to the provider's own origin.
+//!
+//! Never: asks for a permit, or opens a connection.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use http_body::Body;
+use tollgate_config::provider::Upstream;
+use tollgate_core::ask::Priority;
+use tollgate_core::domain::Host;
+use tollgate_core::entity::Asked;
+use tollgate_core::gate::CallerId;
+use tollgate_core::time::{Micros, Span};
+
+use crate::Error;
+use crate::body::{BodyError, Payload};
+use crate::pool::Origin;
+use crate::shop::{Live, Plan, Price, Shop, Who, prices};
+use crate::timer::within;
+
+/// How long the body of a request may take to come in, where the caller sets no time: what proxies
+/// wait for a slow client.
+const BODY_WAIT: Span = Span::from_secs(60);
+
+/// What a caller asks for.
+#[derive(Debug)]
+pub struct Call<B> {
+    /// Whom.
+    pub target: Target,
+    /// The method.
+    pub method: Method,
+    /// The headers to send, hop-by-hop ones and our own already removed.
+    pub headers: HeaderMap,
+    /// The body to send.
+    pub body: B,
+    /// What the caller said about the call itself.
+    pub said: Said,
+}
+
+/// Whom a call is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A provider by name, wherever it is.
+    Provider {
+        /// The name.
+        name: String,
+        /// The path below it, with its slash.
+        path: String,
+        /// The query, without `?`.
+        query: Option<String>,
+    },
+    /// A URL; its host says which provider that is.
+    Url {
+        /// `https`.
+        tls: bool,
+        /// Host and port.
+        authority: String,
+        /// The path, with its slash.
+        path: String,
+        /// The query, without `?`.
+        query: Option<String>,
+    },
+}
+
+/// What a caller says about a call.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// The call's name in logs.
+    pub id: String,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Who calls.
+    pub caller: Option<String>,
+    /// The entity, if the path does not tell it.
+    pub entity: Option<String>,
+    /// What it costs, by unit.
+    pub costs: Vec<(String, u64)>,
+    /// How long it may wait and run in all.
+    pub timeout: Option<Span>,
+    /// The caller's address.
+    pub ip: Option<IpAddr>,
+}
+
+/// A call that knows its way.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) live: Arc<Live>,
+    pub(crate) origin: Origin,
+    /// Our key may go there.
+    pub(crate) is_own: bool,
+    pub(crate) method: Method,
+    pub(crate) headers: HeaderMap,
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
+    pub(crate) payload: Payload,
+    pub(crate) entity: Option<String>,
+    pub(crate) prices: Vec<Price>,
+    pub(crate) said: Said,
+    pub(crate) deadline: Option<Micros>,
+    started: Micros,
+}
+
+/// Where a call goes, before its path was read.
+struct Place {
+    live: Arc<Live>,
+    plan: Arc<Plan>,
+    origin: Origin,
+    /// The host that the caller named.
+    host: Host,
+    /// What stands before the path.
+    base: String,
+    is_own: bool,
+}
+
+/// Finds the way of a call. Reads its body as far as it may be read before the permit.
+pub(crate) async fn route<B>(shop: &Shop, call: Call<B>) -> Result<Route, Error>
+where
+    B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
+    B::Error: Into<BodyError>,
+{
+    let started = shop.ledger().now().at;
+    let deadline = call.said.timeout.map(|timeout| started + timeout);
+    let (place, path, query) = place(shop, call.target)?;
+    let patience = call.said.timeout.unwrap_or(BODY_WAIT);
+    let payload = within(Some(patience), Payload::gather(call.body))
+        .await
+        .map_err(|_| Error::NoBody)??;
+    let provider = &place.plan.provider;
+    let texts: Vec<(&str, &str)> = call
+        .headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+        .collect();
+    let routed = provider.entities.route(&Asked {
+        named: call.said.entity.as_deref(),
+        host: Some(&place.host),
+        path: &path,
+        query: query.as_deref().unwrap_or_default(),
+        headers: &texts,
+        body: payload.known(),
+    })?;
+    Ok(Route {
+        prices: prices(&provider.costs, &call.said.costs, payload.known()),
+        path: format!("{}{}", place.base, routed.path),
+        entity: routed.entity.map(|entity| entity.as_str().to_owned()),
+        origin: place.origin,
+        is_own: place.is_own,
+        live: place.live,
+        method: call.method,
+        headers: call.headers,
+        query,
+        payload,
+        said: call.said,
+        deadline,
+        started,
+    })
+}
+
+impl Route {
+    /// What limits may depend on.
+    pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> Who<'a> {
+        Who {
+            entity: self.entity.as_deref(),
+            key,
+            caller: self.said.caller.as_deref().unwrap_or_default(),
+            ip: self.said.ip,
+            host: self.origin.host.as_str(),
+            priority: self.said.priority,
+            costs: &self.prices,
+        }
+    }
+
+    /// The caller's account in fair sharing. Numbers are fingerprints of names: two of some
+    /// thousand callers would share an account once in a thousand set-ups.
+    pub(crate) fn caller(&self) -> CallerId {
+        let Some(name) = &self.said.caller else {
+            return CallerId::default();
+        };
+        let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
+        CallerId(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    /// What is left of the caller's time; `None` = it set none.
+    pub(crate) fn left(&self) -> Option<Span> {
+        let now = self.live.ledger.now().at;
+        self.deadline.map(|deadline| deadline.since(now))
+    }
+
+    /// How long a permit may be waited for: the caller's time, else the queue's.
+    pub(crate) fn patience(&self, queue: Span) -> Span {
+        let now = self.live.ledger.now().at;
+        self.left()
+            .unwrap_or_else(|| (self.started + queue).since(now).max(Span::ZERO))
+    }
+}
+
+fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {
+    match target {
+        Target::Provider { name, path, query } => {
+            let live = shop.named(&name)?;
+            let plan = live.plan();
+            let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
+            let private = plan.provider.upstream.is_some() || shop.allows_private();
+            let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
+            Ok((to_upstream(live, plan, upstream, private), path, query))
+        }
+        Target::Url {
+            tls,
+            authority,
+            path,
+            query,
+        } => {
+            let host = Host::parse(&authority)?;
+            let found = shop.of_host(&host)?;
+            let is_known = found.is_some();
+            let live = found.unwrap_or_else(|| shop.unknown());
+            let plan = live.plan();
+            if let Some(upstream) = plan.provider.upstream.clone() {
+                let place = to_upstream(live, plan, upstream, true);
+                return Ok((Place { host, ..place }, path, query));
+            }
+            let port = port(&authority).unwrap_or(if tls { 443 } else { 80 });
+            let place = Place {
+                origin: Origin {
+                    tls,
+                    host: host.clone(),
+                    port,
+                    private: shop.allows_private(),
+                },
+                host,
+                base: String::new(),
+                // A key must not travel in the clear, nor to another port of the same host.
+                is_own: is_known && tls && port == 443,
+                live,
+                plan,
+            };
+            Ok((place, path, query))
+        }
+    }
+}
+
+fn to_upstream(live: Arc<Live>, plan: Arc<Plan>, upstream: Upstream, private: bool) -> Place {
+    Place {
+        origin: Origin {
+            tls: upstream.tls,
+            host: upstream.host.clone(),
+            port: upstream.port,
+            private,
+        },
+        host: upstream.host,
+        base: upstream.base,
+        is_own: true,
+        live,
+        plan,
+    }
+}
+
+/// A provider without an upstream is at its first domain.
+fn of_domain(plan: &Plan) -> Option<Upstream> {
+    let mut domains = plan.provider.domains.iter();
+    let domain = domains.find(|domain| !domain.is_wildcard())?;
+    Some(Upstream {
+        tls: true,
+        host: domain.host().clone(),
+        port: 443,
+        base: String::new(),
+    })
+}
+
+/// The port that an authority names; it has been checked with the host.
+fn port(authority: &str) -> Option<u16> {
+    let after = authority
+        .rsplit_once(']')
+        .map_or(authority, |(_, after)| after);
+    after.rsplit_once(':')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_read_behind_names_and_addresses() {
+        assert_eq!(port("api.example.org:8080"), Some(8080));
+        assert_eq!(port("[::1]:8080"), Some(8080));
+        assert_eq!(port("[::1]"), None);
+        assert_eq!(port("api.example.org"), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! The send stage: the bytes leave, and with them the key.
+//!
+//! Promises: the one place where a key is added, and only for the provider's own origin. Nothing is
+//! written under a permit older than 500 ms: a process that was stopped in between asks again. What
+//! was refused before its first byte counts as not sent, anything else as sent.
+//!
+//! Never: follows a redirect, or sends anything twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use tollgate_config::provider::Style;
+use tollgate_core::health::{Class, Fault};
+use tollgate_core::time::Span;
+
+use super::admit::{Granted, OnItsWay};
+use super::connect;
+use super::credential::{Credential, Whose};
+use super::query;
+use super::retry::{Ended, Tries};
+use super::route::Route;
+use crate::body::{Outgoing, Payload};
+use crate::error::Stage;
+use crate::event::Fact;
+use crate::pool::{Conn, Expected};
+use crate::shop::Plan;
+use crate::timer::within;
+use crate::{Error, Permit};
+
+/// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
+/// between grant and send; half a second is far above any scheduling delay of a healthy host.
+const FRESH: Span = Span::from_millis(500);
+
+/// An answer whose body is still to come.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) response: Response<Incoming>,
+    pub(crate) conn: Conn,
+    pub(crate) permit: Permit,
+    pub(crate) watch: OnItsWay,
+}
+
+/// Sends one attempt and waits for the head of its answer.
+pub(crate) async fn send(
+    route: &mut Route,
+    plan: &Plan,
+    credential: &Credential,
+    granted: Granted,
+    expected: Expected,
+    tries: &mut Tries,
+) -> Result<Sent, Ended> {
+    let Granted { mut permit, watch } = granted;
+    let mut conn = match expected.take(connect::limit(route, plan)).await {
+        Ok(conn) => conn,
+        Err(unreached) => return Err(not_connected(route, watch, permit, unreached)),
+    };
+    if permit.age() > FRESH {
+        let provider = &route.live.name;
+        let age = permit.age();
+        Fact::Stale { provider, age }.tell();
+        // If it was the handshake that took so long, the next attempt finds it done.
+        conn.give_back();
+        return Err(Ended::Again);
+    }
+    let request = request(route, plan, credential)?;
+    let progress = request.body().progress();
+    permit.sent();
+    tries.made += 1;
+    let patience = patience(route, plan);
+    let answer = flowing(patience, &progress, conn.sender.try_send_request(request)).await;
+    match answer {
+        Ok(Ok(response)) => Ok(Sent {
+            response,
+            conn,
+            permit,
+            watch,
+        }),
+        Ok(Err(mut error)) => match error.take_message() {
+            // The connection was closed before it took the request: nothing has left.
+            Some(request) => {
+                permit.kept();
+                tries.made -= 1;
+                route.payload.restore(request.into_body());
+                Err(Ended::Again)
+            }
+            None => Err(broken(route, watch, Fault::Reset)),
+        },
+        // The caller's time, not the provider's: it says nothing about the provider.
+        Err(_) if route.left() == Some(Span::ZERO) => Err(Ended::Refused(Error::TooLate {
+            provider: route.live.name.clone(),
+            at: Stage::Upstream,
+        })),
+        Err(_) => Err(broken(route, watch, Fault::Timeout)),
+    }
+}
+
+/// Bytes have left, and no answer came.
+fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
+    let provider = &route.live.name;
+    Fact::Failed { provider, fault }.tell();
+    let probe = watch.probe;
+    watch.ended(Class::of_fault(fault), None);
+    Ended::Fault {
+        fault,
+        sent: true,
+        probe,
+    }
+}
+
+/// Health hears of it before the permit goes back, so that a probe that found nobody closes the
+/// scope and the next one does not follow at once.
+fn not_connected(
+    route: &Route,
+    watch: OnItsWay,
+    permit: Permit,
+    unreached: crate::pool::Unreached,
+) -> Ended {
+    let was_probe = watch.probe;
+    let mut ended = connect::ended(route, unreached);
+    if let Ended::Fault { fault, probe, .. } = &mut ended {
+        *probe = was_probe;
+        watch.ended(Class::of_fault(*fault), None);
+    }
+    drop(permit);
+    ended
+}
+
+/// How long the head of the answer may take: the provider's time, or what is left of the caller's.
+fn patience(route: &Route, plan: &Plan) -> Span {
+    let most = plan.provider.timeouts.first_byte;
+    route.left().map_or(most, |left| left.min(most))
+}
+
+/// Waits for an answer; an upload that flows is never cut.
+async fn flowing<T>(
+    most: Span,
+    progress: &Arc<AtomicU64>,
+    answer: impl Future<Output = T>,
+) -> Result<T, crate::timer::Late> {
+    let mut answer = std::pin::pin!(answer);
+    let mut seen = progress.load(Ordering::Relaxed);
+    loop {
+        match within(Some(most), answer.as_mut()).await {
+            Ok(answer) => return Ok(answer),
+            Err(late) => {
+                let now = progress.load(Ordering::Relaxed);
+                if now == seen {
+                    return Err(late);
+                }
+                seen = now;
+            }
+        }
+    }
+}
+
+/// The request as it leaves.
+fn request(
+    route: &mut Route,
+    plan: &Plan,
+    credential: &Credential,
+) -> Result<Request<Outgoing>, Error> {
+    let mut headers = route.headers.clone();
+    for (name, value) in &plan.provider.headers {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::try_from(name), secret_value("", value.expose()))
+            && !headers.contains_key(&name)
+        {
+            headers.insert(name, value);
+        }
+    }
+    let mut query = route.query.clone();
+    if let Whose::Ours(index) = credential.whose
+        && let Some(key) = plan.keys.get(index)
+    {
+        let style = &plan.provider.auth.style;
+        attach(style, None, key.secret.expose(), &mut headers, &mut query)?;
+        for (name, key) in &plan.provider.auth.also {
+            attach(style, Some(name), key.expose(), &mut headers, &mut query)?;
+        }
+    }
+    let host = HeaderValue::try_from(route.origin.authority());
+    headers.insert(
+        HOST,
+        host.map_err(|_| Error::Malformed("the host is no host"))?,
+    );
+    if matches!(route.payload, Payload::Whole(_)) {
+        headers.remove(CONTENT_LENGTH);
+    }
+    let target = match query.as_deref() {
+        Some(query) => format!("{}?{query}", route.path),
+        None => route.path.clone(),
+    };
+    let mut request = Request::new(route.payload.outgoing());
+    *request.method_mut() = route.method.clone();
+    *request.uri_mut() = target
+        .parse()
+        .map_err(|_| Error::Malformed("the path and query are no valid request target"))?;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// Adds a key, in place of whatever the client sent there. A further key goes the same way under
+/// its own name.
+fn attach(
+    style: &Style,
+    name: Option<&str>,
+    key: &str,
+    headers: &mut HeaderMap,
+    query: &mut Option<String>,
+) -> Result<(), Error> {
+    let (at, value) = match style {
+        Style::Query { name: own } => {
+            *query = Some(query::with(query.as_deref(), name.unwrap_or(own), key));
+            return Ok(());
+        }
+        Style::Header { name: own, prefix } => (name.unwrap_or(own), secret_value(prefix, key)?),
+        Style::Bearer => match name {
+            Some(name) => (name, secret_value("", key)?),
+            None => (AUTHORIZATION.as_str(), secret_value("Bearer ", key)?),
+        },
+        Style::Basic => match name {
+            Some(name) => (name, secret_value("", key)?),
+            None => (
+                AUTHORIZATION.as_str(),
+                secret_value("Basic ", &BASE64.encode(key))?,
+            ),
+        },
+        Style::Nothing | Style::OAuth2(_) | Style::Login(_) => return Ok(()),
+    };
+    let at = HeaderName::try_from(at)
+        .map_err(|_| Error::Malformed("the key's header has no valid name"))?;
+    headers.insert(at, value);
+    Ok(())
+}
+
+/// A value that no debug output shows.
+fn secret_value(prefix: &str, secret: &str) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::try_from(format!("{prefix}{secret}"))
+        .map_err(|_| Error::Malformed("the key has a character that no header can carry"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,179 @@
+//! One connection: name, address, TCP, TLS, HTTP.
+//!
+//! Promises: the address that was checked is the address that is called, so a name that changes
+//! its mind cannot lead inside. All of it within one time limit. A failure says which step it was.
+//!
+//! Never: sends anything of a call.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::RwLock;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tollgate_core::health::Fault;
+use tollgate_core::time::Span;
+
+use super::address::{Origin, is_private};
+use super::tls::Roots;
+use crate::body::Outgoing;
+use crate::timer::{Late, within};
+
+/// Addresses of one name that are tried. Each gets its part of the time; more than this many would
+/// get less than a round trip.
+const ADDRESSES_MAX: usize = 4;
+
+/// The largest head of an answer. The largest seen (cookies, CSP) are some 20 KiB; what is above
+/// this is an attack or a fault.
+const HEAD_MAX: usize = 64 * 1024;
+
+/// How connections are opened.
+pub struct Dialer {
+    tls: Arc<ClientConfig>,
+    /// Our own addresses: a call to one of them would come back to us for ever.
+    own: RwLock<Vec<SocketAddr>>,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreached {
+    /// The network failed.
+    Fault(Fault),
+    /// The address is private, and no file names it.
+    Private,
+    /// The address is ours.
+    Own,
+}
+
+impl Dialer {
+    /// Opens connections that believe these certificates.
+    pub fn new(roots: &Roots) -> Result<Dialer, rustls::Error> {
+        Ok(Dialer {
+            tls: roots.config()?,
+            own: RwLock::default(),
+        })
+    }
+
+    /// An address of ours, which must not be called.
+    pub fn is_ours(&self, address: SocketAddr) {
+        self.own.write().push(address);
+    }
+
+    pub(super) async fn dial(
+        &self,
+        origin: &Origin,
+        most: Span,
+    ) -> Result<SendRequest<Outgoing>, Unreached> {
+        within(Some(most), self.connect(origin, most))
+            .await
+            .unwrap_or(Err(Unreached::Fault(Fault::Timeout)))
+    }
+
+    async fn connect(
+        &self,
+        origin: &Origin,
+        most: Span,
+    ) -> Result<SendRequest<Outgoing>, Unreached> {
+        let addresses = self.resolve(origin).await?;
+        let stream = reach(&addresses, most).await?;
+        // Heads are small and waited for.
+        stream.set_nodelay(true).map_err(connect_failed)?;
+        if !origin.tls {
+            return shake_hands(stream).await;
+        }
+        let name = ServerName::try_from(origin.host.as_str().to_owned())
+            .map_err(|_| Unreached::Fault(Fault::Connect))?;
+        let stream = TlsConnector::from(self.tls.clone())
+            .connect(name, stream)
+            .await
+            .map_err(connect_failed)?;
+        shake_hands(stream).await
+    }
+
+    /// Every address that may be called.
+    async fn resolve(&self, origin: &Origin) -> Result<Vec<SocketAddr>, Unreached> {
+        let host = origin.host.as_str();
+        let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+            Ok(ip) => vec![SocketAddr::new(ip, origin.port)],
+            Err(_) => tokio::net::lookup_host((host, origin.port))
+                .await
+                .map_err(|_| Unreached::Fault(Fault::Dns))?
+                .take(ADDRESSES_MAX)
+                .collect(),
+        };
+        if found.is_empty() {
+            return Err(Unreached::Fault(Fault::Dns));
+        }
+        let own = self.own.read();
+        if found.iter().any(|address| is_own(&own, *address)) {
+            return Err(Unreached::Own);
+        }
+        // One private address among public ones is a trap, not a mirror.
+        if !origin.private && found.iter().any(|address| is_private(address.ip())) {
+            return Err(Unreached::Private);
+        }
+        Ok(found)
+    }
+}
+
+/// The wildcard address is every address of this host.
+fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
+    own.iter().any(|ours| {
+        ours.port() == address.port()
+            && (ours.ip() == address.ip()
+                || ours.ip().is_unspecified() && address.ip().is_loopback())
+    })
+}
+
+/// Tries one address after the other, each with its part of the time.
+async fn reach(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, Unreached> {
+    let count = u64::try_from(addresses.len()).unwrap_or(1).max(1);
+    let mut last = Unreached::Fault(Fault::Connect);
+    for address in addresses {
+        match within(Some(Span(most.0 / count)), TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = connect_failed(error),
+            Err(Late) => last = Unreached::Fault(Fault::Timeout),
+        }
+    }
+    Err(last)
+}
+
+async fn shake_hands<S>(stream: S) -> Result<SendRequest<Outgoing>, Unreached>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_MAX)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|_| Unreached::Fault(Fault::Connect))?;
+    // It ends with the sender, or when the other side closes; its errors reach the call that uses it.
+    tokio::spawn(connection.with_upgrades());
+    Ok(sender)
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that map_err wants"
+)]
+fn connect_failed(error: io::Error) -> Unreached {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Unreached::Fault(Fault::Timeout),
+        _ => Unreached::Fault(Fault::Connect),
+    }
+}
+
+impl std::fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dialer")
+            .field("own", &self.own.read())
+            .finish()
+    }
+}

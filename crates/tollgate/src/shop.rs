@@ -1,0 +1,308 @@
+//! The providers at run time: who they are, whose domain it is, and how they are replaced.
+//!
+//! Promises: a reload replaces all providers at once; a call sees either the old or the new ones.
+//! What was counted and learned stays with the provider of that name.
+//!
+//! Never: reads a file. Providers come in checked.
+
+mod links;
+mod live;
+mod machine;
+mod meter;
+mod plan;
+mod settings;
+pub use links::Links;
+pub use live::Live;
+pub(crate) use machine::{Local, Machine};
+pub(crate) use meter::{Price, Who, prices};
+pub(crate) use plan::{Plan, mark};
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use tollgate_config::{Draft, Provider, World};
+use tollgate_core::ask::ScopeId;
+use tollgate_core::domain::{DomainTable, Host};
+use tollgate_core::feedback::Dialects;
+use tollgate_core::problem::Problem;
+use tollgate_ledger::{Event, Ledger};
+
+use crate::Error;
+use crate::error::NotAllowed;
+use crate::event::Fact;
+use crate::pool::{Dialer, Roots};
+
+/// The provider of every domain that no file names: no limits, no key, no memory.
+const UNKNOWN: &str = "unknown";
+
+/// What becomes of calls to domains that no provider has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// They run without limits.
+    #[default]
+    Allow,
+    /// They are refused.
+    Refuse,
+}
+
+/// How a shop works.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// What becomes of calls to domains that no provider has.
+    pub unknown: Unknown,
+    /// URLs may lead to private addresses even where no file names them.
+    pub private: bool,
+    /// Whose certificates are believed.
+    pub roots: Roots,
+}
+
+/// Why providers cannot be obeyed.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Two providers have one name.
+    #[error("there are two providers with the name `{0}`; give one of them another `name:`")]
+    Twice(String),
+    /// Two providers have one domain.
+    #[error("`{first}` and `{second}` both have the domain `{domain}`; leave it to one of them")]
+    Domain {
+        /// The domain.
+        domain: String,
+        /// Who has it.
+        first: String,
+        /// Who wants it too.
+        second: String,
+    },
+    /// Settings that the machines refuse.
+    #[error("`{provider}`: {}", list(.problems))]
+    Settings {
+        /// Whose.
+        provider: String,
+        /// All of them.
+        problems: Vec<Problem>,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+}
+
+/// All providers. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Shop {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    ledger: Ledger,
+    dialects: Dialects,
+    dialer: Arc<Dialer>,
+    shelf: ArcSwap<Shelf>,
+    unknown: Arc<Live>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    names: HashMap<String, Arc<Live>>,
+    domains: DomainTable<Arc<Live>>,
+    scopes: HashMap<ScopeId, Arc<Live>>,
+}
+
+impl Shop {
+    /// Opens a shop with these providers. Must be called inside a tokio runtime.
+    pub fn build(
+        providers: Vec<Provider>,
+        ledger: Ledger,
+        options: Options,
+    ) -> Result<Shop, BuildError> {
+        let dialer = Arc::new(Dialer::new(&options.roots)?);
+        let dialects = Dialects::built_in();
+        let unknown = Plan::new(nobody(), &dialects);
+        let unknown = Live::start(unknown, &ledger, &dialer)
+            .map_err(|problems| settings_refused(UNKNOWN, problems))?;
+        let mut events = ledger.events();
+        let shop = Shop {
+            shared: Arc::new(Shared {
+                options,
+                ledger,
+                dialects,
+                dialer,
+                shelf: ArcSwap::default(),
+                unknown: Arc::new(unknown),
+            }),
+        };
+        shop.replace(providers)?;
+        let shared = Arc::downgrade(&shop.shared);
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                if !hear(&shared, &event) {
+                    return;
+                }
+            }
+        });
+        Ok(shop)
+    }
+
+    /// Other providers from now on, all at once. On an error nothing changes.
+    pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
+        let Shared {
+            ledger,
+            dialects,
+            dialer,
+            shelf,
+            ..
+        } = &*self.shared;
+        let old = shelf.load();
+        let mut new = Shelf::default();
+        let mut followers = Vec::new();
+        for provider in providers {
+            let name = provider.name.clone();
+            let domains = provider.domains.clone();
+            let plan = Plan::new(provider, dialects);
+            let refused = |problems| settings_refused(&name, problems);
+            let live = match old.names.get(&name) {
+                Some(live) => {
+                    let problems = plan.health.check();
+                    if !problems.is_empty() {
+                        return Err(refused(problems));
+                    }
+                    followers.push((live.clone(), plan));
+                    live.clone()
+                }
+                None => Arc::new(Live::start(plan, ledger, dialer).map_err(refused)?),
+            };
+            for domain in &domains {
+                if let Err(first) = new.domains.insert(domain, live.clone()) {
+                    return Err(BuildError::Domain {
+                        domain: domain.host().to_string(),
+                        first: first.name.clone(),
+                        second: name,
+                    });
+                }
+            }
+            new.scopes.insert(live.machine.scope(), live.clone());
+            if new.names.insert(name.clone(), live).is_some() {
+                return Err(BuildError::Twice(name));
+            }
+        }
+        for (live, plan) in followers {
+            let name = live.name.clone();
+            live.follow(plan)
+                .map_err(|problems| settings_refused(&name, problems))?;
+        }
+        let providers = new.names.len();
+        shelf.store(Arc::new(new));
+        Fact::Reloaded { providers }.tell();
+        Ok(())
+    }
+
+    /// An address of ours: a call to it would come back to us for ever.
+    pub fn is_ours(&self, address: SocketAddr) {
+        self.shared.dialer.is_ours(address);
+    }
+
+    /// The provider of this name.
+    pub fn named(&self, name: &str) -> Result<Arc<Live>, Error> {
+        let shelf = self.shared.shelf.load();
+        shelf
+            .names
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Error::UnknownProvider {
+                name: name.chars().take(64).collect(),
+                nearest: nearest(name, shelf.names.keys()),
+            })
+    }
+
+    /// The provider of this host; `None` = unknown, and that is allowed.
+    pub(crate) fn of_host(&self, host: &Host) -> Result<Option<Arc<Live>>, Error> {
+        if let Some(live) = self.shared.shelf.load().domains.find(host) {
+            return Ok(Some(live.clone()));
+        }
+        match self.shared.options.unknown {
+            Unknown::Allow => Ok(None),
+            Unknown::Refuse => Err(Error::NotAllowed {
+                host: host.to_string(),
+                why: NotAllowed::Unknown,
+            }),
+        }
+    }
+
+    /// Every provider, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Live>> {
+        let mut all: Vec<_> = self.shared.shelf.load().names.values().cloned().collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// The ledger that counts.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    pub(crate) fn unknown(&self) -> Arc<Live> {
+        self.shared.unknown.clone()
+    }
+
+    pub(crate) fn allows_private(&self) -> bool {
+        self.shared.options.private
+    }
+}
+
+/// Tells the health machines what the ledger says of their scopes. `false`: the shop is closed.
+fn hear(shared: &Weak<Shared>, event: &Event) -> bool {
+    let Some(shared) = shared.upgrade() else {
+        return false;
+    };
+    let shelf = shared.shelf.load();
+    match event {
+        Event::Scopes(scopes) => {
+            let changed = scopes.iter().filter_map(|scope| shelf.scopes.get(scope));
+            changed.for_each(|live| live.machine.scope_changed());
+        }
+        Event::Back | Event::Anything => {
+            let all = shelf.names.values();
+            all.for_each(|live| live.machine.scope_changed());
+        }
+        Event::Freed(_) | Event::Lost => {}
+    }
+    true
+}
+
+/// Neither limits nor retries: what nobody described is passed on as it is.
+fn nobody() -> Provider {
+    const FILE: &str = "name: unknown\nacquire_only: true\nhealth: off\nconnections: 256\n\
+                        retry: {retries: {high: 0, normal: 0, low: 0}}\n";
+    let checked = Draft::read("unknown", FILE).map(|draft| draft.check(&World::empty()));
+    let provider = checked.ok().and_then(|checked| checked.provider);
+    provider.expect("a test builds a shop from it")
+}
+
+/// The nearest name that exists, if one is near.
+fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a String>) -> Option<String> {
+    // Longer than any name by so much that it cannot be one; keeps the work small.
+    if wrong.len() > 64 {
+        return None;
+    }
+    names
+        .map(|name| (strsim::osa_distance(wrong, name), name))
+        .filter(|(distance, name)| *distance <= name.len().max(3) / 3)
+        .min()
+        .map(|(_, name)| name.clone())
+}
+
+fn settings_refused(provider: &str, problems: Vec<Problem>) -> BuildError {
+    BuildError::Settings {
+        provider: provider.to_owned(),
+        problems,
+    }
+}
+
+fn list(problems: &[Problem]) -> String {
+    let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    each.join("; ")
+}

@@ -1,0 +1,83 @@
+//! Links that a provider sends, and what of them is the provider's own.
+//!
+//! Promises: only a link to the same origin, below the same base, is the provider's.
+//!
+//! Never: follows one.
+
+use super::Live;
+use crate::path::without_parameter;
+use tollgate_config::provider::Style;
+
+/// How the links of one provider are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// They come back through the gateway.
+    pub rewrite: bool,
+    /// Where the call went: `https://api.example.org`.
+    pub origin: String,
+    /// The path before the caller's own.
+    pub base: String,
+    /// The parameter that carries our key.
+    pub key: Option<String>,
+}
+
+impl Live {
+    /// How links in answers from this origin are read.
+    #[must_use]
+    pub fn links(&self, origin: &str) -> Links {
+        let plan = self.plan();
+        let provider = &plan.provider;
+        let key = match &provider.auth.style {
+            Style::Query { name } => Some(name.clone()),
+            Style::Nothing
+            | Style::Header { .. }
+            | Style::Bearer
+            | Style::Basic
+            | Style::OAuth2(_)
+            | Style::Login(_) => None,
+        };
+        let base = provider
+            .upstream
+            .as_ref()
+            .map(|upstream| upstream.base.clone());
+        Links {
+            rewrite: provider.rewrite_links,
+            origin: origin.to_owned(),
+            base: base.unwrap_or_default(),
+            key,
+        }
+    }
+}
+
+impl Links {
+    /// The link without our key.
+    #[must_use]
+    pub fn without_key(&self, url: &str) -> String {
+        let Some(key) = &self.key else {
+            return url.to_owned();
+        };
+        let (front, fragment) = match url.split_once('#') {
+            Some((front, fragment)) => (front, format!("#{fragment}")),
+            None => (url, String::new()),
+        };
+        match front.split_once('?') {
+            Some((path, query)) => match without_parameter(query, key) {
+                query if query.is_empty() => format!("{path}{fragment}"),
+                query => format!("{path}?{query}{fragment}"),
+            },
+            None => url.to_owned(),
+        }
+    }
+
+    /// The part of the link that the caller would write; `None` if it leads elsewhere.
+    #[must_use]
+    pub fn below<'a>(&self, url: &'a str) -> Option<&'a str> {
+        let path = match url.strip_prefix(self.origin.as_str()) {
+            Some(path) => path,
+            None if url.starts_with('/') && !url.starts_with("//") => url,
+            None => return None,
+        };
+        let path = path.strip_prefix(self.base.as_str())?;
+        (path.is_empty() || path.starts_with(['/', '?', '#'])).then_some(path)
+    }
+}

@@ -1,0 +1,313 @@
+//! What a provider's answers have taught this process: health, cool-downs, degrade, retry budget.
+//!
+//! The decisions are the core's; this is their shell: it holds the machines, tells the ledger what
+//! they want, and wakes those who wait when something changed for them.
+//!
+//! Promises: the ledger hears of actions in the order in which they were decided. Bounded: scopes
+//! that are at rest are forgotten first.
+//!
+//! Never: holds its lock across an await, or reads a clock other than the ledger's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tollgate_core::ask::{OwnerId, ScopeId};
+use tollgate_core::backoff::Dice;
+use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, Told};
+use tollgate_core::degrade::{Degrade, DegradeSettings, Ours, Theirs};
+use tollgate_core::health::{
+    Action, Actions, Base, Door, Event, Health, HealthSettings, Pace, State, Status,
+};
+use tollgate_core::limit::{HoldUntil, Rule};
+use tollgate_core::problem::Problem;
+use tollgate_core::retry::{Budget, BudgetSettings, Decision, Failed, RetrySettings};
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::Ledger;
+
+use crate::event::Fact;
+
+/// Scopes whose cool-downs and degrade modes are remembered. Entities come from callers, so there
+/// may be any number; 4 096 at some 100 bytes are 400 KiB, and past that those at rest go first.
+const SCOPES_MAX: usize = 4_096;
+
+/// The machines of one provider.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    provider: String,
+    ledger: Ledger,
+    scope: ScopeId,
+    inner: Mutex<Inner>,
+    /// Counts the changes that those who wait must hear of.
+    version: watch::Sender<u64>,
+    /// The timer must be set anew.
+    poke: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    health: Health,
+    local: Local,
+    budget: Budget,
+    cooldowns: HashMap<ScopeId, Cooldown>,
+    degrades: HashMap<ScopeId, Degrade>,
+    dice: fastrand::Rng,
+}
+
+/// The extra pace of this process, as rules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Local {
+    pub(crate) rate: Option<Arc<Rule>>,
+    pub(crate) concurrency: Option<Arc<Rule>>,
+}
+
+/// What a call meets.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) door: Door,
+    pub(crate) status: Status,
+    pub(crate) local: Local,
+}
+
+impl Machine {
+    /// The machines of one provider, with the health that the ledger remembers. Starts the task
+    /// that keeps their timer, so it must be called inside a tokio runtime.
+    pub(crate) fn start(
+        provider: &str,
+        ledger: Ledger,
+        owner: OwnerId,
+        (health, base): (HealthSettings, Base),
+        budget: &BudgetSettings,
+    ) -> Result<Arc<Machine>, Vec<Problem>> {
+        let now = ledger.now().at;
+        let seed = now.0 ^ (u64::from(owner.0) << 32);
+        let scope = ScopeId::named(&[provider, "health"]);
+        let machine = Arc::new(Machine {
+            provider: provider.to_owned(),
+            scope,
+            inner: Mutex::new(Inner {
+                health: Health::new(health, base, now)?,
+                local: Local::default(),
+                budget: Budget::new(budget, now),
+                cooldowns: HashMap::new(),
+                degrades: HashMap::new(),
+                dice: fastrand::Rng::with_seed(seed),
+            }),
+            version: watch::Sender::new(0),
+            poke: Arc::new(Notify::new()),
+            ledger,
+        });
+        machine.scope_changed();
+        tokio::spawn(keep_time(Arc::downgrade(&machine), machine.poke.clone()));
+        Ok(machine)
+    }
+
+    /// The scope that health closes and opens.
+    pub(crate) fn scope(&self) -> ScopeId {
+        self.scope
+    }
+
+    /// Other settings from now on; nothing counted is lost.
+    pub(crate) fn configure(&self, health: HealthSettings, base: Base) -> Result<(), Vec<Problem>> {
+        let now = self.ledger.now().at;
+        let mut inner = self.inner.lock();
+        let actions = inner.health.configure(health, base, now)?;
+        self.act(&mut inner, actions);
+        drop(inner);
+        self.tell_waiting();
+        Ok(())
+    }
+
+    /// Something happened to the provider.
+    pub(crate) fn on(&self, event: Event) {
+        let mut inner = self.inner.lock();
+        let now = self.ledger.now().at;
+        let actions = inner.health.on(event, now);
+        self.act(&mut inner, actions);
+    }
+
+    /// The ledger says that the health scope changed: another process, or our own echo. The view is
+    /// taken under the lock, so that it is never older than what we did last.
+    pub(crate) fn scope_changed(&self) {
+        let mut inner = self.inner.lock();
+        let view = self.ledger.look_scope(self.scope);
+        let now = self.ledger.now().at;
+        let actions = inner.health.on(Event::Shared(view), now);
+        self.act(&mut inner, actions);
+    }
+
+    /// An attempt got its permit. `true`: it is a probe.
+    pub(crate) fn granted(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let now = self.ledger.now().at;
+        let actions = inner.health.on(Event::Granted, now);
+        self.act(&mut inner, actions);
+        inner.health.state() == State::HalfOpen
+    }
+
+    /// What a call meets now.
+    pub(crate) fn look(&self) -> Look {
+        let inner = self.inner.lock();
+        let now = self.ledger.now().at;
+        Look {
+            door: inner.health.door(now),
+            status: inner.health.status(now),
+            local: inner.local.clone(),
+        }
+    }
+
+    /// Hears of changes from now on: a new pace, a door that closed, other settings.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Those who wait must look again.
+    pub(crate) fn tell_waiting(&self) {
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// A call of this scope was refused: it rests for everybody.
+    pub(crate) fn refused(
+        &self,
+        settings: &CooldownSettings,
+        scope: ScopeId,
+        granted: Micros,
+        told: Told,
+    ) -> Option<Span> {
+        let mut inner = self.inner.lock();
+        let now = self.ledger.now().at;
+        if inner.cooldowns.len() >= SCOPES_MAX && !inner.cooldowns.contains_key(&scope) {
+            inner.cooldowns.retain(|_, known| known.left(now).is_some());
+        }
+        let dice = Dice(inner.dice.u64(..));
+        let cooldown = inner.cooldowns.entry(scope).or_default();
+        let rest = cooldown.refused(settings, granted, told, dice, now)?;
+        self.ledger.settle(cooldown::settle(scope, rest));
+        Some(rest)
+    }
+
+    /// A call of this scope went well: the next rest is a first one again.
+    pub(crate) fn went_well(&self, scope: ScopeId, granted: Micros) {
+        if let Some(cooldown) = self.inner.lock().cooldowns.get_mut(&scope) {
+            cooldown.went_well(granted);
+        }
+    }
+
+    /// What is left of a scope: little means that only the cache is used.
+    pub(crate) fn left(
+        &self,
+        settings: &DegradeSettings,
+        scope: ScopeId,
+        theirs: Option<Theirs>,
+        ours: Ours,
+    ) {
+        let mut inner = self.inner.lock();
+        let now = self.ledger.now().at;
+        if inner.degrades.len() >= SCOPES_MAX && !inner.degrades.contains_key(&scope) {
+            inner.degrades.retain(|_, known| known.is_on(now));
+        }
+        let degrade = inner.degrades.entry(scope).or_default();
+        if let Some(theirs) = theirs {
+            degrade.told(theirs, ours.period, now);
+        }
+        let change = degrade.look(settings, ours, now).settle(scope);
+        drop(inner);
+        if let Some(settle) = change {
+            self.ledger.settle(settle);
+            self.tell_waiting();
+        }
+    }
+
+    /// A call is made for the first time.
+    pub(crate) fn called(&self, settings: &BudgetSettings) {
+        let now = self.ledger.now().at;
+        self.inner.lock().budget.called(settings, now);
+    }
+
+    /// May a failed attempt be made again?
+    pub(crate) fn decide(&self, settings: &RetrySettings, failed: &Failed) -> Decision {
+        let now = self.ledger.now().at;
+        let mut inner = self.inner.lock();
+        let dice = Dice(inner.dice.u64(..));
+        settings.decide(failed, &mut inner.budget, dice, now)
+    }
+
+    /// Does what the health machine wants, in order and under its lock.
+    fn act(&self, inner: &mut Inner, actions: Actions) {
+        let mut concerns_waiting = false;
+        for action in actions {
+            if let Some(settle) = action.settle(self.scope) {
+                self.ledger.settle(settle);
+            }
+            match action {
+                Action::Close { .. } | Action::Open => {}
+                Action::Pace(pace) => {
+                    inner.local = Local::of(pace);
+                    concerns_waiting = true;
+                }
+                Action::Transition { from, to, reason } => {
+                    concerns_waiting = true;
+                    let provider = &self.provider;
+                    Fact::Transition {
+                        provider,
+                        from,
+                        to,
+                        reason,
+                    }
+                    .tell();
+                }
+            }
+        }
+        self.poke.notify_one();
+        if concerns_waiting {
+            self.tell_waiting();
+        }
+    }
+
+    fn next_tick(&self) -> Option<Span> {
+        let tick = self.inner.lock().health.next_tick();
+        tick.map(|tick| tick.since(self.ledger.now().at))
+    }
+}
+
+impl Local {
+    fn of(pace: Pace) -> Local {
+        // Both are sane by construction: a gap of at least one microsecond, at least one at a time.
+        // The rate holds from the send on: it slows this process down, it is nobody's limit.
+        let rate = pace
+            .rate
+            .and_then(|rate| Rule::bucket(1, rate.gap(), 1).ok());
+        let rate = rate.map(|rule| rule.hold_until(HoldUntil::Send));
+        let most = pace.concurrency.map(|most| u64::from(most.max(1)));
+        Local {
+            rate: rate.map(Arc::new),
+            concurrency: most
+                .and_then(|most| Rule::in_flight(most).ok())
+                .map(Arc::new),
+        }
+    }
+}
+
+/// The one timer of a provider's health, until the provider is gone.
+async fn keep_time(machine: Weak<Machine>, poke: Arc<Notify>) {
+    loop {
+        let Some(pause) = machine.upgrade().map(|machine| machine.next_tick()) else {
+            return;
+        };
+        tokio::select! {
+            () = poke.notified() => {}
+            () = crate::timer::rest(pause) => {
+                let Some(machine) = machine.upgrade() else { return };
+                machine.on(Event::Tick);
+            }
+        }
+    }
+}
+
+impl Drop for Machine {
+    /// Lets the task that keeps time end.
+    fn drop(&mut self) {
+        self.poke.notify_one();
+    }
+}

@@ -1,0 +1,330 @@
+//! Limits of a file as terms of an ask: where each is counted, and what a call costs there.
+//!
+//! Promises: a cell is named by provider, per, period, algorithm, ordinal and key, never by the
+//! limit's number, so a changed number keeps what was counted. Keys enter a name only as a
+//! fingerprint. What a caller says it costs is taken at its word; an estimate is capped at the
+//! limit, so that it can always go.
+//!
+//! Never: counts. The ledger does.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tollgate_config::Provider;
+use tollgate_config::provider::{Cost, Per};
+use tollgate_core::ask::{CellId, Priority, Term, Unit};
+use tollgate_core::limit::{Algorithm, Rule};
+
+/// One limit, ready to be asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    /// Its name in every error.
+    pub(crate) name: String,
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) per: Per,
+    /// The part that only urgent calls may use.
+    reserve: u64,
+    /// What it counts, in the provider's word.
+    unit: String,
+    /// Whom it holds for; most hold for all.
+    only: Option<Priority>,
+    /// Provider, per, period, algorithm, ordinal.
+    identity: [String; 5],
+    /// The cell, where it is the same for all.
+    shared: Option<CellId>,
+}
+
+/// What of a call a meter may depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Who<'a> {
+    pub(crate) entity: Option<&'a str>,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) caller: &'a str,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) host: &'a str,
+    pub(crate) priority: Priority,
+    pub(crate) costs: &'a [Price],
+}
+
+/// What a call costs in one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Price {
+    pub(crate) unit: String,
+    pub(crate) amount: u64,
+    /// The caller said so; otherwise it is an estimate.
+    pub(crate) explicit: bool,
+}
+
+impl Meter {
+    /// Every limit of a provider, concurrency last.
+    pub(crate) fn all(provider: &Provider) -> Vec<Meter> {
+        let mut meters: Vec<Meter> = Vec::new();
+        for limit in &provider.limits {
+            let meter = Meter::new(provider, &meters, limit.rule.clone(), limit.per);
+            meters.push(Meter {
+                name: limit.name.clone(),
+                reserve: limit.reserve,
+                unit: limit.unit.clone(),
+                ..meter
+            });
+        }
+        if let Some(concurrency) = &provider.concurrency {
+            let meter = Meter::new(provider, &meters, concurrency.rule.clone(), Per::Provider);
+            meters.push(meter);
+            if concurrency.low < concurrency.rule.limit()
+                && let Ok(rule) = Rule::in_flight(concurrency.low)
+            {
+                let meter = Meter::new(provider, &meters, rule, Per::Provider);
+                meters.push(Meter {
+                    only: Some(Priority::Low),
+                    ..meter
+                });
+            }
+        }
+        meters
+    }
+
+    fn new(provider: &Provider, before: &[Meter], rule: Rule, per: Per) -> Meter {
+        let mut identity = [
+            provider.name.clone(),
+            per.word().to_owned(),
+            rule.period().0.to_string(),
+            algorithm(&rule).to_owned(),
+            String::new(),
+        ];
+        let same = |meter: &&Meter| meter.identity[..4] == identity[..4];
+        let ordinal = before.iter().filter(same).count();
+        identity[4] = ordinal.to_string();
+        let mut meter = Meter {
+            name: "concurrency".to_owned(),
+            rule: Arc::new(rule),
+            per,
+            reserve: 0,
+            unit: "calls".to_owned(),
+            only: None,
+            identity,
+            shared: None,
+        };
+        if per == Per::Provider {
+            meter.shared = Some(meter.cell(""));
+        }
+        meter
+    }
+
+    /// The term of this limit for a call; `None` if it does not hold for it.
+    pub(crate) fn term(&self, who: &Who<'_>) -> Option<Term> {
+        if self.only.is_some_and(|only| only != who.priority) {
+            return None;
+        }
+        let leave = match who.priority {
+            Priority::High => 0,
+            Priority::Normal | Priority::Low => self.reserve,
+        };
+        Some(Term {
+            cell: self.cell_of(who),
+            rule: self.rule.clone(),
+            cost: self.cost(who, leave),
+            leave,
+        })
+    }
+
+    /// Where a call is counted.
+    pub(crate) fn cell_of(&self, who: &Who<'_>) -> CellId {
+        if let Some(cell) = self.shared {
+            return cell;
+        }
+        match self.per {
+            Per::Provider => self.cell(""),
+            // Calls without an entity share one place.
+            Per::Entity => self.cell(who.entity.unwrap_or_default()),
+            Per::ApiKey => self.cell(who.key.unwrap_or_default()),
+            Per::Caller => self.cell(who.caller),
+            Per::Ip => self.cell(&who.ip.map(|ip| ip.to_string()).unwrap_or_default()),
+            Per::Host => self.cell(who.host),
+        }
+    }
+
+    fn cell(&self, key: &str) -> CellId {
+        let [provider, per, period, algorithm, ordinal] = &self.identity;
+        CellId::named(&[provider, per, period, algorithm, ordinal, key])
+    }
+
+    fn cost(&self, who: &Who<'_>, leave: u64) -> u64 {
+        let price = who.costs.iter().find(|price| price.unit == self.unit);
+        match price {
+            Some(price) if price.explicit => price.amount,
+            Some(price) => {
+                let most = self.rule.most().saturating_sub(leave).max(1);
+                price.amount.min(most)
+            }
+            None => 1,
+        }
+    }
+
+    /// Does it count calls at a time?
+    pub(crate) fn is_concurrency(&self) -> bool {
+        matches!(self.rule.algorithm(), Algorithm::InFlight)
+    }
+
+    /// Does it count calls, and not tokens or bytes?
+    pub(crate) fn counts_calls(&self) -> bool {
+        self.rule.counts() == Unit::Calls
+    }
+}
+
+/// What a call costs before it is sent: what its caller says, else what its body says, else what
+/// the file holds for it.
+pub(crate) fn prices(costs: &[Cost], said: &[(String, u64)], body: &[u8]) -> Vec<Price> {
+    let explicit = said.iter().map(|(unit, amount)| Price {
+        unit: unit.clone(),
+        amount: *amount,
+        explicit: true,
+    });
+    let mut prices: Vec<Price> = explicit.collect();
+    let reads_body = costs.iter().any(|cost| !cost.before.is_empty());
+    let json: Option<serde_json::Value> = reads_body
+        .then(|| serde_json::from_slice(body).ok())
+        .flatten();
+    for cost in costs {
+        if prices.iter().any(|price| price.unit == cost.unit) {
+            continue;
+        }
+        let told = json.as_ref().and_then(|json| first_of(json, &cost.before));
+        prices.push(Price {
+            unit: cost.unit.clone(),
+            amount: told.unwrap_or(cost.otherwise),
+            explicit: false,
+        });
+    }
+    prices
+}
+
+fn first_of(json: &serde_json::Value, names: &[String]) -> Option<u64> {
+    names.iter().find_map(|name| {
+        let mut levels = name.split('.');
+        levels.try_fold(json, |at, level| at.get(level))?.as_u64()
+    })
+}
+
+/// The word of an algorithm in a cell's name.
+fn algorithm(rule: &Rule) -> &'static str {
+    match rule.algorithm() {
+        Algorithm::Sliding { .. } => "sliding",
+        Algorithm::Bucket { .. } => "bucket",
+        Algorithm::Fixed { .. } => "fixed",
+        Algorithm::Calendar(_) => "calendar",
+        Algorithm::Paced { .. } => "paced",
+        Algorithm::InFlight => "in_flight",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Draft, World};
+
+    fn meters(text: &str) -> Vec<Meter> {
+        let text = format!("name: x\ndomain: api.example.org\n{text}");
+        let draft = Draft::read("x.yaml", &text).unwrap();
+        Meter::all(&draft.check(&World::empty()).provider.unwrap())
+    }
+
+    fn who(costs: &[Price]) -> Who<'_> {
+        Who {
+            entity: None,
+            key: None,
+            caller: "",
+            ip: None,
+            host: "api.example.org",
+            priority: Priority::Normal,
+            costs,
+        }
+    }
+
+    #[test]
+    fn a_changed_number_keeps_its_cell_and_a_changed_period_does_not() {
+        let cell = |text: &str| meters(text)[0].cell_of(&who(&[]));
+        assert_eq!(cell("limits: [35/1s]"), cell("limits: [40/1s]"));
+        assert_ne!(cell("limits: [35/1s]"), cell("limits: [35/2s]"));
+    }
+
+    #[test]
+    fn two_limits_of_one_shape_have_two_cells() {
+        let meters = meters("limits: [35/1s, {name: b, limit: 40, period: 1s}]");
+        assert_ne!(meters[0].cell_of(&who(&[])), meters[1].cell_of(&who(&[])));
+    }
+
+    #[test]
+    fn an_entity_is_counted_apart() {
+        let meters = meters("limits: [{limit: 5, period: 1h, per: entity}]");
+        let cell = |entity| meters[0].cell_of(&Who { entity, ..who(&[]) });
+        assert_ne!(cell(Some("odds")), cell(Some("fixtures")));
+        assert_ne!(cell(Some("odds")), cell(None));
+    }
+
+    /// M2: what is reserved is left alone by all but urgent calls.
+    #[test]
+    fn m2_a_reserve_is_left_by_all_but_urgent_calls() {
+        let meters = meters("limits: [{limit: 50, period: 10s, reserve: 40}]");
+        let leave = |priority| {
+            meters[0]
+                .term(&Who {
+                    priority,
+                    ..who(&[])
+                })
+                .unwrap()
+                .leave
+        };
+        assert_eq!(leave(Priority::High), 0);
+        assert_eq!((leave(Priority::Normal), leave(Priority::Low)), (40, 40));
+    }
+
+    #[test]
+    fn background_calls_have_a_concurrency_of_their_own() {
+        let meters = meters("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
+        let limits = |priority| -> Vec<u64> {
+            let terms = meters.iter().filter_map(|meter| {
+                meter.term(&Who {
+                    priority,
+                    ..who(&[])
+                })
+            });
+            terms.map(|term| term.rule.limit()).collect()
+        };
+        assert_eq!(limits(Priority::Normal), [5, 4]);
+        assert_eq!(limits(Priority::Low), [5, 4, 2]);
+    }
+
+    #[test]
+    fn an_estimate_is_capped_and_an_explicit_cost_is_not() {
+        let meters = meters("limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]");
+        let cost = |explicit| {
+            let prices = [Price {
+                unit: "tokens".to_owned(),
+                amount: 700,
+                explicit,
+            }];
+            meters[0].term(&who(&prices)).unwrap().cost
+        };
+        assert_eq!((cost(true), cost(false)), (700, 100));
+    }
+
+    #[test]
+    fn a_price_is_said_or_read_from_the_body_or_held() {
+        let cost = Cost {
+            unit: "tokens".to_owned(),
+            before: vec!["max_completion_tokens".to_owned(), "max_tokens".to_owned()],
+            otherwise: 1_000,
+            after: None,
+        };
+        let price = |said: &[(String, u64)], body: &[u8]| {
+            prices(std::slice::from_ref(&cost), said, body)[0].amount
+        };
+        assert_eq!(price(&[], b"{\"max_tokens\": 64}"), 64);
+        assert_eq!(price(&[], b"no json"), 1_000);
+        assert_eq!(
+            price(&[("tokens".to_owned(), 7)], b"{\"max_tokens\": 64}"),
+            7
+        );
+    }
+}

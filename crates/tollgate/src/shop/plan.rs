@@ -1,0 +1,147 @@
+//! A provider file as it is obeyed at run time: everything that a reload replaces at once.
+//!
+//! Promises: built once per reload, so that a call only reads it.
+//!
+//! Never: holds what was counted or learned. That stays through a reload.
+
+use std::sync::Arc;
+
+use tollgate_config::provider::Per;
+use tollgate_config::{Provider, Secret};
+use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::degrade::DegradeSettings;
+use tollgate_core::feedback::{Dialect, Dialects};
+use tollgate_core::health::{Base, HealthSettings};
+use tollgate_core::limit::Rule;
+use tollgate_core::retry::RetrySettings;
+
+use super::meter::Meter;
+use super::settings;
+
+/// One provider as it is obeyed.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) provider: Provider,
+    pub(crate) meters: Vec<Meter>,
+    /// Calls at a time that the connections carry, where no limit is lower anyway.
+    pub(crate) connections: Option<Arc<Rule>>,
+    pub(crate) connections_max: usize,
+    pub(crate) dialect: Arc<Dialect>,
+    pub(crate) keys: Vec<Key>,
+    pub(crate) retry: RetrySettings,
+    pub(crate) cooldown: CooldownSettings,
+    pub(crate) degrade: Option<DegradeSettings>,
+    pub(crate) health: HealthSettings,
+    /// What a refusal is about.
+    cools: Cools,
+}
+
+/// A key of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) secret: Secret,
+    /// Its name in cells.
+    pub(crate) mark: String,
+}
+
+/// The part of a provider that a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cools {
+    Provider,
+    Entity,
+    ApiKey,
+}
+
+impl Plan {
+    pub(crate) fn new(provider: Provider, dialects: &Dialects) -> Plan {
+        let dialect = dialects
+            .get(&provider.dialect)
+            .unwrap_or_else(|| dialects.generic());
+        let meters = if provider.enabled {
+            Meter::all(&provider)
+        } else {
+            Vec::new()
+        };
+        let has = |per| meters.iter().any(|meter| meter.per == per);
+        let cools = if has(Per::Entity) {
+            Cools::Entity
+        } else if has(Per::ApiKey) {
+            Cools::ApiKey
+        } else {
+            Cools::Provider
+        };
+        let key = |secret: &Secret| Key {
+            secret: secret.clone(),
+            mark: mark(secret.expose()),
+        };
+        Plan {
+            connections: connections(&provider, &meters),
+            connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
+            dialect: Arc::new(dialect.clone()),
+            keys: provider.keys.iter().map(key).collect(),
+            retry: provider.retry,
+            cooldown: provider.cooldown,
+            degrade: provider.degrade,
+            health: provider.health,
+            cools,
+            meters,
+            provider,
+        }
+    }
+
+    /// What the limits allow when all is well.
+    pub(crate) fn base(&self) -> Base {
+        Base::of(self.meters.iter().map(|meter| &*meter.rule))
+    }
+
+    /// How the gate works.
+    pub(crate) fn gate(&self) -> tollgate_core::gate::Settings {
+        settings::gate(&self.provider)
+    }
+
+    /// The scope that a refusal of this call closes.
+    pub(crate) fn cooldown_scope(&self, entity: Option<&str>, key: Option<&str>) -> ScopeId {
+        let name = &self.provider.name;
+        match self.cools {
+            Cools::Provider => ScopeId::named(&[name, "cooldown"]),
+            Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
+            Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
+        }
+    }
+
+    /// The scope that degrade mode closes.
+    pub(crate) fn degrade_scope(&self, entity: Option<&str>) -> Option<ScopeId> {
+        self.degrade?;
+        let name = &self.provider.name;
+        Some(match self.cools {
+            Cools::Entity => ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")]),
+            Cools::Provider | Cools::ApiKey => ScopeId::named(&[name, "degrade"]),
+        })
+    }
+
+    /// A cell of this process alone.
+    pub(crate) fn local_cell(&self, what: &str, owner: OwnerId) -> CellId {
+        CellId::named(&[&self.provider.name, "local", what, &owner.0.to_string()])
+    }
+}
+
+/// A credential's name in cells: a fingerprint, so that neither a store nor a log holds a key.
+pub(crate) fn mark(credential: &str) -> String {
+    let hash = blake3::derive_key("tollgate 2026 credential mark", credential.as_bytes());
+    hash.iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Connections are a limit on calls at a time too. Asking for it in the same decision keeps order
+/// and priority: without it, calls with a permit would queue for a connection in any order.
+fn connections(provider: &Provider, meters: &[Meter]) -> Option<Arc<Rule>> {
+    let most = provider.connections.max(1);
+    let is_lower = |meter: &Meter| meter.is_concurrency() && meter.rule.limit() <= most;
+    if meters.iter().any(is_lower) {
+        return None;
+    }
+    Rule::in_flight(most).ok().map(Arc::new)
+}

@@ -1,0 +1,44 @@
+//! From the waiting of a provider file to the gate that obeys it.
+//!
+//! Promises: every setting arrives; a number too large for its machine becomes the largest it has.
+//!
+//! Never: a default of its own. Those are the file's.
+
+use tollgate_config::Provider;
+use tollgate_config::settings as file;
+use tollgate_core::gate::{OffPeak, Order, Settings};
+
+/// How the gate of a provider works.
+pub(super) fn gate(provider: &Provider) -> Settings {
+    let off_peak = provider.off_peak.as_ref().and_then(|hours| {
+        // The check of the file has refused hours that do not exist.
+        OffPeak::new(hours.from_minute, hours.to_minute, hours.zone.clone()).ok()
+    });
+    Settings {
+        waiting_max: usize::try_from(provider.queue.max).unwrap_or(usize::MAX),
+        order: match provider.queue.order {
+            file::Order::Priority => Order::Priority,
+            file::Order::Fifo => Order::Fifo,
+        },
+        off_peak,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Draft, World};
+
+    #[test]
+    fn a_file_that_says_nothing_gets_what_the_gate_defaults_to() {
+        let file = "domain: api.example.org\nlimit: 5\nperiod: 1s\n";
+        let draft = Draft::read("x.yaml", file).unwrap();
+        let provider = draft.check(&World::empty()).provider.unwrap();
+        let (ours, default) = (gate(&provider), Settings::default());
+        assert_eq!(
+            (ours.waiting_max, ours.order),
+            (default.waiting_max, default.order)
+        );
+        assert!(ours.off_peak.is_none());
+    }
+}

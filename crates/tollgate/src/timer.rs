@@ -1,0 +1,38 @@
+//! Timers that a stage of the path has asked for.
+//!
+//! Promises: time passes by tokio's clock, so that tests can pause it.
+//!
+//! Never: waits for anything but time; nothing here is polled.
+
+use std::future::Future;
+
+use tollgate_core::time::Span;
+
+/// The call's time, or a stage's, was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late;
+
+/// Rests for this long; `None` = for ever.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a timer that a stage has asked for"
+)]
+pub(crate) async fn rest(pause: Option<Span>) {
+    match pause {
+        Some(pause) => tokio::time::sleep(pause.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for something, but no longer than this; `None` = as long as it takes.
+pub(crate) async fn within<T>(
+    most: Option<Span>,
+    what: impl Future<Output = T>,
+) -> Result<T, Late> {
+    match most {
+        Some(most) => tokio::time::timeout(most.into(), what)
+            .await
+            .map_err(|_| Late),
+        None => Ok(what.await),
+    }
+}
