@@ -131,6 +131,13 @@ impl Permit {
         self.state = State::Over;
     }
 
+    /// The head of an answer is here that does not prove that the call was counted, such as a 5xx
+    /// of a proxy in front of the limiter. It counts as if it had been.
+    pub fn failed(&mut self) {
+        self.settle(self.ask.terms.clone(), Outcome::Failed { age: Span::ZERO });
+        self.state = State::Arrived;
+    }
+
     /// The head of the answer is here.
     pub fn arrived(&mut self, answer: Answer) {
         let Answer {

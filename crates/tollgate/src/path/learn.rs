@@ -61,10 +61,15 @@ pub(crate) async fn learn(
     let feedback = read(route, plan, &head, &first);
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
-    permit.arrived(Answer {
-        refused: feedback.verdict == Verdict::Limited,
-        readings: readings(&feedback, permit.terms(), date(&head.headers)),
-    });
+    if class == Class::ServerError {
+        // It may come from in front of the limiter: no proof that the call was counted.
+        permit.failed();
+    } else {
+        permit.arrived(Answer {
+            refused: feedback.verdict == Verdict::Limited,
+            readings: readings(&feedback, permit.terms(), date(&head.headers)),
+        });
+    }
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
     if is_free && flow.has_ended() {
         permit.refund();

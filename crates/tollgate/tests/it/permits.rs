@@ -280,6 +280,25 @@ async fn m13_strict_order_lets_nobody_overtake() {
     }
 }
 
+/// A first-use window that was never opened at the provider must not end early here.
+#[tokio::test(start_paused = true)]
+async fn a_failed_call_counts_but_proves_no_window() {
+    let stage = Stage::new(Rule::fixed(2, secs(10)).expect("a sane rule").drift_ppm(0));
+    let mut failed = stage.take().await;
+    failed.sent();
+    failed.failed();
+    failed.finished(|_| None);
+    assert_eq!(stage.used(), 1);
+    advance(Duration::from_secs(9)).await;
+    answered(stage.take().await);
+    let start = stage.now();
+    answered(stage.take().await);
+    assert!(
+        stage.now().since(start) >= secs(10),
+        "one window after the proof"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_an_answer_says_reaches_the_ledger_with_its_mark() {
     let stage = Stage::new(sliding(10, secs(10)));
