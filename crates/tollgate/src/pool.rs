@@ -1,7 +1,7 @@
 //! Connections to upstreams: opened before the permit, taken after it, used by one call at a time.
 //!
 //! Checkout and send are two steps, because a permit must not lie around while a handshake runs.
-//! Those who wait hold no connection: they only make sure that one will be ready ([`Expected`]).
+//! Those who wait hold no connection: they only make sure that one will be ready (`Expected`).
 //! So a thousand background calls that wait cannot keep an urgent one from a connection.
 //!
 //! Promises: at most so many connections of a provider as the permit stage lets calls through; one
