@@ -56,6 +56,7 @@ pub(crate) async fn admit(
         if plan.provider.enabled {
             may_wait(route, &plan, &look.door)?;
         }
+        let until = route.patient_until(plan.provider.queue.timeout);
         let asked = live.permits.acquire(wants.wanted(route, &plan, place));
         let answer = tokio::select! {
             biased;
@@ -64,7 +65,13 @@ pub(crate) async fn admit(
                 live.permits.look_again();
                 continue;
             }
+            // Somebody more urgent waits for it too: ask in that name, in the old place.
+            () = route.raised() => continue,
         };
+        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
+        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
+            continue; // somebody more patient has joined meanwhile
+        }
         tries.waited = tries.waited + live.ledger.now().at.since(began);
         let permit = answer.map_err(|denied| wants.explain(route, denied))?;
         let watched = plan.provider.enabled.then(|| live.machine.clone());
@@ -186,12 +193,14 @@ impl Wants {
     }
 
     fn wanted(&self, route: &Route, plan: &Plan, place: u64) -> Wanted {
+        let wish = route.wish();
+        let until = route.patient_until(plan.provider.queue.timeout);
         Wanted {
             terms: self.terms.clone(),
             scopes: self.scopes.clone(),
-            priority: route.said.priority,
-            caller: route.caller(),
-            patience: route.patience(plan.provider.queue.timeout),
+            priority: wish.priority,
+            caller: wish.caller,
+            patience: until.since(route.live.ledger.now().at),
             evidence: Evidence::Report {
                 by: plan.provider.timeouts.first_byte,
                 late: plan.provider.late_arrival,

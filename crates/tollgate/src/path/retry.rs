@@ -98,7 +98,7 @@ impl Tries {
             }
         };
         let failed = Failed {
-            priority: route.said.priority,
+            priority: route.priority(),
             used: self.used,
             class,
             retry_after,
