@@ -168,7 +168,8 @@ impl Told {
     }
 }
 
-fn many(count: usize, what: &str) -> String {
+/// `1 call`, `2 calls`.
+pub(crate) fn many(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
