@@ -5,8 +5,10 @@
 //!
 //! Never: blocks the runtime; a thread of its own reads.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::terminal::Quiet;
 
 /// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +25,12 @@ const PRESSED_MAX: usize = 16;
 /// See the module.
 pub(super) struct Keys {
     pressed: Option<Receiver<Key>>,
-    _terminal: Option<Terminal>,
+    _terminal: Option<Quiet>,
 }
 
 impl Keys {
     pub(super) fn listen() -> Keys {
-        let terminal = Terminal::by_key();
+        let terminal = Quiet::by_key();
         let pressed = terminal.is_some().then(|| {
             let (told, pressed) = sync_channel(PRESSED_MAX);
             std::thread::spawn(move || read(&told));
@@ -64,46 +66,6 @@ fn key(byte: u8) -> Option<Key> {
         b'u' => Some(Key::Burst),
         b'q' => Some(Key::Quit),
         _ => None,
-    }
-}
-
-/// A terminal that gives each key at once and does not echo it. Ctrl-C still ends the program, and
-/// then the shell puts the terminal right.
-#[cfg(unix)]
-struct Terminal(rustix::termios::Termios);
-
-#[cfg(unix)]
-impl Terminal {
-    fn by_key() -> Option<Terminal> {
-        use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-        let stdin = io::stdin();
-        if !stdin.is_terminal() {
-            return None;
-        }
-        let before = tcgetattr(&stdin).ok()?;
-        let mut by_key = before.clone();
-        by_key.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-        tcsetattr(&stdin, OptionalActions::Now, &by_key).ok()?;
-        Some(Terminal(before))
-    }
-}
-
-#[cfg(unix)]
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        use rustix::termios::{OptionalActions, tcsetattr};
-        // Best effort: there is nobody left to tell.
-        tcsetattr(io::stdin(), OptionalActions::Now, &self.0).ok();
-    }
-}
-
-#[cfg(not(unix))]
-struct Terminal;
-
-#[cfg(not(unix))]
-impl Terminal {
-    fn by_key() -> Option<Terminal> {
-        None
     }
 }
 
