@@ -2,6 +2,7 @@ mod floor;
 mod load;
 mod peers;
 mod proxied;
+mod quota;
 mod server;
 mod upstream;
 
@@ -13,6 +14,11 @@ fn main() -> anyhow::Result<()> {
         && word == "bare"
     {
         return floor::run(listen.parse()?, up.parse()?);
+    }
+    if let [word, tool, file] = &arguments[..]
+        && word == "client"
+    {
+        return quota::client::run(tool, file);
     }
     // The callers' core is this process's.
     if arguments.first().map(String::as_str) != Some("pinned") {

@@ -173,7 +173,7 @@ backend b\n  http-request set-header Authorization \"Bearer secret\"\n  server s
 }
 
 /// A port that nobody has at the moment.
-fn free() -> anyhow::Result<SocketAddr> {
+pub fn free() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 

@@ -31,6 +31,7 @@ use tollgate_core::time::Span;
 use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
+use crate::pool::Origin;
 use crate::shop::{Live, Plan, Shop};
 use learn::Answered;
 use retry::{Ended, Next, Tries};
@@ -51,7 +52,7 @@ pub struct Trail {
     /// The provider, once it is known.
     pub provider: Option<Arc<Live>>,
     /// The origin it was sent to.
-    pub origin: Option<String>,
+    pub origin: Option<Origin>,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// Time spent waiting for permits.
@@ -66,7 +67,7 @@ where
 {
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
-    trail.origin = Some(route.origin.to_string());
+    trail.origin = Some(route.origin.clone());
     // cache: an answer that we already have costs nothing. It will stand here.
     // flight: one question asked twice is one attempt. It will stand here.
     let mut tries = Tries::default();
