@@ -122,6 +122,7 @@ fn dress(
     mount: &Mount,
     here: Option<&HeaderValue>,
 ) -> Response<ReplyBody> {
+    let source = reply.source.word();
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
     *response.headers_mut() = reply.head.headers;
@@ -140,7 +141,7 @@ fn dress(
     } else {
         "allow"
     };
-    headers.insert(SOURCE, HeaderValue::from_static("upstream"));
+    headers.insert(SOURCE, HeaderValue::from_static(source));
     headers.insert(DECISION, HeaderValue::from_static(decision));
     response
 }
