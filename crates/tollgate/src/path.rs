@@ -35,6 +35,7 @@ use tollgate_core::time::Span;
 use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
+use crate::pool::Origin;
 use crate::shop::{Live, Plan, Shop};
 use cache::{Looked, Question};
 use flight::Place;
@@ -89,7 +90,7 @@ pub struct Trail {
     /// The provider, once it is known.
     pub provider: Option<Arc<Live>>,
     /// The origin it was sent to.
-    pub origin: Option<String>,
+    pub origin: Option<Origin>,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// Time spent waiting for permits.
@@ -117,7 +118,7 @@ where
 {
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
-    trail.origin = Some(route.origin.to_string());
+    trail.origin = Some(route.origin.clone());
     let question = match cache::look(shop, &mut route).await {
         Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
