@@ -14,12 +14,18 @@ mod admit;
 mod connect;
 mod credential;
 mod learn;
+mod login;
 mod query;
 mod retry;
 mod route;
 mod send;
+mod source;
+mod token;
+pub(crate) use credential::Aside;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
+pub(crate) use source::Source;
+pub(crate) use token::Tokens;
 
 use std::sync::Arc;
 
@@ -85,11 +91,12 @@ where
 
 /// One attempt: each line is a stage.
 async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<Answered, Ended> {
-    let key = credential::choose(route, plan)?; // whose key, and where it is counted
+    let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
     let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
     let granted = admit::admit(route, &key, tries).await?; // turn, health and every limit at once
     let sent = send::send(route, plan, &key, granted, expected, tries).await?; // the bytes leave
-    Ok(learn::learn(route, plan, &key, sent).await) // what did the answer say?
+    let answered = learn::learn(route, plan, &key, sent).await; // what did the answer say?
+    credential::heed(route, plan, &key, tries, answered).await // a refused key is not used again
 }
 
 fn finish(route: &Route, trail: &Trail, done: Result<Answered, Error>) -> Result<Reply, Error> {

@@ -93,8 +93,7 @@ fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAu
         &["token_url", "client_id", "client_secret"],
         problems,
     );
-    let token_url = place::upstream(&block, "token_url", problems);
-    warn_if_open(&block, "token_url", token_url.as_ref(), problems);
+    let token_url = address(&block, "token_url", problems);
     let mut secret = |name: &str| secrets::secret(&block.get(name)?, world, problems);
     let (id, password, refresh) = (
         secret("client_id"),
@@ -111,29 +110,28 @@ fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAu
     })
 }
 
-/// A password that travels in the clear is told, unless it stays on this machine.
-fn warn_if_open(block: &Fields<'_>, name: &str, url: Option<&Upstream>, problems: &mut Problems) {
-    let stays = |host: &str| {
-        let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-        host == "localhost" || ip.is_some_and(|ip| ip.is_loopback())
-    };
-    if let (Some(at), Some(url)) = (block.get(name), url)
-        && !url.tls
-        && !stays(url.host.as_str())
-    {
+/// Where credentials are posted. That they travel in the clear is told, unless they stay on this
+/// machine.
+fn address(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Upstream> {
+    let at = block.get(name)?;
+    let url = place::exact(&at, problems)?;
+    let host = url.host.as_str();
+    let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    let stays = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
+    if !url.tls && !stays {
         problems.push(at.problem(
             Level::Warning,
             "the credentials travel in the clear",
             "write `https://`",
         ));
     }
+    Some(url)
 }
 
 fn login(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Login> {
     let block = open(at, LOGIN, problems)?;
     needs(at, &block, &["url", "body", "token"], problems);
-    let url = place::upstream(&block, "url", problems);
-    warn_if_open(&block, "url", url.as_ref(), problems);
+    let url = address(&block, "url", problems);
     let body = block.get("body").and_then(|at| body(&at, world, problems));
     let token = block.read("token", problems);
     let lifetime = block.read("lifetime", problems).unwrap_or(LIFETIME);

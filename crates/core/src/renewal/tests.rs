@@ -1,3 +1,5 @@
+//! A token's life by the second, in virtual time.
+
 use super::*;
 
 const DAY: Span = Span::from_secs(86_400);
@@ -72,7 +74,7 @@ fn failures_rest_longer_and_longer_up_to_a_minute() {
             panic!("it rests")
         };
         pauses.push(left.0 / 1_000_000);
-        now = now + left;
+        now += left;
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
     renewal.need(now);
