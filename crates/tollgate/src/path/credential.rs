@@ -68,7 +68,7 @@ pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Err
             mark: theirs.as_deref().map(mark),
         });
     }
-    if !plan.sources.is_empty() {
+    if !plan.accounts.is_empty() {
         return with_token(route, plan).await;
     }
     let index = freest(route, plan);
@@ -80,22 +80,24 @@ pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Err
 
 /// The token of the key that is free first; where its login is refused, that of the next.
 async fn with_token(route: &Route, plan: &Plan) -> Result<Credential, Error> {
-    let mut left = plan.sources.len();
+    let mut left = plan.accounts.len();
     loop {
         let index = freest(route, plan);
-        let Some(source) = plan.sources.get(index).or(plan.sources.first()) else {
-            return Err(Error::Malformed("the provider has no source of tokens"));
+        let Some(account) = plan.accounts.get(index).or(plan.accounts.first()) else {
+            return Err(Error::Malformed(
+                "the provider has no account to log in with",
+            ));
         };
         left = left.saturating_sub(1);
-        match token::held(route, plan, source).await {
+        match token::held(route, plan, account).await {
             Ok(held) => {
                 return Ok(Credential {
                     whose: Whose::Token(held),
-                    mark: Some(source.mark.clone()),
+                    mark: Some(account.mark.clone()),
                 });
             }
             Err(Error::NoCredential { why, .. }) if why.is_lasting() && left > 0 => {
-                set_aside(route, plan, &source.mark, None);
+                set_aside(route, plan, &account.mark, None);
             }
             Err(error) => return Err(error),
         }
@@ -194,8 +196,8 @@ fn sent(style: &Style, headers: &HeaderMap, query: Option<&str>) -> Option<Strin
 
 /// How many keys there are to choose from.
 fn count(plan: &Plan) -> usize {
-    plan.sources.len().max(match plan.provider.auth.style {
-        // Without a source its keys are of no use.
+    plan.accounts.len().max(match plan.provider.auth.style {
+        // Without an account its keys are of no use.
         Style::OAuth2(_) | Style::Login(_) => 0,
         Style::Nothing
         | Style::Query { .. }
@@ -207,7 +209,10 @@ fn count(plan: &Plan) -> usize {
 
 /// A key's name in cells.
 fn mark_of(plan: &Plan, index: usize) -> Option<&str> {
-    let of_source = plan.sources.get(index).map(|source| source.mark.as_str());
+    let of_source = plan
+        .accounts
+        .get(index)
+        .map(|account| account.mark.as_str());
     of_source.or_else(|| plan.keys.get(index).map(|key| key.mark.as_str()))
 }
 

@@ -19,11 +19,11 @@ use tollgate_core::health::{Class, Fault};
 use tollgate_core::renewal::Trouble;
 use tollgate_core::time::Span;
 
+use super::account::{Account, Post, Way};
 use super::credential::{Credential, Whose};
 use super::learn::{self, Answered};
 use super::retry::{AGAIN_MAX, Ended, Tries};
 use super::route::Route;
-use super::source::{Post, Source, Way};
 use super::{admit, connect, send};
 use crate::body::ReplyBody;
 use crate::error::NoToken;
@@ -96,13 +96,13 @@ impl Failed {
 /// Logs in once.
 pub(super) async fn login(
     live: &Arc<Live>,
-    source: &Source,
+    account: &Account,
     memory: Memory,
 ) -> Result<Fetched, Failed> {
-    match &source.way {
+    match &account.way {
         Way::Login(login) => {
-            let post = source.login(login);
-            let answer = answer(live, source, &login.url, post).await?;
+            let post = account.login(login);
+            let answer = answer(live, account, &login.url, post).await?;
             let fields = answer.granted(live)?;
             let token = login.token.split('.').try_fold(&fields, deeper);
             Ok(Fetched {
@@ -112,13 +112,13 @@ pub(super) async fn login(
                 memory,
             })
         }
-        Way::OAuth2(oauth2) => self::oauth2(live, source, oauth2, memory).await,
+        Way::OAuth2(oauth2) => self::oauth2(live, account, oauth2, memory).await,
     }
 }
 
 async fn oauth2(
     live: &Arc<Live>,
-    source: &Source,
+    account: &Account,
     oauth2: &OAuth2,
     mut memory: Memory,
 ) -> Result<Fetched, Failed> {
@@ -128,12 +128,12 @@ async fn oauth2(
         ClientAuth::Body => Some(true),
     };
     let refresh = memory.refresh.as_ref().or(oauth2.refresh_token.as_ref());
-    let post = source.oauth2(oauth2, refresh, known.unwrap_or(false));
-    let mut answer = self::answer(live, source, &oauth2.token_url, post).await?;
+    let post = account.oauth2(oauth2, refresh, known.unwrap_or(false));
+    let mut answer = self::answer(live, account, &oauth2.token_url, post).await?;
     let was_refused = known.is_none() && matches!(answer.status, 400 | 401 | 403);
     if was_refused {
-        let post = source.oauth2(oauth2, refresh, true);
-        answer = self::answer(live, source, &oauth2.token_url, post).await?;
+        let post = account.oauth2(oauth2, refresh, true);
+        answer = self::answer(live, account, &oauth2.token_url, post).await?;
     }
     let fields = answer.granted(live)?;
     memory.in_form = known.or(Some(was_refused));
@@ -153,7 +153,7 @@ async fn oauth2(
 /// Posts credentials and reads the whole answer.
 async fn answer(
     live: &Arc<Live>,
-    source: &Source,
+    account: &Account,
     to: &Upstream,
     post: Post,
 ) -> Result<Answer, Failed> {
@@ -163,7 +163,7 @@ async fn answer(
     let mut route = Route::post(live.clone(), to, headers, Bytes::from(post.body));
     let credential = Credential {
         whose: Whose::Clients,
-        mark: Some(source.mark.clone()),
+        mark: Some(account.mark.clone()),
     };
     let mut tries = Tries::default();
     for _ in 0..AGAIN_MAX {

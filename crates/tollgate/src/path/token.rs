@@ -21,9 +21,9 @@ use tollgate_core::health::Fault;
 use tollgate_core::renewal::{Need, Renewal, Trouble};
 use tollgate_core::time::{Micros, Span};
 
+use super::account::Account;
 use super::login::{self, Failed, Fetched, Memory};
 use super::route::Route;
-use super::source::Source;
 use crate::Error;
 use crate::error::{NoToken, Stage};
 use crate::event::Fact;
@@ -46,7 +46,7 @@ pub(crate) struct Held {
 
 /// The token of one credential.
 pub(crate) struct Slot {
-    source: Arc<Source>,
+    account: Arc<Account>,
     state: Mutex<State>,
     /// Counts the logins that have ended.
     ended: watch::Sender<u64>,
@@ -70,9 +70,13 @@ enum Look {
 }
 
 /// A token for this call: the one there is, or the next one.
-pub(super) async fn held(route: &Route, plan: &Plan, source: &Arc<Source>) -> Result<Held, Error> {
+pub(super) async fn held(
+    route: &Route,
+    plan: &Plan,
+    account: &Arc<Account>,
+) -> Result<Held, Error> {
     let live = &route.live;
-    let slot = live.tokens.slot(plan, source);
+    let slot = live.tokens.slot(plan, account);
     let mut ended = slot.ended.subscribe();
     let mut failures = 0;
     loop {
@@ -161,7 +165,7 @@ async fn fetch(live: &Arc<Live>, slot: &Slot) -> Option<Span> {
         is_over: false,
     };
     let memory = slot.state.lock().memory.clone();
-    let fetched = login::login(live, &slot.source, memory).await;
+    let fetched = login::login(live, &slot.account, memory).await;
     busy.is_over = true;
     slot.settle(live, fetched)
 }
@@ -184,18 +188,18 @@ impl Drop for Busy<'_> {
 
 impl Tokens {
     /// The place of this credential's token. Those of credentials that no file names any more go.
-    fn slot(&self, plan: &Plan, source: &Arc<Source>) -> Arc<Slot> {
+    fn slot(&self, plan: &Plan, account: &Arc<Account>) -> Arc<Slot> {
         let mut slots = self.slots.lock();
-        if let Some(slot) = slots.get(source.name()) {
+        if let Some(slot) = slots.get(account.name()) {
             return slot.clone();
         }
-        slots.retain(|name, _| plan.sources.iter().any(|source| source.name() == name));
+        slots.retain(|name, _| plan.accounts.iter().any(|account| account.name() == name));
         let slot = Arc::new(Slot {
-            source: source.clone(),
+            account: account.clone(),
             state: Mutex::default(),
             ended: watch::Sender::new(0),
         });
-        slots.insert(source.name().to_owned(), slot.clone());
+        slots.insert(account.name().to_owned(), slot.clone());
         slot
     }
 }

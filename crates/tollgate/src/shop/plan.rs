@@ -18,7 +18,7 @@ use tollgate_core::retry::RetrySettings;
 
 use super::meter::Meter;
 use super::settings;
-use crate::path::Source;
+use crate::path::Account;
 
 /// One provider as it is obeyed.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<Key>,
     /// Where tokens come from, if calls carry tokens: one for each key.
-    pub(crate) sources: Vec<Arc<Source>>,
+    pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
@@ -83,7 +83,7 @@ impl Plan {
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
-            sources: Source::all(&provider),
+            accounts: Account::all(&provider),
             retry: provider.retry,
             cooldown: provider.cooldown,
             degrade: provider.degrade,

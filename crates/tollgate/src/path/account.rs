@@ -1,6 +1,6 @@
-//! Where tokens come from: a credential, and what is posted for it.
+//! Accounts: the credentials that tokens are fetched for, and what is posted for them.
 //!
-//! Promises: a key is written as one value, whatever letters it has. Sources are told apart by a
+//! Promises: a key is written as one value, whatever letters it has. Accounts are told apart by a
 //! fingerprint, so that a reload keeps the token of one that has not changed. OAuth 2 as in RFC 6749.
 //!
 //! Never: sends anything.
@@ -26,11 +26,11 @@ const FORM: &str = "application/x-www-form-urlencoded";
 
 /// A credential that gives tokens.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct Account {
     pub(super) way: Way,
     key: Option<Secret>,
     also: Vec<(String, Secret)>,
-    /// A fingerprint of all of it: another credential is another source.
+    /// A fingerprint of all of it: another credential is another account.
     name: String,
     /// Its name in cells.
     pub(crate) mark: String,
@@ -49,23 +49,23 @@ pub(super) struct Post {
     authorization: Option<String>,
 }
 
-impl Source {
-    /// The sources of a provider's tokens: one for each key of a pool. None if it needs no tokens,
+impl Account {
+    /// The accounts of a provider's tokens: one for each key of a pool. None if it needs no tokens,
     /// or if the key that its login needs is missing; then the client's own credential passes.
-    pub(crate) fn all(provider: &Provider) -> Vec<Arc<Source>> {
+    pub(crate) fn all(provider: &Provider) -> Vec<Arc<Account>> {
         let also = &provider.auth.also;
         match &provider.auth.style {
             Style::Login(login) if provider.keys.is_empty() => {
                 let needs_key = login.body.expose().contains(KEY);
-                let source = || Source::new(Way::Login(login.clone()), None, also);
-                (!needs_key).then(source).into_iter().collect()
+                let account = || Account::new(Way::Login(login.clone()), None, also);
+                (!needs_key).then(account).into_iter().collect()
             }
             Style::Login(login) => {
-                let source = |key| Source::new(Way::Login(login.clone()), Some(key), also);
-                provider.keys.iter().map(source).collect()
+                let account = |key| Account::new(Way::Login(login.clone()), Some(key), also);
+                provider.keys.iter().map(account).collect()
             }
             Style::OAuth2(oauth2) => {
-                vec![Source::new(Way::OAuth2(oauth2.clone()), None, also)]
+                vec![Account::new(Way::OAuth2(oauth2.clone()), None, also)]
             }
             Style::Nothing
             | Style::Query { .. }
@@ -75,8 +75,8 @@ impl Source {
         }
     }
 
-    fn new(way: Way, key: Option<&Secret>, also: &[(String, Secret)]) -> Arc<Source> {
-        let mut hasher = blake3::Hasher::new_derive_key("tollgate 2026 source of tokens");
+    fn new(way: Way, key: Option<&Secret>, also: &[(String, Secret)]) -> Arc<Account> {
+        let mut hasher = blake3::Hasher::new_derive_key("tollgate 2026 account of tokens");
         let mut part = |text: &str| {
             hasher.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
             hasher.update(text.as_bytes());
@@ -109,7 +109,7 @@ impl Source {
             part(name);
             part(value.expose());
         }
-        Arc::new(Source {
+        Arc::new(Account {
             mark: mark(key.unwrap_or(who).expose()),
             name: hasher.finalize().to_hex().to_string(),
             key: key.cloned(),
