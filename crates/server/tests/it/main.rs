@@ -6,15 +6,21 @@
 
 mod client;
 mod log;
+mod issuer;
 mod stand;
 mod upstream;
 
 mod addressing;
+mod background;
+mod flight_bodies;
 mod flights;
 mod keys;
 mod leaving;
 mod limits;
+mod merging;
 mod refusals;
 mod reload;
 mod resting;
 mod streaming;
+mod oauth2;
+mod tokens;

@@ -86,7 +86,7 @@ impl Landing {
             attempts,
             waited,
         } = outcome;
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let answer = self.settle(answer, is_failure, now);
         Outcome {
             answer,

@@ -129,6 +129,7 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
     {
         Some((group, Boarded::Rides)) => {
             group.urgency.join(route.own_wish());
+            live.saved.rides();
             let group = group.clone();
             return Some(Ride { group, part });
         }

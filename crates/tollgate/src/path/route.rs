@@ -144,7 +144,7 @@ where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let started = shop.ledger().now().at;
+    let started = shop.ledger().at();
     let deadline = call.said.timeout.map(|timeout| started + timeout);
     let (place, path, query) = place(shop, call.target)?;
     let patience = call.said.timeout.unwrap_or(BODY_WAIT);
@@ -187,6 +187,68 @@ where
 }
 
 impl Route {
+    /// A post of our own, most urgent, to an address that the provider's file names. As with every
+    /// URL of its domains, the upstream stands in for them where there is one.
+    pub(crate) fn post(live: Arc<Live>, to: &Upstream, headers: HeaderMap, body: Bytes) -> Route {
+        let started = live.ledger.at();
+        let plan = live.plan();
+        let provider = &plan.provider;
+        let is_at_home = provider
+            .domains
+            .iter()
+            .any(|domain| domain.matches(&to.host));
+        let at = match &provider.upstream {
+            Some(upstream) if is_at_home => Upstream {
+                base: format!("{}{}", upstream.base, to.base),
+                ..upstream.clone()
+            },
+            Some(_) | None => to.clone(),
+        };
+        let is_own = match &provider.upstream {
+            Some(own) => (own.tls, &own.host, own.port) == (at.tls, &at.host, at.port),
+            None => is_at_home && at.tls && at.port == 443,
+        };
+        let mut path = at.base.clone();
+        if path.is_empty() {
+            path.push('/');
+        }
+        let routed = provider.entities.route(&Asked {
+            named: None,
+            host: Some(&to.host),
+            path: &path,
+            query: "",
+            headers: &[],
+            body: &[],
+        });
+        let entity = routed
+            .ok()
+            .filter(|_| is_own)
+            .and_then(|routed| routed.entity);
+        Route {
+            // The file names it, so it may be a private address.
+            origin: to_upstream(live.clone(), plan.clone(), at, true).origin,
+            entity: entity.map(|entity| entity.as_str().to_owned()),
+            is_own,
+            live,
+            method: Method::POST,
+            headers,
+            path,
+            query: None,
+            payload: Payload::Whole(body),
+            prices: Vec::new(),
+            said: Said {
+                priority: Priority::High,
+                ..Said::default()
+            },
+            caller: CallerId::default(),
+            deadline: None,
+            started,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
+        }
+    }
+
     /// What limits may depend on.
     pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> Who<'a> {
         Who {
@@ -234,13 +296,18 @@ impl Route {
     /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
         let deadline = self.wish().deadline;
-        deadline.map(|deadline| deadline.since(self.live.ledger.now().at))
+        deadline.map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
     /// What is left of this caller's own time.
     pub(crate) fn own_left(&self) -> Option<Span> {
-        let now = self.live.ledger.now().at;
+        let now = self.live.ledger.at();
         self.deadline.map(|deadline| deadline.since(now))
+    }
+
+    /// How long a permit may be waited for.
+    pub(crate) fn patience(&self, queue: Span) -> Span {
+        self.patient_until(queue).since(self.live.ledger.at())
     }
 
     /// Until when a permit may be waited for: the caller's time, else the queue's.

@@ -69,7 +69,7 @@ impl Asked {
     pub(crate) fn new(route: &Route, plan: &Plan) -> Asked {
         let headers = &route.headers;
         let is_authorized = headers.contains_key(AUTHORIZATION);
-        let has_key = route.is_own && !plan.keys.is_empty();
+        let has_key = route.is_own && !(plan.keys.is_empty() && plan.accounts.is_empty());
         Asked {
             agent: agent(headers),
             is_head: route.method == Method::HEAD,
@@ -258,3 +258,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len())
         .any(|window| window.eq_ignore_ascii_case(part))
 }
+
+#[cfg(test)]
+#[path = "share_tests.rs"]
+pub(crate) mod tests;

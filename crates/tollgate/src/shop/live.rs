@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use tollgate_core::ask::{OwnerId, Priority};
+use tollgate_core::ask::Priority;
 use tollgate_core::health::Status;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
-use super::plan::Plan;
-use crate::path::Items;
+use super::plan::{OwnCells, Plan};
 use crate::path::permit::Permits;
+use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -29,11 +29,14 @@ pub struct Live {
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
-    pub(crate) owner: OwnerId,
     /// Items that several calls may ask for at once.
     pub(crate) items: Items,
     /// Calls that cost nothing.
     pub(crate) saved: Saved,
+    pub(crate) own: OwnCells,
+    pub(crate) tokens: Tokens,
+    /// Keys that were refused.
+    pub(crate) aside: Aside,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -43,6 +46,7 @@ pub struct Live {
 pub(crate) struct Saved {
     joined: AtomicU64,
     shared: AtomicU64,
+    riding: AtomicU64,
     merged: AtomicU64,
 }
 
@@ -55,6 +59,11 @@ impl Saved {
     /// A call was given a shared answer, if so.
     pub(crate) fn shared(&self, is_so: bool) {
         self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
+
+    /// A call rides along with another.
+    pub(crate) fn rides(&self) {
+        self.riding.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A call was given a part of a larger answer, if so.
@@ -77,9 +86,11 @@ impl Live {
             permits: Permits::new(ledger.clone(), owner, plan.gate()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
-            owner,
             items: Items::default(),
             saved: Saved::default(),
+            own: OwnCells::new(&name, owner),
+            tokens: Tokens::default(),
+            aside: Aside::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -102,7 +113,7 @@ impl Live {
     /// What its health looks like.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.machine.look().status
+        self.machine.status()
     }
 
     /// How many calls wait for a permit.
@@ -124,6 +135,12 @@ impl Live {
     #[must_use]
     pub fn shared(&self) -> u64 {
         self.saved.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many calls have waited for a part of another call's larger answer.
+    #[must_use]
+    pub fn riding(&self) -> u64 {
+        self.saved.riding.load(Ordering::Relaxed)
     }
 
     /// How many calls were given a part of another call's larger answer: permits saved.
