@@ -184,6 +184,19 @@ impl Kept {
         ask
     }
 
+    /// The same answer with another lifetime, from when it came.
+    #[must_use]
+    pub fn lasting(self, got: Wall, lifetime: Span, stale: Span) -> Kept {
+        let fresh_until = (got + lifetime).min(FOREVER);
+        Kept {
+            fresh_until,
+            beside_until: fresh_until,
+            stale_until: (fresh_until + stale).min(FOREVER),
+            lifetime,
+            ..self
+        }
+    }
+
     /// May it stand in for a provider that cannot be asked?
     #[must_use]
     pub fn may_stand_in(&self, now: Wall) -> bool {

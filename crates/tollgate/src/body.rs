@@ -94,6 +94,11 @@ impl Payload {
         }
     }
 
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Payload::Whole(bytes) if bytes.is_empty())
+    }
+
     /// Can it be sent once more?
     pub(crate) fn is_left(&self) -> bool {
         match self {

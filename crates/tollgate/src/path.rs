@@ -16,12 +16,17 @@ mod cache;
 mod connect;
 mod credential;
 mod flight;
+mod keep;
 mod learn;
 mod query;
 mod retry;
 mod route;
 mod send;
+mod serve;
+mod target;
+pub use cache::UseCache;
 pub(crate) use flight::Flights;
+pub(crate) use keep::Recorder;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
 
@@ -51,6 +56,8 @@ pub struct Reply {
     pub body: ReplyBody,
     /// Where it came from.
     pub source: Source,
+    /// Little is left of a limit, so only the cache is used.
+    pub degraded: bool,
 }
 
 /// Where an answer came from. The words are those of `X-Tollgate-Source`.
@@ -118,8 +125,8 @@ where
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
     trail.origin = Some(route.origin.to_string());
-    let question = match cache::look(shop, &mut route).await {
-        Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
+    let question = match cache::look(shop, &mut route).await? {
+        Looked::Answer(reply) => return Ok(*reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
     };
     loop {
@@ -156,7 +163,7 @@ async fn go(mut route: Route, question: Question) -> Outcome {
     };
     tell(&route, &tries, &done);
     Outcome {
-        answer: cache::keep(&route, question, done).await, // may it be used again?
+        answer: keep::keep(&route, question, done).await, // may it be used again?
         is_failure,
         attempts: tries.made,
         waited: tries.waited,

@@ -14,9 +14,8 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
-use tollgate::error::Reason;
 use tollgate::event::Fact;
-use tollgate::path::{self, Call, Reply, Target, Trail};
+use tollgate::path::{self, Call, Reply, Trail};
 use tollgate::shop::Links;
 use tollgate_core::time::Span;
 
@@ -87,16 +86,10 @@ async fn outcome(
         } => (target, caller, mount),
     };
     let here = here(&parts.headers);
-    let Head {
-        mut said,
-        cache_only,
-    } = Head::take(&mut parts.headers)?;
+    let Head { mut said } = Head::take(&mut parts.headers)?;
     id.clone_into(&mut said.id);
     said.caller = caller.or(said.caller);
     said.ip = Some(peer);
-    if cache_only {
-        return Err(not_in_cache(&target));
-    }
     let call = Call {
         target,
         method: parts.method,
@@ -110,7 +103,7 @@ async fn outcome(
 
 /// The provider's answer, as it goes out.
 fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<ReplyBody> {
-    let source = reply.source.word();
+    let (source, degraded) = (reply.source.word(), reply.degraded);
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
     *response.headers_mut() = reply.head.headers;
@@ -129,6 +122,9 @@ fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<Rep
         "allow"
     };
     headers.insert("x-tollgate-source", HeaderValue::from_static(source));
+    if degraded {
+        headers.insert("x-tollgate-degraded", HeaderValue::from_static("true"));
+    }
     headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));
     response
 }
@@ -152,20 +148,6 @@ fn own(status: StatusCode, word: &str) -> Response<ReplyBody> {
     headers.insert("x-tollgate-source", HeaderValue::from_static("tollgate"));
     headers.insert("x-tollgate-decision", HeaderValue::from_static("allow"));
     response
-}
-
-/// Nothing is kept yet, so only the cache can have no answer.
-fn not_in_cache(target: &Target) -> Error {
-    let provider = match target {
-        Target::Provider { name, .. } => name.chars().take(64).collect(),
-        Target::Url { authority, .. } => authority.chars().take(64).collect(),
-    };
-    Error::NotInCache {
-        provider,
-        entity: None,
-        reason: Reason::CacheOnly,
-        retry_in: None,
-    }
 }
 
 /// The gateway's own address, as the caller wrote it.

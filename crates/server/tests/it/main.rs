@@ -10,6 +10,9 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod cache;
+mod cache_owners;
+mod cache_rfc9111;
 mod keys;
 mod leaving;
 mod limits;

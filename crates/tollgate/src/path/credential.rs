@@ -48,18 +48,10 @@ pub(crate) fn choose(route: &Route, plan: &Plan) -> Result<Credential, Error> {
         let provider = route.live.name.clone();
         return Err(Error::NoCredential { provider, needs });
     }
-    let theirs = sent(
-        &plan.provider.auth.style,
-        &route.headers,
-        route.query.as_deref(),
-    );
-    let has_own = !plan.keys.is_empty()
-        && !matches!(plan.provider.auth.style, Style::Nothing)
-        && route.is_own;
-    if !has_own || (theirs.is_some() && !plan.provider.auth.replace) {
+    if !is_ours(route, plan) {
         return Ok(Credential {
             whose: Whose::Clients,
-            mark: theirs.as_deref().map(mark),
+            mark: theirs(route, plan).as_deref().map(mark),
         });
     }
     let index = freest(route, plan);
@@ -67,6 +59,18 @@ pub(crate) fn choose(route: &Route, plan: &Plan) -> Result<Credential, Error> {
         whose: Whose::Ours(index),
         mark: plan.keys.get(index).map(|key| key.mark.clone()),
     })
+}
+
+/// Will a key of ours go with the call?
+pub(crate) fn is_ours(route: &Route, plan: &Plan) -> bool {
+    let auth = &plan.provider.auth;
+    let has_own = !plan.keys.is_empty() && !matches!(auth.style, Style::Nothing) && route.is_own;
+    has_own && (auth.replace || theirs(route, plan).is_none())
+}
+
+fn theirs(route: &Route, plan: &Plan) -> Option<String> {
+    let style = &plan.provider.auth.style;
+    sent(style, &route.headers, route.query.as_deref())
 }
 
 /// The credential that the client sent itself, where this provider expects one.

@@ -97,6 +97,9 @@ impl Tries {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
+        if route.fallback && class.is_failure() {
+            return Tries::stop(route, attempt);
+        }
         let failed = Failed {
             priority: route.said.priority,
             used: self.used,

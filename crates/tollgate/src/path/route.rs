@@ -18,6 +18,7 @@ use tollgate_core::entity::Asked;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
+use super::cache::UseCache;
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
@@ -85,6 +86,8 @@ pub struct Said {
     pub timeout: Option<Span>,
     /// The caller's address.
     pub ip: Option<IpAddr>,
+    /// How it uses the cache.
+    pub cache: UseCache,
 }
 
 /// A call that knows its way.
@@ -103,6 +106,8 @@ pub(crate) struct Route {
     pub(crate) prices: Vec<Price>,
     pub(crate) said: Said,
     pub(crate) deadline: Option<Micros>,
+    /// There is an old answer to fall back to: it neither waits nor tries twice.
+    pub(crate) fallback: bool,
     started: Micros,
 }
 
@@ -158,6 +163,7 @@ where
         payload,
         said: call.said,
         deadline,
+        fallback: false,
         started,
     })
 }
@@ -173,6 +179,32 @@ impl Route {
             host: self.origin.host.as_str(),
             priority: self.said.priority,
             costs: &self.prices,
+        }
+    }
+
+    /// The same question once more, for nobody in particular: behind everybody else, and as long as
+    /// the queue allows. The body of a question that is kept is empty.
+    pub(crate) fn beside(&self) -> Route {
+        Route {
+            live: self.live.clone(),
+            origin: self.origin.clone(),
+            is_own: self.is_own,
+            method: Method::GET,
+            headers: self.headers.clone(),
+            path: self.path.clone(),
+            query: self.query.clone(),
+            payload: Payload::Whole(Bytes::new()),
+            entity: self.entity.clone(),
+            prices: self.prices.clone(),
+            said: Said {
+                id: format!("{}-beside", self.said.id),
+                priority: Priority::Low,
+                timeout: None,
+                ..self.said.clone()
+            },
+            deadline: None,
+            fallback: false,
+            started: self.live.ledger.now().at,
         }
     }
 
@@ -194,6 +226,9 @@ impl Route {
 
     /// How long a permit may be waited for: the caller's time, else the queue's.
     pub(crate) fn patience(&self, queue: Span) -> Span {
+        if self.fallback {
+            return Span::ZERO;
+        }
         let now = self.live.ledger.now().at;
         self.left()
             .unwrap_or_else(|| (self.started + queue).since(now).max(Span::ZERO))

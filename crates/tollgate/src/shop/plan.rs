@@ -16,6 +16,7 @@ use tollgate_core::health::{Base, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 
+use super::keeping::Keeping;
 use super::meter::Meter;
 use super::settings;
 
@@ -33,6 +34,7 @@ pub(crate) struct Plan {
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
+    pub(crate) keeping: Keeping,
     /// What a refusal is about.
     cools: Cools,
 }
@@ -84,6 +86,7 @@ impl Plan {
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
+            keeping: Keeping::of(&provider),
             cools,
             meters,
             provider,
