@@ -11,6 +11,7 @@
 //! Never: a hidden attempt below this path.
 
 pub mod permit;
+mod account;
 mod admit;
 mod cache;
 mod connect;
@@ -18,17 +19,22 @@ mod credential;
 mod flight;
 mod keep;
 mod learn;
+mod login;
 mod query;
 mod retry;
 mod route;
 mod send;
 mod serve;
 mod target;
+mod token;
+pub(crate) use account::Account;
 pub use cache::UseCache;
+pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
 pub(crate) use keep::Recorder;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
+pub(crate) use token::Tokens;
 
 use std::sync::Arc;
 
@@ -40,6 +46,7 @@ use tollgate_core::time::Span;
 use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
+use crate::pool::Origin;
 use crate::shop::{Live, Plan, Shop};
 use cache::{Looked, Question};
 use flight::Place;
@@ -96,7 +103,7 @@ pub struct Trail {
     /// The provider, once it is known.
     pub provider: Option<Arc<Live>>,
     /// The origin it was sent to.
-    pub origin: Option<String>,
+    pub origin: Option<Origin>,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// Time spent waiting for permits.
@@ -124,7 +131,7 @@ where
 {
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
-    trail.origin = Some(route.origin.to_string());
+    trail.origin = Some(route.origin.clone());
     let question = match cache::look(shop, &mut route).await? {
         Looked::Answer(reply) => return Ok(*reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
@@ -163,7 +170,7 @@ async fn go(mut route: Route, question: Question) -> Outcome {
     };
     tell(&route, &tries, &done);
     Outcome {
-        answer: keep::keep(&route, question, done).await, // may it be used again?
+        answer: keep::keep(&route, question, done), // may it be used again?
         is_failure,
         attempts: tries.made,
         waited: tries.waited,
@@ -172,11 +179,12 @@ async fn go(mut route: Route, question: Question) -> Outcome {
 
 /// One attempt: each line is a stage.
 async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<Answered, Ended> {
-    let key = credential::choose(route, plan)?; // whose key, and where it is counted
+    let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
     let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
     let granted = admit::admit(route, &key, tries).await?; // turn, health and every limit at once
     let sent = send::send(route, plan, &key, granted, expected, tries).await?; // the bytes leave
-    Ok(learn::learn(route, plan, &key, sent).await) // what did the answer say?
+    let answered = learn::learn(route, plan, &key, sent).await; // what did the answer say?
+    credential::heed(route, plan, &key, tries, answered).await // a refused key is not used again
 }
 
 fn tell(route: &Route, tries: &Tries, done: &Result<Answered, Error>) {

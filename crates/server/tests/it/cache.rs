@@ -33,7 +33,7 @@ impl Still {
             wall: Wall(1_794_700_800_000_000),
         });
         let files = [file(upstream.address, rest)];
-        let stand = Stand::at(&files, options, Clock::Manual(clock.clone())).await;
+        let stand = Stand::on(Clock::Manual(clock.clone()), &files, options).await;
         Still { stand, clock }
     }
 

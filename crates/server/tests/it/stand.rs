@@ -22,11 +22,11 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
-        Stand::at(files, options, Clock::System).await
+        Stand::on(Clock::System, files, options).await
     }
 
-    /// With a clock of its own.
-    pub(crate) async fn at(files: &[String], options: Options, clock: Clock) -> Stand {
+    /// The same by another clock, for what takes hours.
+    pub(crate) async fn on(clock: Clock, files: &[String], options: Options) -> Stand {
         crate::log::keep();
         let ledger = Ledger::memory(clock);
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");

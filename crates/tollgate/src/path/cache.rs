@@ -208,7 +208,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     };
     let mut ours = vec![route.live.name.as_str()];
     if is_ours {
-        ours.extend(plan.keys.iter().map(|key| key.mark.as_str()));
+        ours.extend(credential::marks(plan));
     }
     let url = place.url(cache.salt());
     let keyed = Keyed {
@@ -274,8 +274,7 @@ fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: W
 
 /// Is little left of any limit on calls?
 fn is_short(route: &Route, plan: &Plan) -> bool {
-    let key = plan.keys.first().map(|key| key.mark.as_str());
-    let who = route.who(key);
+    let who = route.who(credential::marks(plan).next());
     let meters = plan.meters.iter();
     let cells: Vec<_> = meters
         .filter(|meter| meter.counts_calls() && !meter.is_concurrency())

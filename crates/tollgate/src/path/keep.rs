@@ -22,7 +22,7 @@ use super::cache::{Asked, Of, Question};
 use super::learn::Answered;
 use super::route::Route;
 use super::serve::{self, Why};
-use super::{Reply, Source, target};
+use super::{Reply, Source, retry, target};
 use crate::Error;
 use crate::cache::{Cache, Key, Object, variant};
 use crate::error::Reason;
@@ -30,7 +30,7 @@ use crate::event::Fact;
 use crate::shop::Plan;
 
 /// Keeps an answer if it may be used again, and says what the caller gets.
-pub(crate) async fn keep(
+pub(crate) fn keep(
     route: &Route,
     question: Question,
     done: Result<Answered, Error>,
@@ -45,10 +45,10 @@ pub(crate) async fn keep(
         }
         (Err(error), _) => Err(error),
         (Ok(answered), Some(old)) if answered.head.status == StatusCode::NOT_MODIFIED => {
-            Ok(renew(route, &asked, &old, answered).await)
+            Ok(renew(route, &asked, &old, answered))
         }
         (Ok(answered), Some(old)) if asked.fallback && answered.class.is_failure() => {
-            answered.discard().await;
+            tokio::spawn(retry::discard(answered));
             let now = route.live.ledger.now().wall;
             let client = &asked.client;
             Ok(serve::from_cache(
@@ -110,7 +110,7 @@ fn instead(route: &Route, asked: &Asked, old: Arc<Object>, error: &Error) -> Rep
 }
 
 /// The provider says that nothing has changed: what we have is good again.
-async fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Reply {
+fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Reply {
     let plan = route.live.plan();
     let mut object = old.clone();
     for name in answered.head.headers.keys() {
@@ -121,7 +121,7 @@ async fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -
             }
         }
     }
-    answered.discard().await;
+    tokio::spawn(retry::discard(answered));
     let now = route.live.ledger.now().wall;
     let range = plan.keeping.rule(route.entity.as_deref()).lifetime.range();
     let chosen = match range {
