@@ -6,6 +6,7 @@ use crate::cache::{Still, is};
 use crate::client::{Session, get_with};
 use crate::log;
 use crate::upstream::{Asked, Reply, Upstream, reply};
+use tollgate_core::time::Span;
 
 /// Names the owner: by whatever credential came along, and the query.
 async fn owned(_: usize, asked: Asked) -> Reply {
@@ -53,6 +54,7 @@ async fn no_answer_of_one_user_reaches_another() {
         if roll(2) == 0 {
             headers.push(("accept-language", language));
         }
+        still.clock.pass(Span::from_millis(1));
         let answer = session.get(&path, &headers).await;
         let expected = Asked {
             at: tollgate_core::time::Micros(0),

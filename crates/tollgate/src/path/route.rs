@@ -223,6 +223,7 @@ impl Route {
                 ..Said::default()
             },
             deadline: None,
+            fallback: false,
             started,
         }
     }
