@@ -45,9 +45,10 @@ enum What {
     #[command(after_help = "Example:\n  tollgate cache purge tmdb --entity movie")]
     Purge {
         /// The provider; without it, all of them
-        provider: Option<String>,
+        #[arg(value_name = "PROVIDER")]
+        name: Option<String>,
         /// Only this entity of it
-        #[arg(long, value_name = "E", requires = "provider")]
+        #[arg(long, value_name = "E", requires = "name")]
         entity: Option<String>,
         #[command(flatten)]
         options: Options,
@@ -64,12 +65,12 @@ impl Cache {
                 show(&mut out, &folder, &rows)?;
             }
             What::Purge {
-                provider,
+                name,
                 entity,
                 options,
             } => {
                 let folder = folder(&options)?;
-                let gone = kept::purge(&folder, provider.as_deref(), entity.as_deref())
+                let gone = kept::purge(&folder, name.as_deref(), entity.as_deref())
                     .context("the kept answers cannot be purged")?;
                 let word = if gone == 1 { "answer" } else { "answers" };
                 writeln!(out, "{gone} {word} forgotten")?;
@@ -83,11 +84,19 @@ fn show(out: &mut impl Write, folder: &Path, rows: &[Row]) -> io::Result<()> {
     if rows.is_empty() {
         return writeln!(out, "nothing is kept in {}", folder.display());
     }
-    writeln!(out, "{:<20} {:<20} {:>9} {:>10}", "provider", "entity", "answers", "size")?;
+    writeln!(
+        out,
+        "{:<20} {:<20} {:>9} {:>10}",
+        "provider", "entity", "answers", "size"
+    )?;
     let line = |out: &mut dyn Write, provider: &str, entity: &str, answers: u64, bytes: u64| {
         // Whole KiB, so that columns can be compared.
         let size = Size(bytes.div_ceil(1024) * 1024);
-        writeln!(out, "{provider:<20} {entity:<20} {answers:>9} {:>10}", size.to_string())
+        writeln!(
+            out,
+            "{provider:<20} {entity:<20} {answers:>9} {:>10}",
+            size.to_string()
+        )
     };
     for row in rows {
         let entity = row.entity.as_deref().unwrap_or("-");
