@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod cache;
 mod check;
 mod completions;
 mod demo;
@@ -40,6 +41,7 @@ enum Command {
     Serve(serve::Serve),
     Check(check::Check),
     Provider(provider::Provider),
+    Cache(cache::Cache),
     Explain(explain::Explain),
     Schema(schema::Schema),
     Completions(completions::Completions),
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Serve(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Provider(command) => command.run(),
+        Command::Cache(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Schema(command) => command.run(),
         Command::Completions(command) => command.run(),

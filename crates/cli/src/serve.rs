@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 use tollgate::Shop;
+use tollgate::cache::Cache;
+use tollgate::event::Fact;
 use tollgate::shop::{Options as ShopOptions, Unknown};
 use tollgate_config::config::{Store, UnknownDomain};
 use tollgate_config::{Config, Flag, Level, Problems, disk};
@@ -85,10 +87,12 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
             UnknownDomain::Allow => Unknown::Allow,
             UnknownDomain::Refuse => Unknown::Refuse,
         },
+        cache: cache(config),
         ..ShopOptions::default()
     };
     let providers = config.all().map(|provider| (**provider).clone());
     let shop = Shop::build(providers.collect(), ledger, options)?;
+    let kept = shop.cache().clone();
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
     let own = config
         .providers
@@ -101,6 +105,7 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
     announce(config, &listening)?;
     ended().await?;
     gateway.drain().await;
+    kept.flush().await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,6 +117,15 @@ async fn listen(
     gateway.listen(address, door).await.with_context(|| {
         format!("could not listen on {address}; is it in use? choose another with --listen")
     })
+}
+
+/// Where answers are kept: beside the ledger, unless the configuration says otherwise.
+fn cache(config: &Config) -> Cache {
+    if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
+        let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+        Fact::CacheOnlyInMemory { why }.tell();
+    }
+    crate::cache::place(config).map_or_else(Cache::memory, |folder| Cache::open(&folder))
 }
 
 /// The ledger that a store names.

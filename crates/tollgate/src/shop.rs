@@ -5,6 +5,7 @@
 //!
 //! Never: reads a file. Providers come in checked.
 
+mod keeping;
 mod links;
 mod live;
 mod machine;
@@ -30,6 +31,7 @@ use tollgate_core::problem::Problem;
 use tollgate_ledger::{Event, Ledger};
 
 use crate::Error;
+use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::Fact;
 use crate::path::Flights;
@@ -57,6 +59,8 @@ pub struct Options {
     pub private: bool,
     /// Whose certificates are believed.
     pub roots: Roots,
+    /// Where answers are kept.
+    pub cache: Cache,
 }
 
 /// Why providers cannot be obeyed.
@@ -245,6 +249,12 @@ impl Shop {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.shared.ledger
+    }
+
+    /// The answers that are kept.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.shared.options.cache
     }
 
     /// What is on its way, of all providers.

@@ -5,7 +5,7 @@
 //!
 //! Never: decides who goes. `offer` does.
 
-use crate::ask::{Ask, On, PermitId, Priority};
+use crate::ask::{Ask, On, PermitId};
 use crate::gate::block::{Block, Closed};
 use crate::gate::line::Rank;
 use crate::gate::{BATCH_FIRST, Entry, Gate, Order, Place, Resolution, Seat};

@@ -12,6 +12,9 @@ mod upstream;
 
 mod addressing;
 mod background;
+mod cache;
+mod cache_owners;
+mod cache_rfc9111;
 mod flight_bodies;
 mod flights;
 mod keys;

@@ -16,6 +16,7 @@ use tollgate_core::health::{Base, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 
+use super::keeping::Keeping;
 use super::meter::Meter;
 use super::settings;
 use crate::path::Account;
@@ -36,6 +37,7 @@ pub(crate) struct Plan {
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
+    pub(crate) keeping: Keeping,
     /// What a refusal is about.
     cools: Cools,
     /// The scopes of the whole provider, named once.
@@ -97,6 +99,7 @@ impl Plan {
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
+            keeping: Keeping::of(&provider),
             cools,
             whole: Whole {
                 cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
