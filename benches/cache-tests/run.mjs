@@ -7,7 +7,7 @@
 //
 // Never: changes a test. A test that is only for browsers is not run.
 //
-//   node benches/cache-tests/run.mjs --tollgate target/release/tollgate [--out docs/benchmarks.md]
+//   node benches/cache-tests/run.mjs --tollgate target/release/tollgate [--only squid,nginx] [--out docs/benchmarks.md]
 
 import { execFileSync, spawn } from 'node:child_process'
 import fs from 'node:fs'
@@ -79,6 +79,8 @@ async function listens (port) {
 
 function files (folder, texts) {
   fs.mkdirSync(folder, { recursive: true })
+  // Some of them go on as another user.
+  fs.chmodSync(folder, 0o777)
   for (const [name, text] of Object.entries(texts)) fs.writeFileSync(path.join(folder, name), text)
   return folder
 }
@@ -109,7 +111,7 @@ const PEERS = {
       'squid.conf': `http_port 8001 accel defaultsite=localhost no-vhost\npid_filename ${folder}/squid.pid\n` +
         `cache_peer 127.0.0.1 parent ${ORIGIN} 0 no-query no-digest originserver default name=origin\n` +
         'cache_peer_access origin allow all\nhttp_access allow all\nshutdown_lifetime 1 second\n' +
-        'connect_retries 3\naccess_log none\ncache_log /dev/null\n'
+        'connect_retries 3\naccess_log none\n' + `cache_log ${folder}/cache.log\n`
     })
     start('squid', ['-N', '-f', path.join(folder, 'squid.conf')])
     return { port: 8001, version: first('squid', '-v') }
@@ -175,7 +177,8 @@ async function main () {
   fs.chmodSync(work, 0o777)
   const env = { ...process.env, npm_config_protocol: 'http', npm_config_port: String(ORIGIN), npm_config_pidfile: path.join(work, 'origin.pid') }
   const rows = []
-  for (const [name, begin] of Object.entries(PEERS)) {
+  const wanted = option('--only', Object.keys(PEERS).join()).split(',')
+  for (const [name, begin] of Object.entries(PEERS).filter(([name]) => wanted.includes(name))) {
     start(process.execPath, ['--no-warnings', path.join(at, 'server', 'server.mjs')], { env, cwd: at })
     const peer = begin(path.join(work, name))
     if (!peer || !(await listens(ORIGIN)) || !(await listens(peer.port))) {

@@ -176,6 +176,28 @@ impl Fact<'_> {
             Fact::Stale { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
             }
+            Fact::FromCache { .. }
+            | Fact::NotKept { .. }
+            | Fact::CacheOnlyInMemory { .. }
+            | Fact::CacheBegunAnew { .. } => self.tell_of_cache(),
+            Fact::Renewed { provider, lives } => {
+                tracing::info!(event = "token_renewed", provider, lives = %lives);
+            }
+            Fact::NotRenewed { provider, error } => {
+                tracing::warn!(event = "token_not_renewed", provider, error = %error);
+            }
+            Fact::SetAside { provider, status } => {
+                tracing::warn!(event = "key_set_aside", provider, status);
+            }
+            Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
+            Fact::Listening { address } => tracing::info!(event = "listening", %address),
+            Fact::Draining => tracing::info!(event = "draining"),
+        }
+    }
+
+    /// What the cache did.
+    fn tell_of_cache(&self) {
+        match self {
             Fact::FromCache {
                 id,
                 provider,
@@ -192,18 +214,8 @@ impl Fact<'_> {
                 tracing::warn!(event = "cache_only_in_memory", why);
             }
             Fact::CacheBegunAnew { file } => tracing::warn!(event = "cache_begun_anew", file),
-            Fact::Renewed { provider, lives } => {
-                tracing::info!(event = "token_renewed", provider, lives = %lives);
-            }
-            Fact::NotRenewed { provider, error } => {
-                tracing::warn!(event = "token_not_renewed", provider, error = %error);
-            }
-            Fact::SetAside { provider, status } => {
-                tracing::warn!(event = "key_set_aside", provider, status);
-            }
-            Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
-            Fact::Listening { address } => tracing::info!(event = "listening", %address),
-            Fact::Draining => tracing::info!(event = "draining"),
+            // Told by whoever called this.
+            _ => {}
         }
     }
 }
