@@ -57,6 +57,7 @@ pub(crate) async fn admit(
         if plan.provider.enabled {
             may_wait(route, &plan, &look.door)?;
         }
+        let until = route.patient_until(plan.provider.queue.timeout);
         let asked = live.permits.acquire(wanted);
         let answer = tokio::select! {
             biased;
@@ -65,7 +66,13 @@ pub(crate) async fn admit(
                 live.permits.look_again();
                 continue;
             }
+            // Somebody more urgent waits for it too: ask in that name, in the old place.
+            () = route.raised() => continue,
         };
+        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
+        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
+            continue; // somebody more patient has joined meanwhile
+        }
         tries.waited = tries.waited + live.ledger.at().since(began);
         let permit = answer.map_err(|denied| wants.explain(route, &plan, denied))?;
         let watched = plan.provider.enabled.then(|| live.machine.clone());
@@ -168,6 +175,31 @@ impl Wants {
                 terms.push(term);
             }
         }
+        wants.add_own(route, plan, local, &mut terms);
+        let mut scopes = Scopes::new();
+        if plan.provider.enabled {
+            scopes.push(wants.health);
+            scopes.push(wants.cooldown);
+            scopes.extend(plan.degrade_scope(who.entity));
+        }
+        let wish = route.wish();
+        let wanted = Wanted {
+            terms,
+            scopes,
+            priority: wish.priority,
+            caller: wish.caller,
+            patience: route.patience(plan.provider.queue.timeout),
+            evidence: Evidence::Report {
+                by: plan.provider.timeouts.first_byte,
+                late: plan.provider.late_arrival,
+            },
+            seniority: Some(place),
+        };
+        (wanted, wants)
+    }
+
+    /// The terms that concern this process alone: they stand last.
+    fn add_own(&mut self, route: &Route, plan: &Plan, local: &Local, terms: &mut Terms) {
         let own = &route.live.own;
         for (rule, cell, name, reason) in [
             (
@@ -185,8 +217,8 @@ impl Wants {
             (&local.rate, own.rate, "throttle rate", Reason::Limit),
         ] {
             if let Some(rule) = rule {
-                wants.local += 1;
-                wants.terms.push((cell, Limit::Own(reason, name)));
+                self.local += 1;
+                self.terms.push((cell, Limit::Own(reason, name)));
                 terms.push(Term {
                     cell,
                     rule: rule.clone(),
@@ -195,25 +227,6 @@ impl Wants {
                 });
             }
         }
-        let mut scopes = Scopes::new();
-        if plan.provider.enabled {
-            scopes.push(wants.health);
-            scopes.push(wants.cooldown);
-            scopes.extend(plan.degrade_scope(who.entity));
-        }
-        let wanted = Wanted {
-            terms,
-            scopes,
-            priority: route.said.priority,
-            caller: route.caller(),
-            patience: route.patience(plan.provider.queue.timeout),
-            evidence: Evidence::Report {
-                by: plan.provider.timeouts.first_byte,
-                late: plan.provider.late_arrival,
-            },
-            seniority: Some(place),
-        };
-        (wanted, wants)
     }
 
     /// Why there is no permit, in the words of a refusal.
