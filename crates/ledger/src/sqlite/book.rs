@@ -7,6 +7,7 @@
 //! Never: leaves a read open, which would keep the log from being reused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, Result, params};
 use tollgate_core::ask::{Ask, CellId, On, Outcome, OwnerId, ScopeId, Settle, Verdict};
@@ -74,6 +75,8 @@ pub(super) struct Book {
     swept_to: Vec<u8>,
     /// Owners found dead, whose rows go with the next transaction.
     dead: Vec<OwnerId>,
+    /// The busy timeout that is set.
+    waits: Duration,
 }
 
 impl Book {
@@ -86,12 +89,20 @@ impl Book {
             paired: Micros(0),
             swept_to: Vec::new(),
             dead: Vec::new(),
+            waits: Duration::ZERO,
         }
     }
 
     /// This owner was to be woken and is no more: nobody leaves anything to it.
     pub(super) fn has_died(&mut self, owner: OwnerId) {
         self.dead.push(owner);
+    }
+
+    /// How long programs that do not take the kernel lock (SQLite's own shell) are waited for.
+    pub(super) fn wait_for_others(&mut self, longest: Duration) {
+        if self.waits != longest && self.conn.busy_timeout(longest).is_ok() {
+            self.waits = longest;
+        }
     }
 
     /// One transaction: settles, then asks. The caller holds the kernel lock.

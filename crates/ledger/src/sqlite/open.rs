@@ -34,7 +34,7 @@ const SCHEMA: i64 = 1;
 const MARK: &[u8] = b"tollgate ledger\n";
 
 /// Opening waits this long for the lock: a boot's first process may be reading every row.
-const OPEN_WAIT: Duration = Duration::from_secs(5);
+pub(super) const OPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
@@ -68,14 +68,14 @@ pub(super) struct Opened {
     pub(super) socket: std::os::unix::net::UnixDatagram,
 }
 
-/// Opens the folder, and makes it if it is not there.
-pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
+/// Opens the folder, and makes it if it is not there. The lock is waited for so long.
+pub(super) fn open(folder: &Path, now: Now, longest: Duration) -> Result<Opened, OpenError> {
     let fail = |source| OpenError::from_io(folder, source);
     make_folder(folder).map_err(fail)?;
     refuse_network(folder)?;
     let mut mark = lock_file(folder).map_err(fail)?;
     let mut lock = KernelLock::new(lock_file(folder).map_err(fail)?).map_err(fail)?;
-    if !lock.acquire(OPEN_WAIT).map_err(fail)? {
+    if !lock.acquire(longest).map_err(fail)? {
         return Err(OpenError::Busy(folder.to_owned()));
     }
     let mut found = Vec::new();

@@ -3,6 +3,7 @@
 //! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's pace
 //! are one ask. A call that must not wait is refused at once; one that waits asks again, in its old
 //! place, when the limits or the pace have changed. A permit whose call is given up tells health.
+//! While the ledger's store is lost, what follows is what `on_store_loss` says.
 //!
 //! Never: counts or decides by itself.
 
@@ -13,13 +14,14 @@ use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
 use super::permit::{Denied, Wanted};
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Local, Machine, Plan};
+use crate::shop::{Instead, Live, Local, Machine, Plan, just_now};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -48,40 +50,52 @@ pub(crate) async fn admit(
     let began = live.ledger.now().at;
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
+    let mut told = None;
     loop {
         changes.mark_unchanged();
         let plan = live.plan();
         let look = live.machine.look();
         let wants = Wants::new(route, &plan, credential, &look.local);
+        let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
-            may_wait(route, &plan, &look.door)?;
+            let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
+            may_wait(route, &plan, &look.door, scopes)?;
         }
-        let asked = live.permits.acquire(wants.wanted(route, &plan, place));
+        let wanted = wants.wanted(route, &plan, place);
+        let (permits, wanted, is_counted) = match loss {
+            None => (&live.permits, wanted, true),
+            Some(loss) => {
+                let spare = &live.spare;
+                match spare.instead(&plan, wanted, wants.local, &live.ledger, loss) {
+                    Instead::Refuse(retry_in) => return Err(wants.store_lost(route, retry_in)),
+                    Instead::Ask { wanted, is_counted } => (&spare.permits, wanted, is_counted),
+                }
+            }
+        };
         let answer = tokio::select! {
             biased;
-            answer = asked => answer,
+            answer = permits.acquire(wanted) => answer,
             Ok(()) = changes.changed() => {
-                live.permits.look_again();
+                permits.look_again();
                 continue;
             }
         };
+        if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
+            // Whoever was told so by the store does not ask it again, even if it is back already.
+            told = loss.is_none().then(|| just_now(live.ledger.now().at));
+            continue;
+        }
         tries.waited = tries.waited + live.ledger.now().at.since(began);
-        let permit = answer.map_err(|denied| wants.explain(route, denied))?;
-        let watched = plan.provider.enabled.then(|| live.machine.clone());
-        let probe = watched.as_ref().is_some_and(|machine| machine.granted());
-        return Ok(Granted {
-            watch: OnItsWay {
-                machine: watched,
-                granted: permit.granted(),
-                probe,
-            },
-            permit: permit.with_local(wants.local),
-        });
+        let permit = answer.map_err(|denied| wants.explain(route, denied, loss))?;
+        if !is_counted {
+            live.spare.went_on();
+        }
+        return Ok(wants.granted(live, &plan, permit));
     }
 }
 
 /// Is there a door that nobody may wait at?
-fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
+fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
     let provider = || route.live.name.clone();
     match *door {
         Door::Closed {
@@ -115,7 +129,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
         } => {}
     }
     let scope = plan.degrade_scope(route.entity.as_deref());
-    match scope.map(|scope| route.live.ledger.look_scope(scope)) {
+    match scope.map(|scope| scopes.look_scope(scope)) {
         Some(ScopeView::Closed { left }) => Err(Error::NotInCache {
             provider: provider(),
             entity: route.entity.clone(),
@@ -136,6 +150,8 @@ struct Wants {
     scopes: Scopes,
     health: ScopeId,
     cooldown: ScopeId,
+    /// Closed after a loss during which nodes had their shares.
+    share: Option<ScopeId>,
 }
 
 impl Wants {
@@ -149,6 +165,7 @@ impl Wants {
             scopes: Scopes::new(),
             health: route.live.machine.scope(),
             cooldown,
+            share: None,
         };
         for meter in &plan.meters {
             if let Some(term) = meter.term(&who) {
@@ -161,6 +178,7 @@ impl Wants {
                 wants.names.push((reason, meter.name.clone()));
             }
         }
+        let owner = route.live.ledger.owner();
         for (rule, name, reason) in [
             (&plan.connections, "connections", Reason::Concurrency),
             (&local.concurrency, "throttle", Reason::Concurrency),
@@ -170,7 +188,7 @@ impl Wants {
                 wants.local += 1;
                 wants.names.push((reason, name.to_owned()));
                 wants.terms.push(Term {
-                    cell: plan.local_cell(name, route.live.owner),
+                    cell: plan.local_cell(name, owner),
                     rule: rule.clone(),
                     cost: 1,
                     leave: 0,
@@ -181,8 +199,34 @@ impl Wants {
             wants.scopes.push(wants.health);
             wants.scopes.push(cooldown);
             wants.scopes.extend(plan.degrade_scope(who.entity));
+            wants.share = plan.share_scope();
+            wants.scopes.extend(wants.share);
         }
         wants
+    }
+
+    fn granted(&self, live: &Live, plan: &Plan, permit: Permit) -> Granted {
+        let watched = plan.provider.enabled.then(|| live.machine.clone());
+        let probe = watched.as_ref().is_some_and(|machine| machine.granted());
+        Granted {
+            watch: OnItsWay {
+                machine: watched,
+                granted: permit.granted(),
+                probe,
+            },
+            permit: permit.with_local(self.local),
+        }
+    }
+
+    /// The store is lost, and `on_store_loss` says no.
+    fn store_lost(&self, route: &Route, retry_in: Option<Span>) -> Error {
+        Error::NoPermit {
+            provider: route.live.name.clone(),
+            entity: route.entity.clone(),
+            limit: None,
+            reason: Reason::StoreLost,
+            retry_in,
+        }
     }
 
     fn wanted(&self, route: &Route, plan: &Plan, place: u64) -> Wanted {
@@ -201,7 +245,7 @@ impl Wants {
     }
 
     /// Why there is no permit, in the words of a refusal.
-    fn explain(&self, route: &Route, denied: Denied) -> Error {
+    fn explain(&self, route: &Route, denied: Denied, loss: Option<Loss>) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
             provider: route.live.name.clone(),
             entity: route.entity.clone(),
@@ -219,6 +263,9 @@ impl Wants {
                     provider: route.live.name.clone(),
                     status: Box::new(route.live.status()),
                 },
+                Place::Scope(scope) if Some(scope) == self.share => {
+                    self.store_lost(route, Some(retry_in))
+                }
                 Place::Scope(scope) if scope == self.cooldown => {
                     no_permit(Reason::Cooldown, None, Some(retry_in))
                 }
@@ -236,11 +283,13 @@ impl Wants {
                 at: Stage::Waiting,
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
+            // More than this node's share ever has.
+            Denied::Never(_) if loss.is_some() => self.store_lost(route, None),
             Denied::Never(Never::TooCostly { term, .. }) => {
                 let name = self.names.get(term).map(|(_, name)| name.clone());
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Closed => no_permit(Reason::StoreLost, None, None),
+            Denied::Lost | Denied::Closed => self.store_lost(route, None),
         }
     }
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use tollgate_config::provider::Per;
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::cooldown::CooldownSettings;
@@ -118,6 +119,12 @@ impl Plan {
             Cools::Entity => ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")]),
             Cools::Provider | Cools::ApiKey => ScopeId::named(&[name, "degrade"]),
         })
+    }
+
+    /// The scope that is closed after nodes went on with their shares of the limits.
+    pub(crate) fn share_scope(&self) -> Option<ScopeId> {
+        let shares = self.provider.on_store_loss == OnStoreLoss::LocalShare;
+        shares.then(|| ScopeId::named(&[&self.provider.name, "share"]))
     }
 
     /// A cell of this process alone.
