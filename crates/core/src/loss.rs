@@ -34,7 +34,7 @@ pub enum Part {
     /// These, and once the store is back it must stay closed for so long.
     Of {
         /// The limits of the ask, each cut to this node's part.
-        terms: Terms,
+        terms: Box<Terms>,
         /// Until what was granted without the store cannot matter any more.
         rest: Span,
     },
@@ -60,8 +60,11 @@ impl Share {
                 ..term.clone()
             })
         };
-        match terms.iter().map(cut).collect() {
-            Some(terms) => Part::Of { terms, rest },
+        match terms.iter().map(cut).collect::<Option<Terms>>() {
+            Some(terms) => Part::Of {
+                terms: Box::new(terms),
+                rest,
+            },
             None => Part::Nothing,
         }
     }

@@ -108,12 +108,13 @@ impl SqliteLedger {
         folder: &Path,
         clock: Clock,
     ) -> Result<(SqliteLedger, Option<OpenError>), OpenError> {
-        let shared = Shared::new(clock.clone());
-        let opened = open::open(folder, clock.now(), OPEN_WAIT);
+        let now = clock.now();
+        let shared = Shared::new(clock);
+        let opened = open::open(folder, now, OPEN_WAIT);
         let (store, error) = match opened.and_then(|opened| Store::start(opened, folder, &shared)) {
             Ok(store) => (Some(store), None),
             Err(error) => {
-                shared.lost(clock.now().at, error.in_full(), false);
+                shared.lost(now.at, error.in_full(), false);
                 (None, Some(error))
             }
         };

@@ -111,6 +111,7 @@ impl Book {
             .prepare_cached("BEGIN IMMEDIATE")?
             .execute([])
             .inspect_err(|_| self.roll_back())?;
+        failpoint::reached("locked");
         let done = self.decide(told, asks).and_then(|done| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;

@@ -18,6 +18,7 @@ use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId};
 use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
+use crate::failpoint;
 use crate::sqlite::book::{Book, Done, Question, Reply};
 use crate::sqlite::inbox::Told;
 use crate::sqlite::lock::KernelLock;
@@ -132,6 +133,7 @@ impl Store {
         }
         self.still_there()?;
         let longest = if is_lost { LOST_WAIT } else { LOCK_WAIT };
+        failpoint::reached("before the lock");
         if !self.lock.acquire(longest).map_err(Trouble::Lock)? {
             return Err(Trouble::Busy);
         }
@@ -144,12 +146,14 @@ impl Store {
             }
         }
         self.lock.release().map_err(Trouble::Lock)?;
+        failpoint::reached("unlocked");
         let done = done?;
         self.shared
             .damaged
             .fetch_add(done.damaged, Ordering::Relaxed);
         if done.is_long {
             self.log.sync_data().map_err(Trouble::Sync)?;
+            failpoint::reached("synced");
         }
         Ok(done)
     }

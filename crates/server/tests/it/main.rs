@@ -16,4 +16,5 @@ mod limits;
 mod refusals;
 mod reload;
 mod resting;
+mod store_loss;
 mod streaming;

@@ -22,8 +22,11 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
+        Stand::on(files, Ledger::memory(Clock::System), options).await
+    }
+
+    pub(crate) async fn on(files: &[String], ledger: Ledger, options: Options) -> Stand {
         crate::log::keep();
-        let ledger = Ledger::memory(Clock::System);
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
         let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
         let free = "127.0.0.1:0".parse().unwrap();

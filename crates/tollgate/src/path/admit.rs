@@ -68,7 +68,7 @@ pub(crate) async fn admit(
                 let spare = &live.spare;
                 match spare.instead(&plan, wanted, wants.local, &live.ledger, loss) {
                     Instead::Refuse(retry_in) => return Err(wants.store_lost(route, retry_in)),
-                    Instead::Ask { wanted, is_counted } => (&spare.permits, wanted, is_counted),
+                    Instead::Ask { wanted, is_counted } => (&spare.permits, *wanted, is_counted),
                 }
             }
         };

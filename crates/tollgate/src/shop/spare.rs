@@ -38,7 +38,7 @@ pub(crate) enum Instead {
     Refuse(Option<Span>),
     /// It asks here for this.
     Ask {
-        wanted: Wanted,
+        wanted: Box<Wanted>,
         /// `false`: the limits are not asked, so it is to be reported.
         is_counted: bool,
     },
@@ -69,7 +69,7 @@ impl Spare {
         let own = wanted.terms.len() - local;
         if plan.meters.is_empty() {
             return Instead::Ask {
-                wanted,
+                wanted: Box::new(wanted),
                 is_counted: true,
             };
         }
@@ -78,7 +78,7 @@ impl Spare {
             OnStoreLoss::Open => {
                 wanted.terms.drain(..own);
                 Instead::Ask {
-                    wanted,
+                    wanted: Box::new(wanted),
                     is_counted: false,
                 }
             }
@@ -93,10 +93,10 @@ impl Spare {
                             store.close_on_return(scope, rest);
                         }
                         let local = wanted.terms.drain(..).skip(own).collect::<Vec<_>>();
-                        wanted.terms = terms;
+                        wanted.terms = *terms;
                         wanted.terms.extend(local);
                         Instead::Ask {
-                            wanted,
+                            wanted: Box::new(wanted),
                             is_counted: true,
                         }
                     }
