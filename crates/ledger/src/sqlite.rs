@@ -18,10 +18,12 @@ mod clerk;
 mod inbox;
 mod keeper;
 mod lock;
+mod note;
 mod open;
 mod page;
 mod share;
 mod store;
+mod tables;
 mod trouble;
 pub use trouble::OpenError;
 mod wake;
@@ -96,7 +98,7 @@ struct Handle {
 
 impl SqliteLedger {
     pub(crate) fn open(folder: &Path, clock: Clock) -> Result<SqliteLedger, OpenError> {
-        let opened = open::open(folder, clock.now(), OPEN_WAIT)?;
+        let opened = open::open(folder, clock.now(), OPEN_WAIT, None)?;
         let shared = Shared::new(clock);
         let store = Store::start(opened, folder, &shared)?;
         SqliteLedger::start(shared, folder, Some(store))
@@ -110,7 +112,7 @@ impl SqliteLedger {
     ) -> Result<(SqliteLedger, Option<OpenError>), OpenError> {
         let now = clock.now();
         let shared = Shared::new(clock);
-        let opened = open::open(folder, now, OPEN_WAIT);
+        let opened = open::open(folder, now, OPEN_WAIT, None);
         let (store, error) = match opened.and_then(|opened| Store::start(opened, folder, &shared)) {
             Ok(store) => (Some(store), None),
             Err(error) => {

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::JoinHandle;
 
 /// An upstream that says "hello" to everybody.
 fn upstream() -> String {
@@ -39,6 +40,8 @@ struct Gateway {
     address: String,
     /// Kept open: it goes on to say where its providers are.
     _stdout: BufReader<ChildStdout>,
+    /// Read to its end beside the test: a full pipe would stop the gateway.
+    told: JoinHandle<String>,
 }
 
 impl Gateway {
@@ -63,10 +66,17 @@ impl Gateway {
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         lines.read_line(&mut first).unwrap();
         let address = first.trim().rsplit("http://").next().unwrap().to_owned();
+        let mut stderr = child.stderr.take().unwrap();
+        let told = std::thread::spawn(move || {
+            let mut told = String::new();
+            stderr.read_to_string(&mut told).unwrap();
+            told
+        });
         Gateway {
             child,
             address,
             _stdout: lines,
+            told,
         }
     }
 
@@ -82,11 +92,8 @@ impl Gateway {
     /// Ends it and returns what it had to say.
     fn end(mut self) -> String {
         drop(self.child.kill());
-        let mut told = String::new();
-        let mut stderr = self.child.stderr.take().unwrap();
-        stderr.read_to_string(&mut told).unwrap();
         drop(self.child.wait());
-        told
+        self.told.join().unwrap()
     }
 }
 

@@ -18,6 +18,7 @@ use crate::offered::unsent;
 use crate::sqlite::Shared;
 use crate::sqlite::book::Done;
 use crate::sqlite::inbox::{Batch, Offer, Pace, Told};
+use crate::sqlite::note::Note;
 use crate::sqlite::open;
 use crate::sqlite::share::Wake;
 use crate::sqlite::store::{LOST_WAIT, Store};
@@ -37,6 +38,8 @@ pub(super) struct Clerk {
     folder: PathBuf,
     /// `None`: it could not be opened yet.
     store: Option<Store>,
+    /// What the one before knew of the database.
+    known: Option<Note>,
     /// When opening was tried last.
     tried: Micros,
     is_lost: bool,
@@ -49,6 +52,7 @@ impl Clerk {
         Clerk {
             is_lost: store.is_none(),
             tried: Clock::System.now().at,
+            known: None,
             folder: folder.to_owned(),
             shared,
             store,
@@ -74,7 +78,6 @@ impl Clerk {
                 break;
             }
         }
-        self.shared.is_over.store(true, Ordering::Release);
         if let Some(store) = self.store {
             store.close();
         }
@@ -111,7 +114,8 @@ impl Clerk {
         if now.since(self.tried) < OPEN_EVERY {
             return;
         }
-        let opened = open::open(&self.folder, self.shared.clock.now(), LOST_WAIT);
+        let (now, known) = (self.shared.clock.now(), self.known.as_ref());
+        let opened = open::open(&self.folder, now, LOST_WAIT, known);
         let opened = opened.and_then(|opened| Store::start(opened, &self.folder, &self.shared));
         self.tried = Clock::System.now().at;
         match opened {
@@ -197,7 +201,7 @@ impl Clerk {
 
     fn commit(&mut self, settles: &[Told], asks: &[Ask]) -> Result<Done, Trouble> {
         match &mut self.store {
-            Some(_) if self.is_over => Err(Trouble::Replaced),
+            Some(_) if self.is_over => Err(Trouble::Closed),
             Some(store) => store.commit(settles, asks, self.is_lost),
             None => Err(Trouble::Closed),
         }
@@ -250,6 +254,14 @@ impl Clerk {
     /// Said before anybody is answered, so that whoever hears of it finds it said.
     fn lost(&mut self, trouble: &Trouble) {
         self.is_over |= trouble.is_final();
+        if let Trouble::Replaced = trouble
+            && let Some(store) = self.store.take()
+        {
+            // What is there now is opened like any other folder, but it is not believed to be new.
+            self.known = Some(store.note().clone());
+            self.tried = Clock::System.now().at;
+            store.close();
+        }
         if !self.is_lost {
             self.is_lost = true;
             let now = self.shared.clock.now().at;

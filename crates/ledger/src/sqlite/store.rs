@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use crate::failpoint;
 use crate::sqlite::book::{Book, Done, Question, Reply};
 use crate::sqlite::inbox::Told;
 use crate::sqlite::lock::KernelLock;
+use crate::sqlite::note::{Note, this_boot};
 use crate::sqlite::open::{DATABASE, Opened};
 use crate::sqlite::trouble::{OpenError, Trouble};
 use crate::sqlite::wake::{self, Post};
@@ -54,9 +55,13 @@ pub(super) struct Store {
     database: (PathBuf, u64),
     checked: Micros,
     turns: u64,
+    /// What is known of the database outside of it.
+    note: Note,
     post: Post,
     /// Asks for a checkpoint.
     keeper: SyncSender<()>,
+    /// Ends the thread that listens for wake-ups.
+    is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -79,14 +84,11 @@ impl Store {
         let fail = |source| OpenError::from_io(folder, source);
         let (checkpoint, asked) = sync_channel(1);
         let (listener, kept) = (shared.clone(), shared.clone());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = is_over.clone();
         let threads = vec![
             spawn("tollgate-wake", move || {
-                wake::listen(
-                    &socket,
-                    &listener.waiting,
-                    &listener.events,
-                    &listener.is_over,
-                );
+                wake::listen(&socket, &listener.waiting, &listener.events, &ends);
             })
             .map_err(fail)?,
             spawn("tollgate-keeper", move || {
@@ -105,14 +107,24 @@ impl Store {
             database: (path, inode),
             checked: Clock::System.now().at,
             turns: 0,
+            note: Note {
+                generation: 0,
+                at: 0,
+                boot: {
+                    let (boot, clock) = this_boot();
+                    format!("{boot} {clock}")
+                },
+            },
             post,
             keeper: checkpoint,
+            is_over,
             threads,
         })
     }
 
-    /// Ends the threads. The shared state says already that it is over.
+    /// Ends the threads. SQLite itself leaves alone what has been put in the place of its files.
     pub(super) fn close(self) {
+        self.is_over.store(true, Ordering::Release);
         self.post.close();
         drop(self.keeper);
         for thread in self.threads {
@@ -155,7 +167,17 @@ impl Store {
             self.log.sync_data().map_err(Trouble::Sync)?;
             failpoint::reached("synced");
         }
+        if let Some((generation, at)) = done.noted {
+            self.note.generation = generation;
+            self.note.at = at;
+            self.note.write(self.lock.file()).map_err(Trouble::Lock)?;
+        }
         Ok(done)
+    }
+
+    /// What this process knows of the database, to be told from an older one.
+    pub(super) fn note(&self) -> &Note {
+        &self.note
     }
 
     /// Reads without the lock.

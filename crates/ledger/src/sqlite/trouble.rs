@@ -144,7 +144,7 @@ pub(super) enum Trouble {
     /// What a sync failed for may be lost or not; trying again and believing it would be a guess.
     #[error("the disk has refused to keep what was written ({0}); restart when it is sound")]
     Sync(io::Error),
-    #[error("the state folder was removed or replaced; restart")]
+    #[error("the state folder was removed or replaced; what was used is unknown for one period")]
     Replaced,
     /// Why not was said when it was tried.
     #[error("the state folder is not open")]
@@ -155,8 +155,8 @@ impl Trouble {
     /// Nothing but a restart helps.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Trouble::Busy | Trouble::Lock(_) | Trouble::Closed => false,
-            Trouble::Sync(_) | Trouble::Replaced => true,
+            Trouble::Busy | Trouble::Lock(_) | Trouble::Replaced | Trouble::Closed => false,
+            Trouble::Sync(_) => true,
             Trouble::Store(error) => matches!(
                 error.sqlite_error_code(),
                 Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)

@@ -20,7 +20,9 @@ use crate::role;
 const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
 
 /// Called at every place that the ledger or a role comes to.
-static REACHED: OnceLock<Box<dyn Fn(&str) + Send + Sync>> = OnceLock::new();
+static REACHED: OnceLock<Hook> = OnceLock::new();
+
+type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A process at work.
 pub(crate) struct Worker {

@@ -86,7 +86,7 @@ fn a_disk_that_fails_from_the_start_is_refused_with_the_reason() {
 fn on_a_small_file_system_the_quota_is_kept_and_goes_on_when_there_is_room() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path()).unwrap();
-    let mount = "mount -t tmpfs -o size=1400k none \"$STATE\"";
+    let mount = "mount -t tmpfs -o size=4m none \"$STATE\"";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
     let may = Command::new("unshare")
@@ -97,7 +97,7 @@ fn on_a_small_file_system_the_quota_is_kept_and_goes_on_when_there_is_room() {
         return fails("pwrite64", "ENOSPC", 120, "the database does not work");
     }
     command.arg(format!(
-        "{mount} && head -c 700k /dev/zero >\"$STATE/other\" && \"$0\" \"$@\"; \
+        "{mount} && head -c 3300k /dev/zero >\"$STATE/other\" && \"$0\" \"$@\"; \
          rm \"$STATE/other\"; exec \"$0\" \"$@\""
     ));
     command.env("STATE", folder.path());

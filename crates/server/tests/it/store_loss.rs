@@ -95,7 +95,10 @@ async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
 async fn a_call_in_line_outlives_a_loss_that_ends_before_its_turn() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let folder = Folder::new();
-    let other = format!("name: y\nupstream: http://{}\nlimits: [9/1s]\n", upstream.address);
+    let other = format!(
+        "name: y\nupstream: http://{}\nlimits: [9/1s]\n",
+        upstream.address
+    );
     let files = [file(upstream.address, "limits: [1/4s]"), other];
     let stand = folder.stand(&files, Options::default()).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
@@ -103,6 +106,8 @@ async fn a_call_in_line_outlives_a_loss_that_ends_before_its_turn() {
     let waiting = tokio::spawn(async move { get(address, "/x/a").await });
     let live = stand.shop.named("x").expect("a provider");
     until(|| live.waiting() == 1).await;
+    // Whoever comes later has its answer, so the one in line has been told to wait.
+    assert_eq!(get(stand.address, "/y/a").await.status, 200);
     let lock = folder.lock();
     assert_eq!(get(stand.address, "/y/a").await.status, 503);
     is_store_lost(&get(stand.address, "/x/a").await);
