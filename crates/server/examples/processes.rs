@@ -70,7 +70,7 @@ async fn w6(seconds: u64) {
     ] {
         let folder = Folder::new();
         let (s, t) = (provider(S.0).await, provider(T.0).await);
-        let files = [("s", s.address(), S.1), ("t", t.address(), T.1)]
+        let files = [("alpha", s.address(), S.1), ("beta", t.address(), T.1)]
             .map(|(name, at, limit)| file(name, at, limit))
             .join("---\n");
         let busy = (0..busy).map(|_| start(&folder.0, &files, CALLERS, seconds));
@@ -97,7 +97,7 @@ async fn w6(seconds: u64) {
 async fn w7() {
     let folder = Folder::new();
     let provider = provider(&format!("sliding {QUOTA}/1d")).await;
-    let files = file("s", provider.address(), &format!("{QUOTA}/1d"));
+    let files = file("alpha", provider.address(), &format!("{QUOTA}/1d"));
     for kill in 0..KILLS {
         let mut child = start(&folder.0, &files, CALLERS, 600);
         let instant = Duration::from_millis(20 + kill * 37 % 180);
