@@ -205,7 +205,7 @@ impl SqliteLedger {
             return;
         }
         let shared = &self.handle.shared;
-        let at = shared.clock.now().at;
+        let at = shared.clock.at();
         shared.inbox.settle(Told { settle, at });
     }
 
@@ -225,6 +225,10 @@ impl SqliteLedger {
             Some(Reply::Scope(view)) => view,
             Some(Reply::Cells(_)) | None => ScopeView::Closed { left: None },
         }
+    }
+
+    pub(crate) fn at(&self) -> Micros {
+        self.handle.shared.clock.at()
     }
 
     pub(crate) fn now(&self) -> Now {

@@ -1,7 +1,7 @@
 //! W6 and W7: several processes share one quota through a state folder, without a daemon, and are
 //! killed meanwhile. Judged by providers over HTTP, by their own logs.
 //!
-//! `cargo run --release -p tollgate-server --example processes -- [w6|w7] [SECONDS]`
+//! `cargo run --release -p tollgate-server --example processes -- [w6 [SECONDS]|w7]`
 //!
 //! Promises: every process is this program started again, with the whole path of a call in it. Rows
 //! are Markdown. Never: decides whether a test passes.

@@ -1,25 +1,35 @@
 //! The path of a call, stage by stage.
 //!
 //! ```text
-//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn )
+//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn ) ─► keep ─► answer
+//!                     │hit      │join              └────────── once per ATTEMPT ──────────┘
 //! ```
 //!
 //! Promises: a call is not an attempt. Every attempt, retries included, passes `permit` again. A
 //! call that is dropped at any await gives its permit back, or counts it as sent, whichever is true.
 //!
-//! Never: a hidden attempt below this path. Of its stages cache and flight are not built yet.
+//! Never: a hidden attempt below this path.
 
 pub mod permit;
+mod account;
 mod admit;
+mod cache;
 mod connect;
 mod credential;
+mod flight;
 mod learn;
+mod login;
 mod query;
 mod retry;
 mod route;
 mod send;
+mod token;
+pub(crate) use account::Account;
+pub(crate) use credential::Aside;
+pub(crate) use flight::Flights;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
+pub(crate) use token::Tokens;
 
 use std::sync::Arc;
 
@@ -31,18 +41,53 @@ use tollgate_core::time::Span;
 use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
+use crate::pool::Origin;
 use crate::shop::{Live, Plan, Shop};
+use cache::{Looked, Question};
+use flight::Place;
 use learn::Answered;
 use retry::{Ended, Next, Tries};
 use route::Route;
 
-/// An answer of a provider.
+/// An answer.
 #[derive(Debug)]
 pub struct Reply {
     /// Status and headers, as they came.
     pub head: Parts,
     /// The body, as it comes.
     pub body: ReplyBody,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// Where an answer came from. The words are those of `X-Tollgate-Source`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The provider, for this call.
+    #[default]
+    Upstream,
+    /// What was kept of an earlier answer.
+    Cache,
+    /// The same, past its time.
+    Stale,
+    /// The provider, for somebody who asked the same at the same time.
+    Shared,
+    /// The provider, as a part of a larger answer.
+    Merged,
+}
+
+impl Source {
+    /// As in `X-Tollgate-Source`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Source::Upstream => "upstream",
+            Source::Cache => "cache",
+            Source::Stale => "stale",
+            Source::Shared => "shared",
+            Source::Merged => "merged",
+        }
+    }
 }
 
 /// What happened to a call, whatever came of it.
@@ -51,11 +96,24 @@ pub struct Trail {
     /// The provider, once it is known.
     pub provider: Option<Arc<Live>>,
     /// The origin it was sent to.
-    pub origin: Option<String>,
+    pub origin: Option<Origin>,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// Time spent waiting for permits.
     pub waited: Span,
+}
+
+/// What came of a call that went out.
+#[derive(Debug)]
+struct Outcome {
+    answer: Result<Reply, Error>,
+    /// The answer, or the lack of one, is a failure of the provider.
+    #[expect(dead_code, reason = "nothing is shared yet")]
+    is_failure: bool,
+    /// Attempts whose bytes may have left.
+    attempts: u32,
+    /// Time spent waiting for permits.
+    waited: Span,
 }
 
 /// Makes a call: the whole path, outermost first. The trail is filled on the way.
@@ -66,45 +124,72 @@ where
 {
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
-    trail.origin = Some(route.origin.to_string());
-    // cache: an answer that we already have costs nothing. It will stand here.
-    // flight: one question asked twice is one attempt. It will stand here.
+    trail.origin = Some(route.origin.clone());
+    let question = match cache::look(shop, &mut route).await {
+        Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
+        Looked::Nothing(question) => question,
+    };
+    loop {
+        let place = flight::join(shop.flights(), &mut route); // the same question asked twice is one call
+        let outcome = match place {
+            Place::Alone => go(route, question).await,
+            Place::First(flight) => flight.lead(go(route, question)).await,
+            Place::Behind(flight) => match flight.follow(&route).await {
+                Some(outcome) => outcome,
+                None => continue, // whoever went ahead failed or may not share: our turn
+            },
+        };
+        (trail.attempts, trail.waited) = (outcome.attempts, outcome.waited);
+        return outcome.answer;
+    }
+}
+
+/// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
+async fn go(mut route: Route, question: Question) -> Outcome {
     let mut tries = Tries::default();
     route.live.machine.called(&route.live.plan().retry.budget);
-    loop {
+    let done = loop {
         let plan = route.live.plan();
         let attempt = attempt(&mut route, &plan, &mut tries).await; // everything once per attempt
-        (trail.attempts, trail.waited) = (tries.made, tries.waited);
         match tries.next(&route, &plan, attempt) {
             // Retry-After, backoff and budget said when.
             Next::Again(after, unwanted) => retry::rest(after, unwanted).await,
-            Next::Done(done) => return finish(&route, trail, done),
+            Next::Done(done) => break done,
         }
+    };
+    let is_failure = match &done {
+        Ok(answered) => answered.class.is_failure(),
+        Err(_) => true,
+    };
+    tell(&route, &tries, &done);
+    Outcome {
+        answer: cache::keep(&route, question, done).await, // may it be used again?
+        is_failure,
+        attempts: tries.made,
+        waited: tries.waited,
     }
 }
 
 /// One attempt: each line is a stage.
 async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<Answered, Ended> {
-    let key = credential::choose(route, plan)?; // whose key, and where it is counted
+    let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
     let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
     let granted = admit::admit(route, &key, tries).await?; // turn, health and every limit at once
     let sent = send::send(route, plan, &key, granted, expected, tries).await?; // the bytes leave
-    Ok(learn::learn(route, plan, &key, sent).await) // what did the answer say?
+    let answered = learn::learn(route, plan, &key, sent).await; // what did the answer say?
+    credential::heed(route, plan, &key, tries, answered).await // a refused key is not used again
 }
 
-fn finish(route: &Route, trail: &Trail, done: Result<Answered, Error>) -> Result<Reply, Error> {
-    let answered = done?;
-    Fact::Answered {
-        id: &route.said.id,
-        provider: &route.live.name,
-        status: answered.head.status.as_u16(),
-        attempts: trail.attempts,
-        waited: trail.waited,
-        priority: route.said.priority,
+fn tell(route: &Route, tries: &Tries, done: &Result<Answered, Error>) {
+    if let Ok(answered) = done {
+        Fact::Answered {
+            id: &route.said.id,
+            provider: &route.live.name,
+            status: answered.head.status.as_u16(),
+            attempts: tries.made,
+            waited: tries.waited,
+            priority: route.said.priority,
+        }
+        .tell();
     }
-    .tell();
-    Ok(Reply {
-        head: answered.head,
-        body: answered.body,
-    })
 }

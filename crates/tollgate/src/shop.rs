@@ -37,6 +37,7 @@ use tollgate_ledger::{Event, Ledger};
 use crate::Error;
 use crate::error::NotAllowed;
 use crate::event::Fact;
+use crate::path::Flights;
 use crate::pool::{Dialer, Roots};
 
 /// The provider of every domain that no file names: no limits, no key, no memory.
@@ -133,6 +134,7 @@ struct Shared {
     unknown: Arc<Live>,
     /// When the store was lost, if that was told and is still so.
     lost_at: Mutex<Option<Micros>>,
+    flights: Flights,
 }
 
 #[derive(Debug, Default)]
@@ -164,6 +166,7 @@ impl Shop {
                 shelf: ArcSwap::default(),
                 unknown: Arc::new(unknown),
                 lost_at: Mutex::default(),
+                flights: Flights::default(),
             }),
         };
         shop.replace(providers)?;
@@ -285,6 +288,11 @@ impl Shop {
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.shared.uncounted()
+    }
+
+    /// What is on its way, of all providers.
+    pub(crate) fn flights(&self) -> &Flights {
+        &self.shared.flights
     }
 
     pub(crate) fn unknown(&self) -> Arc<Live> {

@@ -11,6 +11,7 @@ mod serve;
 mod store;
 mod folder;
 mod init;
+mod processes;
 mod provider;
 mod schema;
 

@@ -6,6 +6,7 @@
 
 mod client;
 mod log;
+mod issuer;
 mod stand;
 mod upstream;
 
@@ -18,3 +19,5 @@ mod reload;
 mod resting;
 mod store_loss;
 mod streaming;
+mod oauth2;
+mod tokens;

@@ -22,10 +22,16 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
-        Stand::on(files, Ledger::memory(Clock::System), options).await
+        Stand::on(Clock::System, files, options).await
     }
 
-    pub(crate) async fn on(files: &[String], ledger: Ledger, options: Options) -> Stand {
+    /// The same by another clock, for what takes hours.
+    pub(crate) async fn on(clock: Clock, files: &[String], options: Options) -> Stand {
+        Stand::over(Ledger::memory(clock), files, options).await
+    }
+
+    /// The same over another ledger.
+    pub(crate) async fn over(ledger: Ledger, files: &[String], options: Options) -> Stand {
         crate::log::keep();
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
         let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());

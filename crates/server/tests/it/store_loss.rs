@@ -29,7 +29,7 @@ impl Folder {
 
     async fn stand(&self, files: &[String], options: Options) -> Stand {
         let ledger = Ledger::sqlite(&self.0, Clock::System).expect("a folder");
-        Stand::on(files, ledger, options).await
+        Stand::over(ledger, files, options).await
     }
 
     fn lock(&self) -> File {

@@ -9,9 +9,11 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
+use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Ledger, Loss};
@@ -47,7 +49,7 @@ pub(crate) async fn admit(
     tries: &mut Tries,
 ) -> Result<Granted, Error> {
     let live = &route.live;
-    let began = live.ledger.now().at;
+    let began = live.ledger.at();
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
     let mut told = None;
@@ -55,19 +57,18 @@ pub(crate) async fn admit(
         changes.mark_unchanged();
         let plan = live.plan();
         let look = live.machine.look();
-        let wants = Wants::new(route, &plan, credential, &look.local);
+        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
             may_wait(route, &plan, &look.door, scopes)?;
         }
-        let wanted = wants.wanted(route, &plan, place);
         let (permits, wanted, is_counted) = match loss {
             None => (&live.permits, wanted, true),
             Some(loss) => {
                 let spare = &live.spare;
                 match spare.instead(&plan, wanted, wants.local, &live.ledger, loss) {
-                    Instead::Refuse(retry_in) => return Err(wants.store_lost(route, retry_in)),
+                    Instead::Refuse(retry_in) => return Err(store_lost(route, retry_in)),
                     Instead::Ask { wanted, is_counted } => (&spare.permits, *wanted, is_counted),
                 }
             }
@@ -82,11 +83,11 @@ pub(crate) async fn admit(
         };
         if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
             // Whoever was told so by the store does not ask it again, even if it is back already.
-            told = loss.is_none().then(|| just_now(live.ledger.now().at));
+            told = loss.is_none().then(|| just_now(live.ledger.at()));
             continue;
         }
-        tries.waited = tries.waited + live.ledger.now().at.since(began);
-        let permit = answer.map_err(|denied| wants.explain(route, denied, loss))?;
+        tries.waited = tries.waited + live.ledger.at().since(began);
+        let permit = answer.map_err(|denied| wants.explain(route, &plan, denied, loss))?;
         if !is_counted {
             live.spare.went_on();
         }
@@ -140,69 +141,87 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
     }
 }
 
-/// What an attempt asks for, and the names of it.
+/// What an attempt asks for, as far as it must be named if it is refused.
 struct Wants {
-    terms: Terms,
     /// One per term.
-    names: Vec<(Reason, String)>,
+    terms: SmallVec<[(CellId, Limit); 4]>,
     /// So many of the last terms are this process's own.
     local: usize,
-    scopes: Scopes,
     health: ScopeId,
     cooldown: ScopeId,
     /// Closed after a loss during which nodes had their shares.
     share: Option<ScopeId>,
 }
 
+/// Which limit a term is. Its name is needed only for a refusal.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// The meter of the plan with this index.
+    Meter(usize),
+    /// One of this process's own.
+    Own(Reason, &'static str),
+}
+
 impl Wants {
-    fn new(route: &Route, plan: &Plan, credential: &Credential, local: &Local) -> Wants {
+    fn new(
+        route: &Route,
+        plan: &Plan,
+        credential: &Credential,
+        local: &Local,
+        place: u64,
+    ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
-        let cooldown = plan.cooldown_scope(who.entity, who.key);
         let mut wants = Wants {
-            terms: Terms::new(),
-            names: Vec::new(),
+            terms: SmallVec::new(),
             local: 0,
-            scopes: Scopes::new(),
             health: route.live.machine.scope(),
-            cooldown,
-            share: None,
+            cooldown: plan.cooldown_scope(who.entity, who.key),
+            share: plan.share,
         };
-        for meter in &plan.meters {
+        let mut terms = Terms::new();
+        for (index, meter) in plan.meters.iter().enumerate() {
             if let Some(term) = meter.term(&who) {
-                let reason = if meter.is_concurrency() {
-                    Reason::Concurrency
-                } else {
-                    Reason::Limit
-                };
-                wants.terms.push(term);
-                wants.names.push((reason, meter.name.clone()));
+                wants.terms.push((term.cell, Limit::Meter(index)));
+                terms.push(term);
             }
         }
-        let owner = route.live.ledger.owner();
-        for (rule, name, reason) in [
-            (&plan.connections, "connections", Reason::Concurrency),
-            (&local.concurrency, "throttle", Reason::Concurrency),
-            (&local.rate, "throttle rate", Reason::Limit),
-        ] {
+        for (rule, cell, name, reason) in own(&route.live, plan, local) {
             if let Some(rule) = rule {
                 wants.local += 1;
-                wants.names.push((reason, name.to_owned()));
-                wants.terms.push(Term {
-                    cell: plan.local_cell(name, owner),
+                wants.terms.push((cell, Limit::Own(reason, name)));
+                terms.push(Term {
+                    cell,
                     rule: rule.clone(),
                     cost: 1,
                     leave: 0,
                 });
             }
         }
+        let wanted = Wanted {
+            terms,
+            scopes: wants.scopes(plan, who.entity),
+            priority: route.said.priority,
+            caller: route.caller(),
+            patience: route.patience(plan.provider.queue.timeout),
+            evidence: Evidence::Report {
+                by: plan.provider.timeouts.first_byte,
+                late: plan.provider.late_arrival,
+            },
+            seniority: Some(place),
+        };
+        (wanted, wants)
+    }
+
+    /// Every scope that must be open.
+    fn scopes(&self, plan: &Plan, entity: Option<&str>) -> Scopes {
+        let mut scopes = Scopes::new();
         if plan.provider.enabled {
-            wants.scopes.push(wants.health);
-            wants.scopes.push(cooldown);
-            wants.scopes.extend(plan.degrade_scope(who.entity));
-            wants.share = plan.share_scope();
-            wants.scopes.extend(wants.share);
+            scopes.push(self.health);
+            scopes.push(self.cooldown);
+            scopes.extend(plan.degrade_scope(entity));
+            scopes.extend(self.share);
         }
-        wants
+        scopes
     }
 
     fn granted(&self, live: &Live, plan: &Plan, permit: Permit) -> Granted {
@@ -218,34 +237,8 @@ impl Wants {
         }
     }
 
-    /// The store is lost, and `on_store_loss` says no.
-    fn store_lost(&self, route: &Route, retry_in: Option<Span>) -> Error {
-        Error::NoPermit {
-            provider: route.live.name.clone(),
-            entity: route.entity.clone(),
-            limit: None,
-            reason: Reason::StoreLost,
-            retry_in,
-        }
-    }
-
-    fn wanted(&self, route: &Route, plan: &Plan, place: u64) -> Wanted {
-        Wanted {
-            terms: self.terms.clone(),
-            scopes: self.scopes.clone(),
-            priority: route.said.priority,
-            caller: route.caller(),
-            patience: route.patience(plan.provider.queue.timeout),
-            evidence: Evidence::Report {
-                by: plan.provider.timeouts.first_byte,
-                late: plan.provider.late_arrival,
-            },
-            seniority: Some(place),
-        }
-    }
-
     /// Why there is no permit, in the words of a refusal.
-    fn explain(&self, route: &Route, denied: Denied, loss: Option<Loss>) -> Error {
+    fn explain(&self, route: &Route, plan: &Plan, denied: Denied, loss: Option<Loss>) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
             provider: route.live.name.clone(),
             entity: route.entity.clone(),
@@ -256,7 +249,8 @@ impl Wants {
         match denied {
             Denied::Refused { place, retry_in } => match place {
                 Place::Cell(cell) => {
-                    let (reason, limit) = self.named(cell);
+                    let index = self.terms.iter().position(|term| term.0 == cell);
+                    let (reason, limit) = self.named(plan, index);
                     no_permit(reason, limit, Some(retry_in))
                 }
                 Place::Scope(scope) if scope == self.health => Error::Asleep {
@@ -264,7 +258,7 @@ impl Wants {
                     status: Box::new(route.live.status()),
                 },
                 Place::Scope(scope) if Some(scope) == self.share => {
-                    self.store_lost(route, Some(retry_in))
+                    store_lost(route, Some(retry_in))
                 }
                 Place::Scope(scope) if scope == self.cooldown => {
                     no_permit(Reason::Cooldown, None, Some(retry_in))
@@ -284,21 +278,58 @@ impl Wants {
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
             // More than this node's share ever has.
-            Denied::Never(_) if loss.is_some() => self.store_lost(route, None),
+            Denied::Never(_) if loss.is_some() => store_lost(route, None),
             Denied::Never(Never::TooCostly { term, .. }) => {
-                let name = self.names.get(term).map(|(_, name)| name.clone());
+                let (_, name) = self.named(plan, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Lost | Denied::Closed => self.store_lost(route, None),
+            Denied::Lost | Denied::Closed => store_lost(route, None),
         }
     }
 
-    fn named(&self, cell: CellId) -> (Reason, Option<String>) {
-        let index = self.terms.iter().position(|term| term.cell == cell);
-        match index.and_then(|index| self.names.get(index)) {
-            Some((reason, name)) => (*reason, Some(name.clone())),
+    /// What this term is called, and what a refusal by it is about.
+    fn named(&self, plan: &Plan, term: Option<usize>) -> (Reason, Option<String>) {
+        match term.and_then(|term| self.terms.get(term)) {
+            Some((_, Limit::Meter(index))) => match plan.meters.get(*index) {
+                Some(meter) if meter.is_concurrency() => {
+                    (Reason::Concurrency, Some(meter.name.clone()))
+                }
+                meter => (Reason::Limit, meter.map(|meter| meter.name.clone())),
+            },
+            Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),
         }
+    }
+}
+
+/// The limits of this process alone.
+fn own<'a>(
+    live: &Live,
+    plan: &'a Plan,
+    local: &'a Local,
+) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
+    let cells = &live.own;
+    let at_a_time = Reason::Concurrency;
+    [
+        (
+            &plan.connections,
+            cells.connections,
+            "connections",
+            at_a_time,
+        ),
+        (&local.concurrency, cells.concurrency, "throttle", at_a_time),
+        (&local.rate, cells.rate, "throttle rate", Reason::Limit),
+    ]
+}
+
+/// The store is lost, and `on_store_loss` says no.
+fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
+    Error::NoPermit {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        limit: None,
+        reason: Reason::StoreLost,
+        retry_in,
     }
 }
 

@@ -17,9 +17,10 @@ use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
-use super::plan::Plan;
+use super::plan::{OwnCells, Plan};
 use super::spare::Spare;
 use crate::path::permit::Permits;
+use crate::path::{Aside, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -33,6 +34,10 @@ pub struct Live {
     pub(crate) ledger: Ledger,
     /// What goes on while the ledger's store is lost.
     pub(crate) spare: Spare,
+    pub(crate) own: OwnCells,
+    pub(crate) tokens: Tokens,
+    /// Keys that were refused.
+    pub(crate) aside: Aside,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -53,7 +58,10 @@ impl Live {
             permits: Permits::new(ledger.clone(), plan.gate()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
+            own: OwnCells::new(&name, ledger),
             spare,
+            tokens: Tokens::default(),
+            aside: Aside::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -77,7 +85,7 @@ impl Live {
     /// What its health looks like.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.machine.look().status
+        self.machine.status()
     }
 
     /// How many calls wait for a permit.

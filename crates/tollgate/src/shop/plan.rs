@@ -16,9 +16,11 @@ use tollgate_core::feedback::{Dialect, Dialects};
 use tollgate_core::health::{Base, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
+use tollgate_ledger::Ledger;
 
 use super::meter::Meter;
 use super::settings;
+use crate::path::Account;
 
 /// One provider as it is obeyed.
 #[derive(Debug)]
@@ -30,12 +32,25 @@ pub(crate) struct Plan {
     pub(crate) connections_max: usize,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<Key>,
+    /// Where tokens come from, if calls carry tokens: one for each key.
+    pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
+    /// The scope that is closed after nodes went on with their shares.
+    pub(crate) share: Option<ScopeId>,
     /// What a refusal is about.
     cools: Cools,
+    /// The scopes of the whole provider, named once.
+    whole: Whole,
+}
+
+/// Scopes that are the same for every call: naming one takes a hash.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    cooldown: ScopeId,
+    degrade: ScopeId,
 }
 
 /// A key of a pool.
@@ -81,11 +96,17 @@ impl Plan {
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
+            accounts: Account::all(&provider),
             retry: provider.retry,
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
             cools,
+            whole: Whole {
+                cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
+                degrade: ScopeId::named(&[&provider.name, "degrade"]),
+            },
+            share: share(&provider),
             meters,
             provider,
         }
@@ -105,10 +126,15 @@ impl Plan {
     pub(crate) fn cooldown_scope(&self, entity: Option<&str>, key: Option<&str>) -> ScopeId {
         let name = &self.provider.name;
         match self.cools {
-            Cools::Provider => ScopeId::named(&[name, "cooldown"]),
+            Cools::Provider => self.whole.cooldown,
             Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
             Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
         }
+    }
+
+    /// Is a refusal about the key alone?
+    pub(crate) fn cools_by_key(&self) -> bool {
+        self.cools == Cools::ApiKey
     }
 
     /// The scope that degrade mode closes.
@@ -117,19 +143,39 @@ impl Plan {
         let name = &self.provider.name;
         Some(match self.cools {
             Cools::Entity => ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")]),
-            Cools::Provider | Cools::ApiKey => ScopeId::named(&[name, "degrade"]),
+            Cools::Provider | Cools::ApiKey => self.whole.degrade,
         })
     }
+}
 
-    /// The scope that is closed after nodes went on with their shares of the limits.
-    pub(crate) fn share_scope(&self) -> Option<ScopeId> {
-        let shares = self.provider.on_store_loss == OnStoreLoss::LocalShare;
-        shares.then(|| ScopeId::named(&[&self.provider.name, "share"]))
-    }
+/// The scope that is closed after nodes went on with their shares of the limits.
+fn share(provider: &Provider) -> Option<ScopeId> {
+    let shares = provider.on_store_loss == OnStoreLoss::LocalShare;
+    shares.then(|| ScopeId::named(&[&provider.name, "share"]))
+}
 
-    /// A cell of this process alone.
-    pub(crate) fn local_cell(&self, what: &str, owner: OwnerId) -> CellId {
-        CellId::named(&[&self.provider.name, "local", what, &owner.0.to_string()])
+/// The cells of a provider that concern this process alone. Named once, because its name and its
+/// owner do not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnCells {
+    pub(crate) connections: CellId,
+    pub(crate) concurrency: CellId,
+    pub(crate) rate: CellId,
+}
+
+impl OwnCells {
+    pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
+        let owner = match ledger.owner() {
+            // A store that is lost at the start has given no number yet.
+            OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
+            owner => owner.0.to_string(),
+        };
+        let cell = |what| CellId::named(&[provider, "local", what, &owner]);
+        OwnCells {
+            connections: cell("connections"),
+            concurrency: cell("throttle"),
+            rate: cell("throttle rate"),
+        }
     }
 }
 

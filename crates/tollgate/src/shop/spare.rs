@@ -83,13 +83,13 @@ impl Spare {
                 }
             }
             OnStoreLoss::LocalShare => {
-                let lost_for = store.now().at.since(loss.since);
+                let lost_for = store.at().since(loss.since);
                 let limits = wanted.terms.get(..own).unwrap_or_default();
                 match self.share.part(limits, wanted.evidence, lost_for) {
                     Part::Closed { left } => Instead::Refuse(Some(left)),
                     Part::Nothing => Instead::Refuse(None),
                     Part::Of { terms, rest } => {
-                        if let Some(scope) = plan.share_scope() {
+                        if let Some(scope) = plan.share {
                             store.close_on_return(scope, rest);
                         }
                         let local = wanted.terms.drain(..).skip(own).collect::<Vec<_>>();
