@@ -9,6 +9,7 @@ mod links;
 mod live;
 mod machine;
 mod meter;
+mod part;
 mod plan;
 mod settings;
 mod spare;
@@ -62,7 +63,8 @@ pub struct Options {
     pub private: bool,
     /// Whose certificates are believed.
     pub roots: Roots,
-    /// How many share the limits; each has this part of them under `on_store_loss: local-share`.
+    /// How many share the limits. Each has this part of them if its ledger is its own, and under
+    /// `on_store_loss: local-share`.
     pub nodes: u32,
     /// Within this time all of them have noticed that the store is lost, or is back.
     pub node_lease: Span,
@@ -198,7 +200,7 @@ impl Shop {
         for provider in providers {
             let name = provider.name.clone();
             let domains = provider.domains.clone();
-            let plan = Plan::new(provider, dialects);
+            let plan = self.shared.plan(provider, dialects);
             let refused = |problems| settings_refused(&name, problems);
             let live = match old.names.get(&name) {
                 Some(live) => {
@@ -348,6 +350,20 @@ impl Shared {
             }
             (None, None) | (Some(_), Some(_)) => {}
         }
+    }
+
+    /// A provider as it is obeyed: as a whole where the ledger is common, else this node's part.
+    fn plan(&self, provider: Provider, dialects: &Dialects) -> Plan {
+        let mut provider = provider;
+        let nothing = match self.ledger {
+            Ledger::Memory(_) if self.options.nodes > 1 => {
+                part::cut(&mut provider, self.options.nodes)
+            }
+            _ => None,
+        };
+        let mut plan = Plan::new(provider, dialects);
+        plan.nothing = nothing;
+        plan
     }
 
     fn uncounted(&self) -> u64 {

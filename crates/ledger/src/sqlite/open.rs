@@ -20,6 +20,7 @@ use tollgate_core::limit::{Cell, PERIOD_MAX};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Wall};
 
+use crate::failpoint;
 use crate::sqlite::lock::KernelLock;
 use crate::sqlite::note::{MARK, Note, this_boot};
 use crate::sqlite::page::{Home, is_complete, number, pair};
@@ -85,7 +86,9 @@ pub(super) fn open(
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
     forget_dead(&conn, &alive).map_err(store)?;
+    failpoint::reached("opening");
     conn.execute_batch("COMMIT").map_err(store)?;
+    failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     if is_new {
         mark.set_len(0).map_err(fail)?;

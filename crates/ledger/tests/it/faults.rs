@@ -145,7 +145,7 @@ fn tries(worker: &mut Worker) -> (u64, [u64; 3]) {
 /// R-A7: a day that was used up stays used up whatever the wall clock says, for a process that
 /// runs and for one that starts; sliding windows go on as if nothing had happened.
 #[test]
-fn c13_a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
+fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
     let folder = Folder::new();
     let file = std::env::temp_dir().join(format!("tollgate-clock-{}", std::process::id()));
     let set = |offset: &str| std::fs::write(&file, offset).unwrap();

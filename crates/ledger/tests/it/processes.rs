@@ -73,6 +73,19 @@ fn h9_killed_before_the_commit_nothing_is_counted() {
     assert_eq!(use_up(&folder), QUOTA);
 }
 
+/// Found by W7: a kill while the folder was opened kept everybody out of it afterwards.
+#[test]
+fn h9_killed_while_it_opens_the_folder_the_next_one_opens_it() {
+    let folder = Folder::new();
+    for place in ["opening", "opened", "opening"] {
+        let words = format!("{QUOTA} {place} 1");
+        let mut worker = Worker::start("quota", folder.path(), &words);
+        assert_eq!(worker.next().unwrap().0, "at");
+        assert!(worker.kill().is_empty());
+    }
+    assert_eq!(use_up(&folder), QUOTA);
+}
+
 #[test]
 fn h9_killed_before_the_commit_with_permits_in_hand_the_quota_holds() {
     kill_at("before-commit", 12);

@@ -58,6 +58,9 @@ pub(crate) async fn admit(
         let plan = live.plan();
         let look = live.machine.look();
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
+        if let Some(limit) = &plan.nothing {
+            return Err(nothing(route, limit));
+        }
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
@@ -299,6 +302,17 @@ impl Wants {
             Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),
         }
+    }
+}
+
+/// Of this limit the node has no part at all.
+fn nothing(route: &Route, limit: &str) -> Error {
+    Error::NoPermit {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        limit: Some(limit.to_owned()),
+        reason: Reason::TooCostly,
+        retry_in: None,
     }
 }
 

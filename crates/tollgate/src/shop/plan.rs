@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
+    /// A limit of which nothing is left for this node.
+    pub(crate) nothing: Option<String>,
     /// The scope that is closed after nodes went on with their shares.
     pub(crate) share: Option<ScopeId>,
     /// What a refusal is about.
@@ -107,6 +109,7 @@ impl Plan {
                 degrade: ScopeId::named(&[&provider.name, "degrade"]),
             },
             share: share(&provider),
+            nothing: None,
             meters,
             provider,
         }
