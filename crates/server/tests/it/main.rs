@@ -18,6 +18,7 @@ mod limits;
 mod refusals;
 mod reload;
 mod resting;
+mod store_loss;
 mod streaming;
 mod oauth2;
 mod tokens;
