@@ -73,6 +73,18 @@ pub enum Fact<'a> {
         /// How many.
         providers: usize,
     },
+    /// A part of the configuration was refused; its old version stays.
+    NotReloaded {
+        /// Place, fault and remedy, in one line.
+        problem: &'a str,
+    },
+    /// An operator wants something of a provider.
+    Ordered {
+        /// Whose.
+        provider: &'a str,
+        /// `offline`, `cache-only`, `resume`, `reset` or `set`.
+        order: &'a str,
+    },
     /// The gateway accepts calls.
     Listening {
         /// Where.
@@ -124,6 +136,12 @@ impl Fact<'_> {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
             }
             Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
+            Fact::NotReloaded { problem } => {
+                tracing::error!(event = "reload_refused", problem);
+            }
+            Fact::Ordered { provider, order } => {
+                tracing::warn!(event = "operator", provider, order);
+            }
             Fact::Listening { address } => tracing::info!(event = "listening", %address),
             Fact::Draining => tracing::info!(event = "draining"),
         }

@@ -50,16 +50,23 @@ pub(crate) async fn admit(
     let mut changes = live.machine.changes();
     loop {
         changes.mark_unchanged();
+        let edition = live.permits.edition();
         let plan = live.plan();
         let look = live.machine.look();
         let wants = Wants::new(route, &plan, credential, &look.local);
         if plan.provider.enabled {
             may_wait(route, &plan, &look.door)?;
         }
-        let asked = live.permits.acquire(wants.wanted(route, &plan, place));
+        let asked = live
+            .permits
+            .acquire(wants.wanted(route, &plan, (place, edition)));
         let answer = tokio::select! {
             biased;
-            answer = asked => answer,
+            // Other limits hold now: the same call asks under those, in its old place.
+            answer = asked => match answer {
+                Err(Denied::Recalled) => continue,
+                answer => answer,
+            },
             Ok(()) = changes.changed() => {
                 live.permits.look_again();
                 continue;
@@ -122,7 +129,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing) | None => Ok(()),
+        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly) | None => Ok(()),
     }
 }
 
@@ -185,7 +192,7 @@ impl Wants {
         wants
     }
 
-    fn wanted(&self, route: &Route, plan: &Plan, place: u64) -> Wanted {
+    fn wanted(&self, route: &Route, plan: &Plan, (place, edition): (u64, u64)) -> Wanted {
         Wanted {
             terms: self.terms.clone(),
             scopes: self.scopes.clone(),
@@ -197,6 +204,7 @@ impl Wants {
                 late: plan.provider.late_arrival,
             },
             seniority: Some(place),
+            edition,
         }
     }
 
@@ -240,7 +248,8 @@ impl Wants {
                 let name = self.names.get(term).map(|(_, name)| name.clone());
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Closed => no_permit(Reason::StoreLost, None, None),
+            // Not seen here: whoever is recalled asks again.
+            Denied::Recalled | Denied::Closed => no_permit(Reason::StoreLost, None, None),
         }
     }
 

@@ -58,7 +58,7 @@ impl Live {
     pub(super) fn follow(&self, plan: Plan) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate(), plan.health, plan.base());
         self.plan.store(Arc::new(plan));
-        self.permits.configure(gate);
+        self.permits.replace(gate);
         self.machine.configure(health, base)
     }
 

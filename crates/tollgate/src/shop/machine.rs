@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tollgate_core::ask::{OwnerId, ScopeId};
+use tollgate_core::ask::{OwnerId, ScopeId, Settle};
 use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, Told};
 use tollgate_core::degrade::{Degrade, DegradeSettings, Ours, Theirs};
@@ -82,7 +82,7 @@ impl Machine {
     ) -> Result<Arc<Machine>, Vec<Problem>> {
         let now = ledger.now().at;
         let seed = now.0 ^ (u64::from(owner.0) << 32);
-        let scope = ScopeId::named(&[provider, "health"]);
+        let scope = health_scope(provider);
         let machine = Arc::new(Machine {
             provider: provider.to_owned(),
             scope,
@@ -219,6 +219,21 @@ impl Machine {
         }
     }
 
+    /// An operator ends cool-downs and degrade modes: those named, and on request every other one
+    /// that this process knows of. Other processes see the scopes open and follow.
+    pub(crate) fn forget(&self, scopes: &[ScopeId], and_others: bool) {
+        let mut inner = self.inner.lock();
+        let mut scopes = scopes.to_vec();
+        if and_others {
+            scopes.extend(inner.cooldowns.keys().chain(inner.degrades.keys()));
+        }
+        for scope in scopes {
+            inner.cooldowns.remove(&scope);
+            inner.degrades.remove(&scope);
+            self.ledger.settle(Settle::Open { scope });
+        }
+    }
+
     /// A call is made for the first time.
     pub(crate) fn called(&self, settings: &BudgetSettings) {
         let now = self.ledger.now().at;
@@ -269,6 +284,11 @@ impl Machine {
         let tick = self.inner.lock().health.next_tick();
         tick.map(|tick| tick.since(self.ledger.now().at))
     }
+}
+
+/// The scope that the health of a provider closes and opens.
+pub(super) fn health_scope(provider: &str) -> ScopeId {
+    ScopeId::named(&[provider, "health"])
 }
 
 impl Local {
