@@ -5,11 +5,14 @@
 )]
 
 mod client;
+mod desk;
 mod log;
 mod stand;
 mod upstream;
 
 mod addressing;
+mod admin;
+mod changes;
 mod keys;
 mod leaving;
 mod limits;
