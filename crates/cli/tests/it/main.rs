@@ -6,8 +6,11 @@
 
 mod canary;
 mod check;
+mod daemon;
 mod explain;
 mod serve;
+mod served;
+mod systemd;
 mod folder;
 mod init;
 mod provider;
