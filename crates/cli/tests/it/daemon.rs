@@ -185,7 +185,7 @@ fn beyond_loopback_a_token_is_made_kept_and_told_once() {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let about = std::fs::metadata(served.folder.path("state/admin.token"));
+        let about = std::fs::metadata(served.folder.path().join("state/admin.token"));
         assert_eq!(about.expect("a file").permissions().mode() & 0o777, 0o600);
     }
     let own = served.admin.replace("0.0.0.0", "127.0.0.1");

@@ -1,7 +1,7 @@
 //! A folder of its own for one test, in which the program is run.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Gone when the test is over.
@@ -61,11 +61,6 @@ impl Folder {
         fs::rename(new, old).expect("a file that can be replaced");
     }
 
-    /// Where a file is.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
     /// A command that runs here, with no environment but what was set and what it brings along.
     pub(crate) fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let own: Vec<_> = command
@@ -83,6 +78,10 @@ impl Folder {
     pub(crate) fn env(mut self, name: &str, value: &str) -> Folder {
         self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn read(&self, name: &str) -> String {

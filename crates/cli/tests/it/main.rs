@@ -13,6 +13,7 @@ mod served;
 mod systemd;
 mod folder;
 mod init;
+mod processes;
 mod provider;
 mod schema;
 

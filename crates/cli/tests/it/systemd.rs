@@ -16,7 +16,7 @@ struct Manager(UnixDatagram);
 
 impl Manager {
     fn listen(folder: &Folder) -> Manager {
-        let socket = UnixDatagram::bind(folder.path("notify")).expect("a socket");
+        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
         let patience = Some(Duration::from_secs(30));
         socket.set_read_timeout(patience).expect("a time");
         Manager(socket)
@@ -33,7 +33,7 @@ fn program(folder: &Folder) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
     command.args(["--admin", "127.0.0.1:0", "--provider", "x.yaml"]);
-    command.env("NOTIFY_SOCKET", folder.path("notify"));
+    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
     command
 }
 

@@ -7,6 +7,7 @@
 mod client;
 mod desk;
 mod log;
+mod issuer;
 mod stand;
 mod upstream;
 
@@ -20,3 +21,5 @@ mod refusals;
 mod reload;
 mod resting;
 mod streaming;
+mod oauth2;
+mod tokens;
