@@ -61,7 +61,9 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let sources = self.sources();
+        let sockets =
+            Sockets::take().context("a socket of the service manager is no TCP socket")?;
+        let sources = self.sources(&sockets)?;
         let loaded = match Config::load(&sources, &disk::world()) {
             Ok(loaded) => loaded,
             Err(problems) => {
@@ -74,8 +76,6 @@ impl Serve {
             .with_env_filter(log_filter())
             .with_writer(io::stderr)
             .try_init();
-        let sockets =
-            Sockets::take().context("a socket of the service manager is no TCP socket")?;
         let runtime = runtime().context("the runtime could not start")?;
         let ended = runtime.block_on(serve(loaded, sources, self.offline, sockets));
         // Whoever still reads a file does not keep the process.
@@ -83,13 +83,25 @@ impl Serve {
         ended
     }
 
-    fn sources(&self) -> Sources {
+    /// Where a socket is open already is where we listen, whatever flags say: what holds for an
+    /// address, such as a token, must hold for the true one.
+    fn sources(&self, sockets: &Sockets) -> io::Result<Sources> {
         let mut sources = self.options.sources();
-        sources.flags.extend(self.listen.clone().map(|value| Flag {
-            name: "--listen",
-            path: "listen",
-            value,
-        }));
+        let mut lay = |name, path, value: Option<String>| {
+            let flag = value.map(|value| Flag { name, path, value });
+            sources.flags.extend(flag);
+        };
+        lay("--listen", "listen", self.listen.clone());
+        lay(
+            "--listen",
+            "listen",
+            systemd::address(sockets.gateway.as_ref())?,
+        );
+        lay(
+            "--admin",
+            "admin.listen",
+            systemd::address(sockets.admin.as_ref())?,
+        );
         // In files and on this flag a bare number is minutes; laid over a file it would be seconds.
         let minutes = |text: &String| match text.bytes().all(|byte| byte.is_ascii_digit()) {
             true => format!("{text}m"),
@@ -99,7 +111,7 @@ impl Serve {
         sources
             .for_all
             .extend(every.map(|every| ("auto_recover", every)));
-        sources
+        Ok(sources)
     }
 }
 

@@ -58,6 +58,12 @@ impl Sockets {
     }
 }
 
+/// Where a socket listens, as a flag would say it.
+pub(super) fn address(socket: Option<&TcpListener>) -> io::Result<Option<String>> {
+    let address = socket.map(TcpListener::local_addr).transpose()?;
+    Ok(address.map(|address| address.to_string()))
+}
+
 /// Tells the service manager something, if there is one.
 pub(super) fn tell(state: &str) {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {

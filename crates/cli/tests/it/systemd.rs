@@ -70,6 +70,29 @@ fn signs_of_life_are_sent_where_they_are_wanted() {
     );
 }
 
+/// What the service manager would run: the shell moves the socket from 0 to 3, where the protocol wants
+/// it, and its process becomes ours.
+fn activated(listener: TcpListener) -> Command {
+    let mut command = Command::new("sh");
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=gateway; \
+                  exec \"$0\" serve --listen 127.0.0.1:1 --store memory: --admin 127.0.0.1:0 \
+                  --provider x.yaml 3<&0 </dev/null";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
+    command.stdin(Stdio::from(OwnedFd::from(listener)));
+    command
+}
+
+/// A socket that other hosts reach must not become an open proxy because a file says loopback.
+#[test]
+fn a_wide_socket_of_the_service_manager_refuses_unknown_domains() {
+    let folder = Folder::new("wide").file("x.yaml", X);
+    let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
+    let mut served = Served::run(folder, activated(listener));
+    served.gateway = served.gateway.replace("0.0.0.0", "127.0.0.1");
+    let answer = served.get("/http://unknown.example/");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
 /// A socket that the manager holds: connections made before the start are answered after it.
 #[test]
 fn a_socket_of_the_service_manager_is_served() {
@@ -82,14 +105,7 @@ fn a_socket_of_the_service_manager_is_served() {
         b"GET /health HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n",
     )
     .expect("a connection");
-    // The shell moves the socket from 0 to 3, where the protocol wants it; its process becomes ours.
-    let mut command = Command::new("sh");
-    let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=gateway; \
-                  exec \"$0\" serve --listen 127.0.0.1:1 --store memory: --admin 127.0.0.1:0 \
-                  --provider x.yaml 3<&0 </dev/null";
-    command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
-    command.stdin(Stdio::from(OwnedFd::from(listener)));
-    let served = Served::run(folder, command);
+    let served = Served::run(folder, activated(listener));
     assert_eq!(served.gateway, address.to_string());
     let mut answer = String::new();
     early.read_to_string(&mut answer).expect("an answer");
