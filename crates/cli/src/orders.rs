@@ -11,6 +11,7 @@ use anyhow::bail;
 use clap::Args;
 use hyper::Method;
 use serde_json::{Map, Value};
+use tollgate_config::amount;
 
 use crate::options::Options;
 use crate::remote::Remote;
@@ -114,11 +115,18 @@ pub(crate) struct Order {
 #[command(after_help = ORDER_EXAMPLES, after_long_help = ORDER_EXAMPLES)]
 pub(crate) struct OrderFor {
     /// For how long; without it, until resumed
-    #[arg(long = "for", value_name = "30m")]
+    #[arg(long = "for", value_name = "30m", value_parser = length)]
     lasts: Option<String>,
 
     #[command(flatten)]
     order: Order,
+}
+
+fn length(text: &str) -> Result<String, String> {
+    match amount::span(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write such as `30m`, `2h` or `1d`".to_owned()),
+    }
 }
 
 impl Order {

@@ -20,6 +20,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tollgate::Shop;
 use tollgate::shop::{Options as ShopOptions, Unknown};
+use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
 use tollgate_ledger::{Clock, Ledger};
@@ -52,7 +53,7 @@ pub(crate) struct Serve {
     offline: bool,
 
     /// A provider that is served from the cache only tries to recover this often (bare number = minutes)
-    #[arg(long, value_name = "15m")]
+    #[arg(long, value_name = "15m", value_parser = minutes)]
     auto_recover: Option<String>,
 
     #[command(flatten)]
@@ -102,16 +103,25 @@ impl Serve {
             "admin.listen",
             systemd::address(sockets.admin.as_ref())?,
         );
-        // In files and on this flag a bare number is minutes; laid over a file it would be seconds.
-        let minutes = |text: &String| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => format!("{text}m"),
-            false => text.clone(),
-        };
-        let every = self.auto_recover.as_ref().map(minutes);
+        let every = self.auto_recover.clone();
         sources
             .for_all
             .extend(every.map(|every| ("auto_recover", every)));
         Ok(sources)
+    }
+}
+
+/// A length of time, or a number of minutes. Laid over a file a bare number would be seconds.
+fn minutes(text: &str) -> Result<String, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = if is_number {
+        format!("{text}m")
+    } else {
+        text.to_owned()
+    };
+    match amount::span(&text) {
+        Some(_) => Ok(text),
+        None => Err("write `15m`, or a number of minutes".to_owned()),
     }
 }
 

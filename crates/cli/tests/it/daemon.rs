@@ -40,7 +40,14 @@ fn a14_a_setting_is_changed_shown_and_taken_back() {
     assert_eq!(said.code, Some(1));
     let said = served.tollgate(&["set", "x", "limits="]);
     assert_eq!((said.code, limit(&served)), (Some(0), 5.into()));
-    assert_eq!(served.tollgate(&["set", "x"]).code, Some(2));
+    for usage in [
+        vec!["set", "x"],
+        vec!["set", "x", "sleep_max"],
+        vec!["cache-only", "x", "--for", "soon"],
+        vec!["serve", "--auto-recover", "soon"],
+    ] {
+        assert_eq!(served.tollgate(&usage).code, Some(2), "{usage:?}");
+    }
 }
 
 #[test]
