@@ -5,6 +5,7 @@
 )]
 
 mod client;
+mod desk;
 mod log;
 mod issuer;
 mod stand;
@@ -12,6 +13,8 @@ mod upstream;
 
 mod addressing;
 mod flights;
+mod admin;
+mod changes;
 mod keys;
 mod leaving;
 mod limits;

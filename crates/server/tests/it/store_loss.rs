@@ -110,7 +110,7 @@ async fn a_call_in_line_outlives_a_loss_that_ends_before_its_turn() {
     assert_eq!(get(stand.address, "/y/a").await.status, 200);
     let lock = folder.lock();
     assert_eq!(get(stand.address, "/y/a").await.status, 503);
-    is_store_lost(&get(stand.address, "/x/a").await);
+    is_store_lost(&get(stand.address, "/x/b").await);
     assert_eq!(live.waiting(), 1);
     drop(lock);
     assert_eq!(soon(waiting).await.expect("no panic").status, 200);

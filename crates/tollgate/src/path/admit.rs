@@ -55,9 +55,10 @@ pub(crate) async fn admit(
     let mut told = None;
     loop {
         changes.mark_unchanged();
+        let edition = live.permits.edition();
         let plan = live.plan();
         let look = live.machine.look();
-        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
+        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
         if let Some(limit) = &plan.nothing {
             return Err(nothing(route, limit));
         }
@@ -79,7 +80,11 @@ pub(crate) async fn admit(
         };
         let answer = tokio::select! {
             biased;
-            answer = permits.acquire(wanted) => answer,
+            // Other limits hold now: the same call asks under those, in its old place.
+            answer = permits.acquire(wanted) => match answer {
+                Err(Denied::Recalled) => continue,
+                answer => answer,
+            },
             Ok(()) = changes.changed() => {
                 permits.look_again();
                 continue;
@@ -147,7 +152,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing) | None => Ok(()),
+        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly) | None => Ok(()),
     }
 }
 
@@ -178,7 +183,7 @@ impl Wants {
         plan: &Plan,
         credential: &Credential,
         local: &Local,
-        place: u64,
+        (place, edition): (u64, u64),
     ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
         let mut wants = Wants {
@@ -208,6 +213,7 @@ impl Wants {
                 late: plan.provider.late_arrival,
             },
             seniority: Some(place),
+            edition,
         };
         (wanted, wants)
     }
@@ -299,7 +305,8 @@ impl Wants {
                 let (_, name) = self.named(plan, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Lost | Denied::Closed => store_lost(route, None),
+            // A recall is not seen here: whoever is recalled asks again.
+            Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
         }
     }
 

@@ -103,8 +103,8 @@ impl Live {
     pub(super) fn follow(&self, plan: Plan) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate(), plan.health, plan.base());
         self.plan.store(Arc::new(plan));
-        self.spare.permits.configure(gate.clone());
-        self.permits.configure(gate);
+        self.spare.permits.replace(gate.clone());
+        self.permits.replace(gate);
         self.machine.configure(health, base)
     }
 
