@@ -15,7 +15,6 @@ pub mod scope;
 pub mod turn;
 pub mod table;
 pub mod gate;
-pub mod loss;
 pub mod ratio;
 pub mod problem;
 pub mod backoff;

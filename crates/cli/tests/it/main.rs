@@ -8,7 +8,6 @@ mod canary;
 mod check;
 mod explain;
 mod serve;
-mod store;
 mod folder;
 mod init;
 mod processes;

@@ -105,7 +105,7 @@ impl Tries {
             return Tries::stop(route, attempt);
         }
         let failed = Failed {
-            priority: route.priority(),
+            priority: route.said.priority,
             used: self.used,
             class,
             retry_after,
