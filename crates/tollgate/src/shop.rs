@@ -18,10 +18,12 @@ pub use live::Live;
 pub(crate) use machine::{Local, Machine};
 pub(crate) use meter::{Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
+use spare::Common;
 pub(crate) use spare::{Instead, just_now};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -83,10 +85,13 @@ impl Default for Options {
 }
 
 impl Options {
-    fn share(&self) -> Share {
-        Share {
-            nodes: self.nodes,
-            lease: self.node_lease,
+    fn common(&self) -> Common {
+        Common {
+            share: Share {
+                nodes: self.nodes,
+                lease: self.node_lease,
+            },
+            uncounted: Arc::default(),
         }
     }
 }
@@ -134,6 +139,7 @@ struct Shared {
     dialer: Arc<Dialer>,
     shelf: ArcSwap<Shelf>,
     unknown: Arc<Live>,
+    common: Common,
     /// When the store was lost, if that was told and is still so.
     lost_at: Mutex<Option<Micros>>,
     flights: Flights,
@@ -156,7 +162,8 @@ impl Shop {
         let dialer = Arc::new(Dialer::new(&options.roots)?);
         let dialects = Dialects::built_in();
         let unknown = Plan::new(nobody(), &dialects);
-        let unknown = Live::start(unknown, &ledger, &dialer, options.share())
+        let common = options.common();
+        let unknown = Live::start(unknown, &ledger, &dialer, &common)
             .map_err(|problems| settings_refused(UNKNOWN, problems))?;
         let mut events = ledger.events();
         let shop = Shop {
@@ -167,6 +174,7 @@ impl Shop {
                 dialer,
                 shelf: ArcSwap::default(),
                 unknown: Arc::new(unknown),
+                common,
                 lost_at: Mutex::default(),
                 flights: Flights::default(),
             }),
@@ -191,7 +199,7 @@ impl Shop {
             dialects,
             dialer,
             shelf,
-            options,
+            common,
             ..
         } = &*self.shared;
         let old = shelf.load();
@@ -211,9 +219,7 @@ impl Shop {
                     followers.push((live.clone(), plan));
                     live.clone()
                 }
-                None => {
-                    Arc::new(Live::start(plan, ledger, dialer, options.share()).map_err(refused)?)
-                }
+                None => Arc::new(Live::start(plan, ledger, dialer, common).map_err(refused)?),
             };
             for domain in &domains {
                 if let Err(first) = new.domains.insert(domain, live.clone()) {
@@ -367,9 +373,7 @@ impl Shared {
     }
 
     fn uncounted(&self) -> u64 {
-        let shelf = self.shelf.load();
-        let everybody = shelf.names.values().chain([&self.unknown]);
-        everybody.map(|live| live.uncounted()).sum()
+        self.common.uncounted.load(Ordering::Relaxed)
     }
 }
 
