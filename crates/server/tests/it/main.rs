@@ -11,6 +11,7 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod flights;
 mod keys;
 mod leaving;
 mod limits;

@@ -61,6 +61,7 @@ pub(crate) async fn admit(
         if let Some(limit) = &plan.nothing {
             return Err(nothing(route, limit));
         }
+        let until = route.patient_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
@@ -83,7 +84,13 @@ pub(crate) async fn admit(
                 permits.look_again();
                 continue;
             }
+            // Somebody more urgent waits for it too: ask in that name, in the old place.
+            () = route.raised() => continue,
         };
+        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
+        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
+            continue; // somebody more patient has joined meanwhile
+        }
         if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
             // Whoever was told so by the store does not ask it again, even if it is back already.
             told = loss.is_none().then(|| just_now(live.ledger.at()));
@@ -188,23 +195,13 @@ impl Wants {
                 terms.push(term);
             }
         }
-        for (rule, cell, name, reason) in own(&route.live, plan, local) {
-            if let Some(rule) = rule {
-                wants.local += 1;
-                wants.terms.push((cell, Limit::Own(reason, name)));
-                terms.push(Term {
-                    cell,
-                    rule: rule.clone(),
-                    cost: 1,
-                    leave: 0,
-                });
-            }
-        }
+        wants.add_own(route, plan, local, &mut terms);
+        let wish = route.wish();
         let wanted = Wanted {
             terms,
             scopes: wants.scopes(plan, who.entity),
-            priority: route.said.priority,
-            caller: route.caller(),
+            priority: wish.priority,
+            caller: wish.caller,
             patience: route.patience(plan.provider.queue.timeout),
             evidence: Evidence::Report {
                 by: plan.provider.timeouts.first_byte,
@@ -213,6 +210,22 @@ impl Wants {
             seniority: Some(place),
         };
         (wanted, wants)
+    }
+
+    /// The terms that concern this process alone: they stand last.
+    fn add_own(&mut self, route: &Route, plan: &Plan, local: &Local, terms: &mut Terms) {
+        for (rule, cell, name, reason) in own(&route.live, plan, local) {
+            if let Some(rule) = rule {
+                self.local += 1;
+                self.terms.push((cell, Limit::Own(reason, name)));
+                terms.push(Term {
+                    cell,
+                    rule: rule.clone(),
+                    cost: 1,
+                    leave: 0,
+                });
+            }
+        }
     }
 
     /// Every scope that must be open.

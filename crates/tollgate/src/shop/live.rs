@@ -6,7 +6,7 @@
 //! Never: forgets what was learned because a file changed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate_config::settings::OnStoreLoss;
@@ -19,7 +19,7 @@ use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
 use super::spare::{Common, Spare};
 use crate::path::permit::Permits;
-use crate::path::{Aside, Tokens};
+use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -37,8 +37,37 @@ pub struct Live {
     pub(crate) tokens: Tokens,
     /// Keys that were refused.
     pub(crate) aside: Aside,
+    /// Items that several calls may ask for at once.
+    pub(crate) items: Items,
+    /// Calls that cost nothing.
+    pub(crate) saved: Saved,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
+}
+
+/// Calls that were answered by what somebody else had asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    joined: AtomicU64,
+    shared: AtomicU64,
+    merged: AtomicU64,
+}
+
+impl Saved {
+    /// A call waits for what another has asked.
+    pub(crate) fn joined(&self) {
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call was given a shared answer, if so.
+    pub(crate) fn shared(&self, is_so: bool) {
+        self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
+
+    /// A call was given a part of a larger answer, if so.
+    pub(crate) fn merged(&self, is_so: bool) {
+        self.merged.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
 }
 
 impl Live {
@@ -61,6 +90,8 @@ impl Live {
             spare,
             tokens: Tokens::default(),
             aside: Aside::default(),
+            items: Items::default(),
+            saved: Saved::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -115,6 +146,24 @@ impl Live {
     pub(super) fn store_back(&self) {
         self.spare.permits.let_go();
         self.machine.scope_changed();
+    }
+
+    /// How many calls have waited for an answer that another had asked for.
+    #[must_use]
+    pub fn joined(&self) -> u64 {
+        self.saved.joined.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were given an answer that another call had asked for at the same time.
+    #[must_use]
+    pub fn shared(&self) -> u64 {
+        self.saved.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were given a part of another call's larger answer: permits saved.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.saved.merged.load(Ordering::Relaxed)
     }
 
     /// Its name.
