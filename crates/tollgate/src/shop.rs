@@ -21,6 +21,7 @@ pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};
 pub(crate) use meter::{Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
+use spare::Common;
 pub(crate) use spare::{Instead, just_now};
 
 use std::collections::HashMap;
@@ -166,7 +167,10 @@ impl Shop {
             dialer: Arc::new(Dialer::new(&roots)?),
             dialects: Dialects::built_in(),
             offline,
-            share: Share { nodes, lease },
+            common: Common {
+                share: Share { nodes, lease },
+                uncounted: Arc::default(),
+            },
             ledger,
         };
         let unknown = means
@@ -379,7 +383,7 @@ impl Shared {
     }
 
     fn uncounted(&self) -> u64 {
-        self.everybody().iter().map(|live| live.uncounted()).sum()
+        self.means.common.uncounted.load(Ordering::Relaxed)
     }
 }
 

@@ -12,13 +12,12 @@ use arc_swap::ArcSwap;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::Status;
-use tollgate_core::loss::Share;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
-use super::spare::Spare;
+use super::spare::{Common, Spare};
 use crate::path::permit::Permits;
 use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
@@ -76,11 +75,11 @@ impl Live {
         plan: Plan,
         ledger: &Ledger,
         dialer: &Arc<Dialer>,
-        share: Share,
+        common: &Common,
     ) -> Result<Live, Vec<Problem>> {
         let health = (plan.health, plan.base());
         let name = plan.provider.name.clone();
-        let spare = Spare::new(ledger, &plan, share);
+        let spare = Spare::new(ledger, &plan, common);
         let ledgers = (ledger.clone(), spare.ledger.clone());
         Ok(Live {
             machine: Machine::start(&name, ledgers, health, &plan.retry.budget)?,

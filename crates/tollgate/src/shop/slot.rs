@@ -14,7 +14,6 @@ use tollgate_config::Provider;
 use tollgate_core::ask::ScopeId;
 use tollgate_core::feedback::Dialects;
 use tollgate_core::health::Command;
-use tollgate_core::loss::Share;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
@@ -22,6 +21,7 @@ use super::live::Live;
 use super::machine::health_scope;
 use super::part;
 use super::plan::Plan;
+use super::spare::Common;
 use crate::pool::Dialer;
 
 /// What starting a provider takes.
@@ -30,21 +30,27 @@ pub(super) struct Means {
     pub(super) ledger: Ledger,
     pub(super) dialects: Dialects,
     pub(super) dialer: Arc<Dialer>,
-    /// How many share the limits.
-    pub(super) share: Share,
+    pub(super) common: Common,
     /// Providers begin asleep, until somebody says `resume`.
     pub(super) offline: bool,
 }
 
 impl Means {
     pub(super) fn start(&self, provider: Provider) -> Result<Live, Vec<Problem>> {
-        Live::start(self.plan(provider), &self.ledger, &self.dialer, self.share)
+        Live::start(
+            self.plan(provider),
+            &self.ledger,
+            &self.dialer,
+            &self.common,
+        )
     }
 
     /// A provider as it is obeyed: as a whole where the ledger is common, else this node's part.
     fn plan(&self, mut provider: Provider) -> Plan {
         let nothing = match self.ledger {
-            Ledger::Memory(_) if self.share.nodes > 1 => part::cut(&mut provider, self.share.nodes),
+            Ledger::Memory(_) if self.common.share.nodes > 1 => {
+                part::cut(&mut provider, self.common.share.nodes)
+            }
             _ => None,
         };
         let mut plan = Plan::new(provider, &self.dialects);
