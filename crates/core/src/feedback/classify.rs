@@ -7,6 +7,7 @@
 
 use super::dialect::{Condition, Dialect, Place, Say, ScopeRule, Signature, Test};
 use super::headers::Headers;
+use super::interest::ALWAYS;
 use super::json::{Json, TEXT_MAX};
 use super::number::Decimal;
 
@@ -38,6 +39,11 @@ pub(super) struct Opened<'a> {
 }
 
 impl Opened<'_> {
+    /// Nothing in it is about limits: no body, and no header but those that every answer has.
+    pub(super) fn is_silent(&self) -> bool {
+        self.body.is_empty() && self.headers.only(&ALWAYS)
+    }
+
     /// The first signature that fits, if any.
     pub(super) fn signature<'d>(&self, dialect: &'d Dialect) -> Option<&'d Signature> {
         dialect.signatures().find(|signature| {

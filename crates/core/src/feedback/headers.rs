@@ -43,6 +43,15 @@ impl<'a> Headers<'a> {
         }
     }
 
+    /// There is no line but of these names.
+    pub(super) fn only(&self, names: &[&str]) -> bool {
+        let is_named = |line: &(&str, &str)| {
+            let mut names = names.iter();
+            names.any(|name| line.0.eq_ignore_ascii_case(name))
+        };
+        self.lines.iter().all(is_named)
+    }
+
     /// Every value of `name`, in the order sent.
     pub(super) fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a str> + 's {
         self.lines

@@ -8,7 +8,7 @@
 use super::dialect::{BodyFields, Fields, Place, Rows, WaitRule, WindowRule};
 
 /// Headers that are read for every dialect, whatever its rows.
-const ALWAYS: [&str; 2] = ["date", "age"];
+pub(super) const ALWAYS: [&str; 2] = ["date", "age"];
 
 /// The headers and JSON members that the rows of a dialect name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

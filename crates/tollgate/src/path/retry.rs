@@ -152,7 +152,9 @@ fn safety(route: &Route, sent: bool) -> Safety {
 pub(crate) async fn rest(after: Span, unwanted: Option<Answered>) {
     let discarded = async {
         if let Some(answered) = unwanted {
-            let _late = timer::within(Some(DISCARD_MAX), answered.discard()).await;
+            // Boxed: rare, and large inside every call's future.
+            let discard = Box::pin(answered.discard());
+            let _late = timer::within(Some(DISCARD_MAX), discard).await;
         }
     };
     tokio::join!(timer::rest(Some(after)), discarded);

@@ -67,7 +67,7 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    let request = request(route, plan, credential)?;
+    let request = request(route, plan, credential, conn.host())?;
     let progress = request.body().progress();
     permit.sent();
     tries.made += 1;
@@ -163,6 +163,7 @@ fn request(
     route: &mut Route,
     plan: &Plan,
     credential: &Credential,
+    host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
     let mut headers = route.headers.clone();
     for (name, value) in &plan.provider.headers {
@@ -183,11 +184,8 @@ fn request(
             attach(style, Some(name), key.expose(), &mut headers, &mut query)?;
         }
     }
-    let host = HeaderValue::try_from(route.origin.authority());
-    headers.insert(
-        HOST,
-        host.map_err(|_| Error::Malformed("the host is no host"))?,
-    );
+    let host = host.ok_or(Error::Malformed("the host is no host"))?;
+    headers.insert(HOST, host.clone());
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
