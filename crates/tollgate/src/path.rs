@@ -11,19 +11,25 @@
 //! Never: a hidden attempt below this path.
 
 pub mod permit;
+mod account;
 mod admit;
 mod cache;
 mod connect;
 mod credential;
 mod flight;
 mod learn;
+mod login;
 mod query;
 mod retry;
 mod route;
 mod send;
+mod token;
+pub(crate) use account::Account;
+pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
+pub(crate) use token::Tokens;
 
 use std::sync::Arc;
 
@@ -166,11 +172,12 @@ async fn go(mut route: Route, question: Question) -> Outcome {
 
 /// One attempt: each line is a stage.
 async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<Answered, Ended> {
-    let key = credential::choose(route, plan)?; // whose key, and where it is counted
+    let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
     let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
     let granted = admit::admit(route, &key, tries).await?; // turn, health and every limit at once
     let sent = send::send(route, plan, &key, granted, expected, tries).await?; // the bytes leave
-    Ok(learn::learn(route, plan, &key, sent).await) // what did the answer say?
+    let answered = learn::learn(route, plan, &key, sent).await; // what did the answer say?
+    credential::heed(route, plan, &key, tries, answered).await // a refused key is not used again
 }
 
 fn tell(route: &Route, tries: &Tries, done: &Result<Answered, Error>) {

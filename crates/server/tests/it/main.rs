@@ -6,6 +6,7 @@
 
 mod client;
 mod log;
+mod issuer;
 mod stand;
 mod upstream;
 
@@ -17,3 +18,5 @@ mod refusals;
 mod reload;
 mod resting;
 mod streaming;
+mod oauth2;
+mod tokens;

@@ -22,8 +22,13 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
+        Stand::on(Clock::System, files, options).await
+    }
+
+    /// The same by another clock, for what takes hours.
+    pub(crate) async fn on(clock: Clock, files: &[String], options: Options) -> Stand {
         crate::log::keep();
-        let ledger = Ledger::memory(Clock::System);
+        let ledger = Ledger::memory(clock);
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
         let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
         let free = "127.0.0.1:0".parse().unwrap();

@@ -17,7 +17,7 @@ use crate::{Error, timer};
 
 /// How often a call asks again because a permit went stale or its connection was just closed. Both
 /// cost nothing; this bounds the loop if a machine is so slow that they never fit.
-const AGAIN_MAX: u32 = 16;
+pub(super) const AGAIN_MAX: u32 = 16;
 
 /// How long the end of an unwanted answer is read. Closing its connection costs less than this.
 const DISCARD_MAX: Span = Span::from_secs(1);
@@ -33,6 +33,10 @@ pub(crate) struct Tries {
     used: u32,
     /// Attempts that cost nothing.
     again: u32,
+    /// It was made again with a new token.
+    pub(crate) renewed: bool,
+    /// How often it was made again with another key.
+    pub(crate) moved: usize,
     /// The call's place in the order of arrival.
     place: Option<u64>,
 }
@@ -153,9 +157,13 @@ pub(crate) async fn rest(after: Span, unwanted: Option<Answered>) {
     let discarded = async {
         if let Some(answered) = unwanted {
             // Boxed: rare, and large inside every call's future.
-            let discard = Box::pin(answered.discard());
-            let _late = timer::within(Some(DISCARD_MAX), discard).await;
+            Box::pin(discard(answered)).await;
         }
     };
     tokio::join!(timer::rest(Some(after)), discarded);
+}
+
+/// Reads the end of an answer that nobody wants, if it comes soon.
+pub(crate) async fn discard(answered: Answered) {
+    let _late = timer::within(Some(DISCARD_MAX), answered.discard()).await;
 }

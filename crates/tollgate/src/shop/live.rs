@@ -17,6 +17,7 @@ use tollgate_ledger::Ledger;
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
 use crate::path::permit::Permits;
+use crate::path::{Aside, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -29,6 +30,9 @@ pub struct Live {
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
     pub(crate) own: OwnCells,
+    pub(crate) tokens: Tokens,
+    /// Keys that were refused.
+    pub(crate) aside: Aside,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -48,6 +52,8 @@ impl Live {
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
             own: OwnCells::new(&name, owner),
+            tokens: Tokens::default(),
+            aside: Aside::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),

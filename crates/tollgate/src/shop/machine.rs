@@ -194,6 +194,11 @@ impl Machine {
         Some(rest)
     }
 
+    /// A throw of this provider's dice.
+    pub(crate) fn throw(&self) -> Dice {
+        Dice(self.inner.lock().dice.u64(..))
+    }
+
     /// A call of this scope went well: the next rest is a first one again.
     pub(crate) fn went_well(&self, scope: ScopeId, granted: Micros) {
         if let Some(cooldown) = self.inner.lock().cooldowns.get_mut(&scope) {

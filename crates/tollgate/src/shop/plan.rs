@@ -18,6 +18,7 @@ use tollgate_core::retry::RetrySettings;
 
 use super::meter::Meter;
 use super::settings;
+use crate::path::Account;
 
 /// One provider as it is obeyed.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) connections_max: usize,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<Key>,
+    /// Where tokens come from, if calls carry tokens: one for each key.
+    pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
@@ -89,6 +92,7 @@ impl Plan {
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
+            accounts: Account::all(&provider),
             retry: provider.retry,
             cooldown: provider.cooldown,
             degrade: provider.degrade,
@@ -121,6 +125,11 @@ impl Plan {
             Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
             Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
         }
+    }
+
+    /// Is a refusal about the key alone?
+    pub(crate) fn cools_by_key(&self) -> bool {
+        self.cools == Cools::ApiKey
     }
 
     /// The scope that degrade mode closes.
