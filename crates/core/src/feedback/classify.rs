@@ -7,7 +7,6 @@
 
 use super::dialect::{Condition, Dialect, Place, Say, ScopeRule, Signature, Test};
 use super::headers::Headers;
-use super::interest::ALWAYS;
 use super::json::{Json, TEXT_MAX};
 use super::number::Decimal;
 
@@ -39,9 +38,9 @@ pub(super) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// Nothing in it is about limits: no body, and no header but those that every answer has.
-    pub(super) fn is_silent(&self) -> bool {
-        self.body.is_empty() && self.headers.only(&ALWAYS)
+    /// Nothing in it tells of windows, waits or scopes: no body, and no header that a row names.
+    pub(super) fn is_silent(&self, dialect: &Dialect) -> bool {
+        self.body.is_empty() && !self.headers.any(|name| dialect.told.has_header(name))
     }
 
     /// The first signature that fits, if any.

@@ -43,13 +43,9 @@ impl<'a> Headers<'a> {
         }
     }
 
-    /// There is no line but of these names.
-    pub(super) fn only(&self, names: &[&str]) -> bool {
-        let is_named = |line: &(&str, &str)| {
-            let mut names = names.iter();
-            names.any(|name| line.0.eq_ignore_ascii_case(name))
-        };
-        self.lines.iter().all(is_named)
+    /// Is there a line whose name is such?
+    pub(super) fn any(&self, is: impl Fn(&str) -> bool) -> bool {
+        self.lines.iter().any(|line| is(line.0))
     }
 
     /// Every value of `name`, in the order sent.
