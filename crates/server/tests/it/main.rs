@@ -11,12 +11,14 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod flights;
 mod keys;
 mod leaving;
 mod limits;
 mod refusals;
 mod reload;
 mod resting;
+mod store_loss;
 mod streaming;
 mod oauth2;
 mod tokens;
