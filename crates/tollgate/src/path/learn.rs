@@ -68,7 +68,7 @@ pub(crate) async fn learn(
     } else {
         permit.arrived(Answer {
             refused: feedback.verdict == Verdict::Limited,
-            readings: readings(&feedback, permit.terms(), date(&head.headers)),
+            readings: readings(&feedback, permit.terms(), &head.headers),
         });
     }
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
@@ -219,8 +219,14 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
 }
 
 /// Which of our limits the provider's words are about.
-fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings {
+fn readings(feedback: &Feedback, terms: &Terms, headers: &HeaderMap) -> Readings {
     let mut readings = Readings::new();
+    let is_calendar =
+        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
+    if feedback.windows.is_empty() && !(0..terms.len()).any(|index| is_calendar(&index)) {
+        return readings; // nothing was said, and nobody asks for the date
+    }
+    let date = date(headers);
     for window in &feedback.windows {
         if let Some(term) = about(window, terms) {
             readings.push(Reading {
@@ -233,8 +239,6 @@ fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings 
             });
         }
     }
-    let is_calendar =
-        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
     let dated = (0..terms.len()).filter(is_calendar);
     for term in dated.filter(|_| date.is_some()) {
         if !readings.iter().any(|reading| reading.term == term) {

@@ -152,9 +152,11 @@ where
         .await
         .map_err(|_| Error::NoBody)??;
     let provider = &place.plan.provider;
+    let read = provider.entities.reads_headers();
     let texts: Vec<(&str, &str)> = call
         .headers
         .iter()
+        .filter(|_| read)
         .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
         .collect();
     let routed = provider.entities.route(&Asked {
