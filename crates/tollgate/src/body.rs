@@ -1,4 +1,5 @@
-//! Bodies on their way: the request's to the upstream here, the answer's to the caller in `reply`.
+//! Bodies on their way: the request's to the upstream here, the answer's to the caller in `reply`,
+//! and to many callers in `shared`.
 //!
 //! Promises: a request body of at most 256 KiB is whole before the permit is asked for, so that a
 //! dribbling client cannot hold quota. A larger one is sent as it comes, once.
@@ -6,8 +7,11 @@
 //! Never: changes a byte.
 
 mod reply;
+mod shared;
 pub(crate) use reply::Flow;
 pub use reply::{ReplyBody, StoodStill};
+pub use shared::{Broken, LeftBehind};
+pub(crate) use shared::{Held, OBJECT_MAX, Shared, Ticket};
 
 use std::pin::Pin;
 use std::sync::Arc;

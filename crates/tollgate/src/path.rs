@@ -18,20 +18,26 @@ mod connect;
 mod credential;
 mod flight;
 mod keep;
+mod landing;
 mod learn;
 mod login;
+mod merge;
 mod query;
+mod recipe;
 mod retry;
 mod route;
 mod send;
 mod serve;
+mod share;
 mod target;
 mod token;
+mod urgency;
 pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
 pub(crate) use keep::Recorder;
+pub(crate) use merge::Items;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
 pub(crate) use token::Tokens;
@@ -115,12 +121,33 @@ pub struct Trail {
 struct Outcome {
     answer: Result<Reply, Error>,
     /// The answer, or the lack of one, is a failure of the provider.
-    #[expect(dead_code, reason = "nothing is shared yet")]
     is_failure: bool,
     /// Attempts whose bytes may have left.
     attempts: u32,
     /// Time spent waiting for permits.
     waited: Span,
+}
+
+impl Outcome {
+    /// An answer for which this call did nothing.
+    fn of(reply: Reply) -> Outcome {
+        Outcome {
+            answer: Ok(reply),
+            is_failure: false,
+            attempts: 0,
+            waited: Span::ZERO,
+        }
+    }
+
+    /// No answer.
+    fn refused(error: Error) -> Outcome {
+        Outcome {
+            answer: Err(error),
+            is_failure: true,
+            attempts: 0,
+            waited: Span::ZERO,
+        }
+    }
 }
 
 /// Makes a call: the whole path, outermost first. The trail is filled on the way.
@@ -141,7 +168,7 @@ where
         let outcome = match place {
             Place::Alone => go(route, question).await,
             Place::First(flight) => flight.lead(go(route, question)).await,
-            Place::Behind(flight) => match flight.follow(&route).await {
+            Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // whoever went ahead failed or may not share: our turn
             },
@@ -154,26 +181,50 @@ where
 /// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
 async fn go(mut route: Route, question: Question) -> Outcome {
     let mut tries = Tries::default();
-    route.live.machine.called(&route.live.plan().retry.budget);
     let done = loop {
-        let plan = route.live.plan();
-        let attempt = attempt(&mut route, &plan, &mut tries).await; // everything once per attempt
-        match tries.next(&route, &plan, attempt) {
-            // Retry-After, backoff and budget said when.
-            Next::Again(after, unwanted) => retry::rest(after, unwanted).await,
-            Next::Done(done) => break done,
+        if let Some(ride) = merge::join(&mut route) {
+            match ride.part(&mut route).await {
+                Some(part) => break part, // calls for one item that wait together are one
+                None => continue,
+            }
+        }
+        let done = attempts(&mut route, &mut tries).await;
+        if let Some(done) = merge::split(&mut route, done).await {
+            break done; // each caller gets its own part
         }
     };
-    let is_failure = match &done {
+    let has_failed = match &done {
         Ok(answered) => answered.class.is_failure(),
         Err(_) => true,
     };
     tell(&route, &tries, &done);
+    let mut answer = keep::keep(&route, question, done); // may it be used again?
+    if let Ok(reply) = &mut answer
+        && route.merging.is_part
+    {
+        reply.source = Source::Merged;
+    }
+    let has_another = |reply: &Reply| matches!(reply.source, Source::Cache | Source::Stale);
     Outcome {
-        answer: keep::keep(&route, question, done), // may it be used again?
-        is_failure,
+        // What was kept has taken its place.
+        is_failure: has_failed && !answer.as_ref().is_ok_and(has_another),
+        answer,
         attempts: tries.made,
         waited: tries.waited,
+    }
+}
+
+/// Attempts until one is the answer, or no other is allowed.
+async fn attempts(route: &mut Route, tries: &mut Tries) -> Result<Answered, Error> {
+    route.live.machine.called(&route.live.plan().retry.budget);
+    loop {
+        let plan = route.live.plan();
+        let attempt = attempt(route, &plan, tries).await; // everything once per attempt
+        match tries.next(route, &plan, attempt) {
+            // Retry-After, backoff and budget said when.
+            Next::Again(after, unwanted) => retry::rest(after, unwanted).await,
+            Next::Done(done) => return done,
+        }
     }
 }
 

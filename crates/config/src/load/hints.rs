@@ -41,7 +41,7 @@ pub const CONFIG_NOT_YET: &[&str] = &[
 ];
 
 /// Fields of a provider file that are checked but not obeyed yet.
-pub const PROVIDER_NOT_YET: &[&str] = &["dedup", "merge", "guards", "entities.dedup"];
+pub const PROVIDER_NOT_YET: &[&str] = &["guards"];
 
 /// Notes for the fields of a file that are not obeyed yet.
 pub(super) fn not_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {

@@ -11,12 +11,16 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod background;
 mod cache;
 mod cache_owners;
 mod cache_rfc9111;
+mod flight_bodies;
+mod flights;
 mod keys;
 mod leaving;
 mod limits;
+mod merging;
 mod refusals;
 mod reload;
 mod resting;

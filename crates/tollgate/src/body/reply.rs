@@ -17,6 +17,7 @@ use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
 use super::BodyError;
+use super::shared::Reader;
 use crate::Permit;
 use crate::path::Recorder;
 use crate::pool::Conn;
@@ -31,8 +32,11 @@ pub struct ReplyBody {
     /// What was read already to learn from it.
     first: Option<Bytes>,
     flow: Option<Box<Flow>>,
+    /// Others read it too.
+    shared: Option<Reader>,
     /// It is kept while it passes.
     recorder: Option<Box<Recorder>>,
+    is_kept: bool,
 }
 
 /// An answer that still comes in, with the permit and the connection that it holds.
@@ -70,14 +74,35 @@ impl ReplyBody {
         ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
             flow: flow.map(Box::new),
+            shared: None,
             recorder: None,
+            is_kept: false,
         }
+    }
+
+    /// A body that others read too.
+    pub(crate) fn shared(reader: Reader) -> ReplyBody {
+        ReplyBody {
+            shared: Some(reader),
+            ..ReplyBody::default()
+        }
+    }
+
+    /// It is kept for whoever asks next.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// All of it is here already.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.shared.is_none() && self.flow.as_deref().is_none_or(Flow::has_ended)
     }
 
     /// The same body, kept while it passes. One that is here already is kept at once.
     pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
         let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
         let is_whole = self.flow.as_deref().is_none_or(Flow::has_ended);
+        self.is_kept = fits;
         if fits && is_whole {
             recorder.finish();
         } else if fits {
@@ -259,6 +284,9 @@ impl Body for ReplyBody {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
+        if let Some(reader) = &mut self.shared {
+            return reader.poll(cx);
+        }
         let Some(flow) = &mut self.flow else {
             return Poll::Ready(None);
         };
@@ -269,11 +297,17 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
+        if let Some(reader) = &self.shared {
+            return reader.is_end();
+        }
         let ended = |flow: &Flow| flow.incoming.is_end_stream();
         self.first.is_none() && self.flow.as_deref().is_none_or(ended)
     }
 
     fn size_hint(&self) -> SizeHint {
+        if let Some(reader) = &self.shared {
+            return reader.size();
+        }
         let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
         let Some(flow) = &self.flow else {
             return SizeHint::with_exact(first);

@@ -57,6 +57,7 @@ pub(crate) async fn admit(
         if plan.provider.enabled {
             may_wait(route, &plan, &look.door)?;
         }
+        let until = route.patient_until(plan.provider.queue.timeout);
         let asked = live.permits.acquire(wanted);
         let answer = tokio::select! {
             biased;
@@ -65,7 +66,13 @@ pub(crate) async fn admit(
                 live.permits.look_again();
                 continue;
             }
+            // Somebody more urgent waits for it too: ask in that name, in the old place.
+            () = route.raised() => continue,
         };
+        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
+        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
+            continue; // somebody more patient has joined meanwhile
+        }
         tries.waited = tries.waited + live.ledger.at().since(began);
         let permit = answer.map_err(|denied| wants.explain(route, &plan, denied))?;
         let watched = plan.provider.enabled.then(|| live.machine.clone());
@@ -169,19 +176,10 @@ impl Wants {
             }
         }
         let own = &route.live.own;
+        let at_a_time = Reason::Concurrency;
         for (rule, cell, name, reason) in [
-            (
-                &plan.connections,
-                own.connections,
-                "connections",
-                Reason::Concurrency,
-            ),
-            (
-                &local.concurrency,
-                own.concurrency,
-                "throttle",
-                Reason::Concurrency,
-            ),
+            (&plan.connections, own.connections, "connections", at_a_time),
+            (&local.concurrency, own.concurrency, "throttle", at_a_time),
             (&local.rate, own.rate, "throttle rate", Reason::Limit),
         ] {
             if let Some(rule) = rule {
@@ -195,17 +193,12 @@ impl Wants {
                 });
             }
         }
-        let mut scopes = Scopes::new();
-        if plan.provider.enabled {
-            scopes.push(wants.health);
-            scopes.push(wants.cooldown);
-            scopes.extend(plan.degrade_scope(who.entity));
-        }
+        let wish = route.wish();
         let wanted = Wanted {
             terms,
-            scopes,
-            priority: route.said.priority,
-            caller: route.caller(),
+            scopes: wants.scopes(plan, who.entity),
+            priority: wish.priority,
+            caller: wish.caller,
             patience: route.patience(plan.provider.queue.timeout),
             evidence: Evidence::Report {
                 by: plan.provider.timeouts.first_byte,
@@ -214,6 +207,17 @@ impl Wants {
             seniority: Some(place),
         };
         (wanted, wants)
+    }
+
+    /// Every scope that must be open.
+    fn scopes(&self, plan: &Plan, entity: Option<&str>) -> Scopes {
+        let mut scopes = Scopes::new();
+        if plan.provider.enabled {
+            scopes.push(self.health);
+            scopes.push(self.cooldown);
+            scopes.extend(plan.degrade_scope(entity));
+        }
+        scopes
     }
 
     /// Why there is no permit, in the words of a refusal.

@@ -277,6 +277,18 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 }
 
 impl Answered {
+    /// A part of an answer that has been learned from already.
+    pub(crate) fn part(head: Parts, body: ReplyBody) -> Answered {
+        Answered {
+            head,
+            body,
+            class: Class::Success,
+            verdict: Verdict::Passed,
+            retry_after: None,
+            probe: false,
+        }
+    }
+
     /// The failure is not passed on: what is left of it is read, so that its connection can be used
     /// again.
     pub(crate) async fn discard(self) {

@@ -86,6 +86,16 @@ pub enum Denied {
     Closed,
 }
 
+impl Denied {
+    /// More time would have helped, or may have.
+    pub(crate) fn is_for_time(&self) -> bool {
+        match self {
+            Denied::Refused { .. } | Denied::TimedOut { .. } => true,
+            Denied::Full | Denied::Never(_) | Denied::Closed => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     ledger: Ledger,

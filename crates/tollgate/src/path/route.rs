@@ -19,6 +19,9 @@ use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
 use super::cache::UseCache;
+use super::merge::Merging;
+use super::share::Conditions;
+use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
@@ -86,8 +89,20 @@ pub struct Said {
     pub timeout: Option<Span>,
     /// The caller's address.
     pub ip: Option<IpAddr>,
+    /// It wants an answer of its own, whoever else asks the same.
+    pub alone: bool,
     /// How it uses the cache.
     pub cache: UseCache,
+}
+
+impl Said {
+    /// A call of our own that others wait for.
+    fn urgent() -> Said {
+        Said {
+            priority: Priority::High,
+            ..Said::default()
+        }
+    }
 }
 
 /// A call that knows its way.
@@ -105,10 +120,28 @@ pub(crate) struct Route {
     pub(crate) entity: Option<String>,
     pub(crate) prices: Vec<Price>,
     pub(crate) said: Said,
-    pub(crate) deadline: Option<Micros>,
+    caller: CallerId,
+    deadline: Option<Micros>,
     /// There is an old answer to fall back to: it neither waits nor tries twice.
     pub(crate) fallback: bool,
     started: Micros,
+    /// A fingerprint of the conditions that the client set; the cache sets others in their place.
+    pub(crate) conditions: Conditions,
+    /// What those who wait for the same answer want; `None` = nobody can join.
+    pub(crate) urgency: Option<Arc<Urgency>>,
+    /// How it takes part in flights.
+    pub(crate) sharing: Sharing,
+    /// How it takes part in merging.
+    pub(crate) merging: Merging,
+}
+
+/// How a call takes part in flights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// It has been told to go alone.
+    pub(crate) is_alone: bool,
+    /// How often one that went ahead of it has failed.
+    pub(crate) failed: u32,
 }
 
 /// Where a call goes, before its path was read.
@@ -157,14 +190,19 @@ where
         origin: place.origin,
         is_own: place.is_own,
         live: place.live,
+        conditions: Conditions::of(&call.headers),
         method: call.method,
         headers: call.headers,
         query,
         payload,
+        caller: account(call.said.caller.as_deref()),
         said: call.said,
         deadline,
         fallback: false,
         started,
+        urgency: None,
+        sharing: Sharing::default(),
+        merging: Merging::default(),
     })
 }
 
@@ -172,7 +210,7 @@ impl Route {
     /// A post of our own, most urgent, to an address that the provider's file names. As with every
     /// URL of its domains, the upstream stands in for them where there is one.
     pub(crate) fn post(live: Arc<Live>, to: &Upstream, headers: HeaderMap, body: Bytes) -> Route {
-        let started = live.ledger.now().at;
+        let started = live.ledger.at();
         let plan = live.plan();
         let provider = &plan.provider;
         let is_at_home = provider
@@ -218,13 +256,15 @@ impl Route {
             query: None,
             payload: Payload::Whole(body),
             prices: Vec::new(),
-            said: Said {
-                priority: Priority::High,
-                ..Said::default()
-            },
+            said: Said::urgent(),
+            conditions: Conditions::default(),
+            caller: CallerId::default(),
             deadline: None,
             fallback: false,
             started,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
         }
     }
 
@@ -236,7 +276,7 @@ impl Route {
             caller: self.said.caller.as_deref().unwrap_or_default(),
             ip: self.said.ip,
             host: self.origin.host.as_str(),
-            priority: self.said.priority,
+            priority: self.priority(),
             costs: &self.prices,
         }
     }
@@ -261,38 +301,83 @@ impl Route {
                 timeout: None,
                 ..self.said.clone()
             },
+            caller: self.caller,
             deadline: None,
             fallback: false,
-            started: self.live.ledger.now().at,
+            started: self.live.ledger.at(),
+            conditions: self.conditions,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
         }
     }
 
-    /// The caller's account in fair sharing. Numbers are fingerprints of names: two of some
-    /// thousand callers would share an account once in a thousand set-ups.
-    pub(crate) fn caller(&self) -> CallerId {
-        let Some(name) = &self.said.caller else {
-            return CallerId::default();
-        };
-        let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
-        CallerId(u32::from_le_bytes([a, b, c, d]))
+    /// How urgent it is, with all who wait for it.
+    pub(crate) fn priority(&self) -> Priority {
+        self.wish().priority
     }
 
-    /// What is left of the caller's time; `None` = it set none.
+    /// What it wants, with all who wait for it.
+    pub(crate) fn wish(&self) -> Wish {
+        match &self.urgency {
+            Some(urgency) => urgency.wish(),
+            None => self.own_wish(),
+        }
+    }
+
+    /// What this call alone wants.
+    pub(crate) fn own_wish(&self) -> Wish {
+        Wish {
+            priority: self.said.priority,
+            caller: self.caller,
+            deadline: self.deadline,
+            started: self.started,
+        }
+    }
+
+    /// Waits until it has become more urgent.
+    pub(crate) async fn raised(&self) {
+        match &self.urgency {
+            Some(urgency) => urgency.raised().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
-        self.deadline
-            .map(|deadline| deadline.since(self.live.ledger.at()))
+        let deadline = self.wish().deadline;
+        deadline.map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
-    /// How long a permit may be waited for: the caller's time, else the queue's.
+    /// What is left of this caller's own time.
+    pub(crate) fn own_left(&self) -> Option<Span> {
+        let now = self.live.ledger.at();
+        self.deadline.map(|deadline| deadline.since(now))
+    }
+
+    /// How long a permit may be waited for.
     pub(crate) fn patience(&self, queue: Span) -> Span {
         if self.fallback {
             return Span::ZERO;
         }
-        self.left().unwrap_or_else(|| {
-            let now = self.live.ledger.at();
-            (self.started + queue).since(now).max(Span::ZERO)
-        })
+        self.patient_until(queue).since(self.live.ledger.at())
     }
+
+    /// Until when a permit may be waited for: the caller's time, else the queue's.
+    pub(crate) fn patient_until(&self, queue: Span) -> Micros {
+        let wish = self.wish();
+        wish.deadline.unwrap_or(wish.started + queue)
+    }
+}
+
+/// The caller's account in fair sharing. Numbers are fingerprints of names: two of some thousand
+/// callers would share an account once in a thousand set-ups.
+fn account(caller: Option<&str>) -> CallerId {
+    let Some(name) = caller else {
+        return CallerId::default();
+    };
+    let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
+    CallerId(u32::from_le_bytes([a, b, c, d]))
 }
 
 fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {

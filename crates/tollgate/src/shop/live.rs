@@ -6,7 +6,7 @@
 //! Never: forgets what was learned because a file changed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate_core::ask::Priority;
@@ -17,7 +17,7 @@ use tollgate_ledger::Ledger;
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
 use crate::path::permit::Permits;
-use crate::path::{Aside, Tokens};
+use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -29,12 +29,47 @@ pub struct Live {
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
+    /// Items that several calls may ask for at once.
+    pub(crate) items: Items,
+    /// Calls that cost nothing.
+    pub(crate) saved: Saved,
     pub(crate) own: OwnCells,
     pub(crate) tokens: Tokens,
     /// Keys that were refused.
     pub(crate) aside: Aside,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
+}
+
+/// Calls that were answered by what somebody else had asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    joined: AtomicU64,
+    shared: AtomicU64,
+    riding: AtomicU64,
+    merged: AtomicU64,
+}
+
+impl Saved {
+    /// A call waits for what another has asked.
+    pub(crate) fn joined(&self) {
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call was given a shared answer, if so.
+    pub(crate) fn shared(&self, is_so: bool) {
+        self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
+
+    /// A call rides along with another.
+    pub(crate) fn rides(&self) {
+        self.riding.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call was given a part of a larger answer, if so.
+    pub(crate) fn merged(&self, is_so: bool) {
+        self.merged.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
 }
 
 impl Live {
@@ -51,6 +86,8 @@ impl Live {
             permits: Permits::new(ledger.clone(), owner, plan.gate()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
+            items: Items::default(),
+            saved: Saved::default(),
             own: OwnCells::new(&name, owner),
             tokens: Tokens::default(),
             aside: Aside::default(),
@@ -86,6 +123,30 @@ impl Live {
         all.map(|priority| self.permits.waiting(priority))
             .iter()
             .sum()
+    }
+
+    /// How many calls have waited for an answer that another had asked for.
+    #[must_use]
+    pub fn joined(&self) -> u64 {
+        self.saved.joined.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were given an answer that another call had asked for at the same time.
+    #[must_use]
+    pub fn shared(&self) -> u64 {
+        self.saved.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many calls have waited for a part of another call's larger answer.
+    #[must_use]
+    pub fn riding(&self) -> u64 {
+        self.saved.riding.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were given a part of another call's larger answer: permits saved.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.saved.merged.load(Ordering::Relaxed)
     }
 
     /// Its name.
