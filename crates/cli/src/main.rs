@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod cache;
 mod check;
 mod completions;
 mod demo;
@@ -55,6 +56,7 @@ enum Command {
     Resume(orders::Order),
     /// Forget a provider's failures, cool-downs and degrade modes
     Reset(orders::Order),
+    Cache(cache::Cache),
     Explain(explain::Explain),
     Schema(schema::Schema),
     Completions(completions::Completions),
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::CacheOnly(command) => command.run("cache-only"),
         Command::Resume(command) => command.run("resume"),
         Command::Reset(command) => command.run("reset"),
+        Command::Cache(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Schema(command) => command.run(),
         Command::Completions(command) => command.run(),

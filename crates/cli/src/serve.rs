@@ -19,6 +19,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::net::TcpListener;
 use tollgate::Shop;
+use tollgate::cache::Cache;
+use tollgate::event::Fact;
 use tollgate::shop::{Options as ShopOptions, Unknown};
 use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
@@ -154,10 +156,12 @@ async fn serve(
         nodes: config.nodes,
         node_lease: config.node_lease,
         offline,
+        cache: cache(&config),
         ..ShopOptions::default()
     };
     let providers = config.all().map(|provider| (**provider).clone());
     let shop = Shop::build(providers.collect(), open(&config.store)?, options)?;
+    let kept = shop.cache().clone();
     let daemon = Daemon::new(shop.clone(), sources, loaded, disk::world);
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
     let mut listening = vec![match sockets.gateway {
@@ -186,6 +190,7 @@ async fn serve(
         if let Some(admin) = admin {
             admin.drain().await;
         }
+        kept.flush().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
@@ -264,6 +269,15 @@ async fn admin(
         ..AdminOptions::default()
     };
     Ok(Some(Admin::serve(daemon, listener, options)?))
+}
+
+/// Where answers are kept: beside the ledger, unless the configuration says otherwise.
+fn cache(config: &Config) -> Cache {
+    if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
+        let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+        Fact::CacheOnlyInMemory { why }.tell();
+    }
+    crate::cache::place(config).map_or_else(Cache::memory, |folder| Cache::open(&folder))
 }
 
 /// The ledger that a store names.

@@ -8,7 +8,7 @@
 //! Keeps or repeats a body: providers echo keys and addresses in them.
 
 mod number;
-mod date;
+pub(crate) mod date;
 mod when;
 mod headers;
 mod json;

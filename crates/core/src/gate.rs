@@ -225,7 +225,8 @@ impl Gate {
     #[must_use]
     pub fn is_clear(&self, priority: Priority) -> bool {
         let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.blocks.is_empty();
-        nobody && (priority != Priority::Low || self.settings.off_peak.is_none())
+        let hours = self.settings.off_peak.as_ref();
+        nobody && hours.is_none_or(|hours| priority > hours.confines())
     }
 
     /// The priority that this caller's calls have at most.

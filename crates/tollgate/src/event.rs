@@ -80,6 +80,38 @@ pub enum Fact<'a> {
         /// How many calls have gone on uncounted since the start.
         uncounted: u64,
     },
+    /// An answer came from what was kept.
+    FromCache {
+        /// The call.
+        id: &'a str,
+        /// Whose.
+        provider: &'a str,
+        /// `cache` or `stale`.
+        source: &'static str,
+        /// How old it is.
+        age: Span,
+        /// Why it may be old; `fresh` if it is not.
+        why: &'static str,
+    },
+    /// An answer is not kept.
+    NotKept {
+        /// The call.
+        id: &'a str,
+        /// Whose.
+        provider: &'a str,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Answers are kept in memory only.
+    CacheOnlyInMemory {
+        /// Why.
+        why: &'a str,
+    },
+    /// The file of kept answers was damaged, and a new one was begun.
+    CacheBegunAnew {
+        /// Where the old one is.
+        file: &'a str,
+    },
     /// A login gave a new token.
     Renewed {
         /// Whose.
@@ -162,6 +194,10 @@ impl Fact<'_> {
             Fact::StoreBack { away, uncounted } => {
                 tracing::warn!(event = "store_back", away = %away, uncounted);
             }
+            Fact::FromCache { .. }
+            | Fact::NotKept { .. }
+            | Fact::CacheOnlyInMemory { .. }
+            | Fact::CacheBegunAnew { .. } => self.tell_of_cache(),
             Fact::Renewed { provider, lives } => {
                 tracing::info!(event = "token_renewed", provider, lives = %lives);
             }
@@ -198,6 +234,30 @@ impl Fact<'_> {
                 event = "answered", id, provider, status, attempts,
                 waited = %waited, priority = ?priority
             );
+        }
+    }
+
+    /// What the cache did.
+    fn tell_of_cache(&self) {
+        match self {
+            Fact::FromCache {
+                id,
+                provider,
+                source,
+                age,
+                why,
+            } => {
+                tracing::debug!(event = "from_cache", id, provider, source, age = %age, why);
+            }
+            Fact::NotKept { id, provider, why } => {
+                tracing::debug!(event = "not_kept", id, provider, why);
+            }
+            Fact::CacheOnlyInMemory { why } => {
+                tracing::warn!(event = "cache_only_in_memory", why);
+            }
+            Fact::CacheBegunAnew { file } => tracing::warn!(event = "cache_begun_anew", file),
+            // Told by whoever called this.
+            _ => {}
         }
     }
 }

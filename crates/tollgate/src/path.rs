@@ -17,6 +17,7 @@ mod cache;
 mod connect;
 mod credential;
 mod flight;
+mod keep;
 mod landing;
 mod learn;
 mod login;
@@ -26,12 +27,16 @@ mod recipe;
 mod retry;
 mod route;
 mod send;
+mod serve;
 mod share;
+mod target;
 mod token;
 mod urgency;
 pub(crate) use account::Account;
+pub use cache::UseCache;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
+pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
 pub(crate) use query::without_parameter;
 pub use route::{Call, Said, Target};
@@ -64,6 +69,8 @@ pub struct Reply {
     pub body: ReplyBody,
     /// Where it came from.
     pub source: Source,
+    /// Little is left of a limit, so only the cache is used.
+    pub degraded: bool,
 }
 
 /// Where an answer came from. The words are those of `X-Tollgate-Source`.
@@ -152,7 +159,7 @@ where
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
     trail.origin = Some(route.origin.clone());
-    let question = match cache::look(shop, &mut route).await {
+    let question = match cache::look(shop, &mut route).await? {
         Looked::Answer(reply) => return Ok(*reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
     };
@@ -186,20 +193,22 @@ async fn go(mut route: Route, question: Question) -> Outcome {
             break done; // each caller gets its own part
         }
     };
-    let is_failure = match &done {
+    let has_failed = match &done {
         Ok(answered) => answered.class.is_failure(),
         Err(_) => true,
     };
     tell(&route, &tries, &done);
-    let mut answer = cache::keep(&route, question, done).await; // may it be used again?
+    let mut answer = keep::keep(&route, question, done); // may it be used again?
     if let Ok(reply) = &mut answer
         && route.merging.is_part
     {
         reply.source = Source::Merged;
     }
+    let has_another = |reply: &Reply| matches!(reply.source, Source::Cache | Source::Stale);
     Outcome {
+        // What was kept has taken its place.
+        is_failure: has_failed && !answer.as_ref().is_ok_and(has_another),
         answer,
-        is_failure,
         attempts: tries.made,
         waited: tries.waited,
     }

@@ -5,6 +5,7 @@
 //!
 //! Never: reads a file. Providers come in checked.
 
+mod keeping;
 mod links;
 mod live;
 mod look;
@@ -41,6 +42,7 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, Ledger};
 
 use crate::Error;
+use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::Fact;
 use crate::path::Flights;
@@ -76,6 +78,8 @@ pub struct Options {
     pub node_lease: Span,
     /// Every provider begins asleep, until somebody says `resume` (A5).
     pub offline: bool,
+    /// Where answers are kept.
+    pub cache: Cache,
 }
 
 impl Default for Options {
@@ -87,6 +91,7 @@ impl Default for Options {
             nodes: 1,
             node_lease: Span::from_secs(5),
             offline: false,
+            cache: Cache::default(),
         }
     }
 }
@@ -139,6 +144,7 @@ struct Shared {
     /// When the store was lost, if that was told and is still so.
     lost_at: Mutex<Option<Micros>>,
     flights: Flights,
+    cache: Cache,
 }
 
 #[derive(Debug, Default)]
@@ -162,6 +168,7 @@ impl Shop {
             nodes,
             node_lease: lease,
             offline,
+            cache,
         } = options;
         let means = Means {
             dialer: Arc::new(Dialer::new(&roots)?),
@@ -187,6 +194,7 @@ impl Shop {
                 unknown: Arc::new(unknown),
                 lost_at: Mutex::default(),
                 flights: Flights::default(),
+                cache,
             }),
         };
         shop.replace(providers)?;
@@ -313,6 +321,12 @@ impl Shop {
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.shared.uncounted()
+    }
+
+    /// The answers that are kept.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
     }
 
     /// What is on its way, of all providers.

@@ -4,6 +4,7 @@
     reason = "a test that cannot run the program should fail loudly"
 )]
 
+mod cache;
 mod canary;
 mod check;
 mod daemon;

@@ -19,7 +19,7 @@ pub struct Settings {
     pub waiting_max: usize,
     /// Who goes first.
     pub order: Order,
-    /// When low priority may go at all.
+    /// When calls that can wait may go at all.
     pub off_peak: Option<OffPeak>,
 }
 

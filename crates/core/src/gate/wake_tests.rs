@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 
-use crate::ask::{Outcome, Reopen, ScopeId, Settle};
+use crate::ask::{Outcome, Priority, Reopen, ScopeId, Settle};
 use crate::drive::{ms, s};
 use crate::gate::stage::{Stage, Want, cell};
 use crate::gate::{OffPeak, OffPeakError, Order, Place, Resolution, Settings};
@@ -186,6 +186,25 @@ fn m12_background_calls_wait_for_off_peak_hours() {
     stage.pass(s(1));
     let late = stage.call(Want::new(&free()).low().patience(s(86_400)));
     assert_eq!(stage.fate(late), None);
+}
+
+/// M12: whom the hours confine is a setting; more urgent calls go at once.
+#[test]
+fn m12_hours_confine_whom_they_are_told_to() {
+    let mut stage = Stage::with(Settings {
+        off_peak: Some(
+            OffPeak::new(60, 120, TimeZone::UTC)
+                .unwrap()
+                .confining(Priority::Normal),
+        ),
+        ..Settings::default()
+    });
+    assert!(!stage.gate.is_clear(Priority::Normal) && stage.gate.is_clear(Priority::High));
+    let normal = stage.call(Want::new(&free()).patience(s(7_200)));
+    let high = stage.call(Want::new(&free()).priority(Priority::High));
+    assert!(stage.is_gone(high));
+    stage.pass(s(3_600));
+    assert_eq!(stage.went_after(normal), Some(s(3_600)));
 }
 
 /// M12: the deadline is before the hours begin.

@@ -14,9 +14,8 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
-use tollgate::error::Reason;
 use tollgate::event::Fact;
-use tollgate::path::{self, Call, Reply, Target, Trail};
+use tollgate::path::{self, Call, Reply, Trail};
 use tollgate::shop::Links;
 use tollgate_core::time::Span;
 
@@ -30,6 +29,7 @@ const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
 const WAIT: HeaderName = HeaderName::from_static("x-tollgate-wait");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
 const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
+const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
 const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 
 /// A permit that took longer than this was waited for; less is the time that asking takes.
@@ -94,16 +94,10 @@ async fn outcome(
         } => (target, caller, mount),
     };
     let here = parts.headers.get(HOST).cloned();
-    let Head {
-        mut said,
-        cache_only,
-    } = Head::take(&mut parts.headers)?;
+    let Head { mut said } = Head::take(&mut parts.headers)?;
     id.clone_into(&mut said.id);
     said.caller = caller.or(said.caller);
     said.ip = Some(peer);
-    if cache_only {
-        return Err(not_in_cache(&target));
-    }
     let call = Call {
         target,
         method: parts.method,
@@ -122,7 +116,7 @@ fn dress(
     mount: &Mount,
     here: Option<&HeaderValue>,
 ) -> Response<ReplyBody> {
-    let source = reply.source.word();
+    let (source, degraded) = (reply.source.word(), reply.degraded);
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
     *response.headers_mut() = reply.head.headers;
@@ -142,6 +136,9 @@ fn dress(
         "allow"
     };
     headers.insert(SOURCE, HeaderValue::from_static(source));
+    if degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static("true"));
+    }
     headers.insert(DECISION, HeaderValue::from_static(decision));
     response
 }
@@ -167,20 +164,6 @@ fn own(status: StatusCode, word: &str) -> Response<ReplyBody> {
     headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
     headers.insert(DECISION, HeaderValue::from_static("allow"));
     response
-}
-
-/// Nothing is kept yet, so only the cache can have no answer.
-fn not_in_cache(target: &Target) -> Error {
-    let provider = match target {
-        Target::Provider { name, .. } => name.chars().take(64).collect(),
-        Target::Url { authority, .. } => authority.chars().take(64).collect(),
-    };
-    Error::NotInCache {
-        provider,
-        entity: None,
-        reason: Reason::CacheOnly,
-        retry_in: None,
-    }
 }
 
 /// The gateway's own address, as the caller wrote it.

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{Method, Version, request};
 use tollgate::Error;
-use tollgate::path::Said;
+use tollgate::path::{Said, UseCache};
 use tollgate_config::amount;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
@@ -36,11 +36,10 @@ const HOP_BY_HOP: [&str; 8] = [
 /// The prefix of our own headers.
 const OWN: &str = "x-tollgate-";
 
-/// What a caller says about a call, and whether only the cache may answer it.
+/// What a caller says about a call.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     pub(super) said: Said,
-    pub(super) cache_only: bool,
 }
 
 /// Shapes that two servers could read differently. What they mean is not worth guessing.
@@ -71,10 +70,7 @@ impl Head {
             strip(headers);
             return Ok(Head::default());
         }
-        let mut head = Head {
-            cache_only: text(headers, "x-tollgate-cache") == Some("only"),
-            ..Head::default()
-        };
+        let mut head = Head::default();
         let said = &mut head.said;
         if let Some(word) = text(headers, "x-tollgate-priority") {
             said.priority = priority(word)?;
@@ -91,6 +87,9 @@ impl Head {
             Some(word) => dedup(word)?,
             None => false,
         };
+        if let Some(word) = text(headers, "x-tollgate-cache") {
+            said.cache = use_cache(word)?;
+        }
         strip(headers);
         Ok(head)
     }
@@ -178,6 +177,17 @@ fn dedup(word: &str) -> Result<bool, Error> {
         "no" | "off" => Ok(true),
         _ => Err(Error::Malformed(
             "X-Tollgate-Dedup must be `no`; without it the provider's setting holds",
+        )),
+    }
+}
+
+fn use_cache(word: &str) -> Result<UseCache, Error> {
+    match word.to_ascii_lowercase().as_str() {
+        "no" => Ok(UseCache::No),
+        "only" => Ok(UseCache::Only),
+        "refresh" => Ok(UseCache::Refresh),
+        _ => Err(Error::Malformed(
+            "X-Tollgate-Cache must be no, only or refresh",
         )),
     }
 }

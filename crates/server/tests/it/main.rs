@@ -12,12 +12,18 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod background;
+mod cache;
+mod cache_owners;
+mod cache_rfc9111;
+mod flight_bodies;
 mod flights;
 mod admin;
 mod changes;
 mod keys;
 mod leaving;
 mod limits;
+mod merging;
 mod refusals;
 mod reload;
 mod resting;

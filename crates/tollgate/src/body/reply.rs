@@ -19,6 +19,7 @@ use tollgate_core::time::{Micros, Span};
 use super::BodyError;
 use super::shared::Reader;
 use crate::Permit;
+use crate::path::Recorder;
 use crate::pool::Conn;
 
 /// How often a body that still comes is told to the ledger, which holds its place for longer each
@@ -33,6 +34,9 @@ pub struct ReplyBody {
     flow: Option<Box<Flow>>,
     /// Others read it too.
     shared: Option<Reader>,
+    /// It is kept while it passes.
+    recorder: Option<Box<Recorder>>,
+    is_kept: bool,
 }
 
 /// An answer that still comes in, with the permit and the connection that it holds.
@@ -71,6 +75,8 @@ impl ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
             flow: flow.map(Box::new),
             shared: None,
+            recorder: None,
+            is_kept: false,
         }
     }
 
@@ -82,15 +88,50 @@ impl ReplyBody {
         }
     }
 
+    /// It is kept for whoever asks next.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// All of it is here already.
     pub(crate) fn is_whole(&self) -> bool {
         self.shared.is_none() && self.flow.as_deref().is_none_or(Flow::has_ended)
+    }
+
+    /// The same body, kept while it passes. One that is here already is kept at once.
+    pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
+        let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
+        let is_whole = self.flow.as_deref().is_none_or(Flow::has_ended);
+        self.is_kept = fits;
+        if fits && is_whole {
+            recorder.finish();
+        } else if fits {
+            self.recorder = Some(Box::new(recorder));
+        }
+        self
     }
 
     /// A body that is known.
     #[must_use]
     pub fn whole(bytes: Bytes) -> ReplyBody {
         ReplyBody::new(bytes, None)
+    }
+
+    /// Keeps a piece that passes. Whoever reads may not ask again after the last one.
+    fn record(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>, has_ended: bool) {
+        let Some(mut recorder) = self.recorder.take() else {
+            return;
+        };
+        let fits = match frame {
+            Some(Ok(frame)) => frame.data_ref().is_none_or(|data| recorder.push(data)),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        if fits && has_ended {
+            recorder.finish();
+        } else if fits {
+            self.recorder = Some(recorder);
+        }
     }
 
     /// Reads a little of what is left and throws it away, so that the connection can be used again.
@@ -246,10 +287,13 @@ impl Body for ReplyBody {
         if let Some(reader) = &mut self.shared {
             return reader.poll(cx);
         }
-        match &mut self.flow {
-            Some(flow) => flow.poll(cx),
-            None => Poll::Ready(None),
-        }
+        let Some(flow) = &mut self.flow else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(flow.poll(cx));
+        let has_ended = flow.has_ended();
+        self.record(frame.as_ref(), has_ended);
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -62,19 +62,20 @@ pub(crate) async fn learn(
     let feedback = read(route, plan, &head, &first);
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
-    if class == Class::ServerError {
-        // It may come from in front of the limiter: no proof that the call was counted.
-        permit.failed();
-    } else {
-        permit.arrived(Answer {
-            refused: feedback.verdict == Verdict::Limited,
-            readings: readings(&feedback, permit.terms(), &head.headers),
-        });
-    }
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
     if is_free && flow.has_ended() {
+        // As if it had never been asked for. Once told that it arrived, a window keeps it.
         permit.refund();
     } else {
+        if class == Class::ServerError {
+            // It may come from in front of the limiter: no proof that the call was counted.
+            permit.failed();
+        } else {
+            permit.arrived(Answer {
+                refused: feedback.verdict == Verdict::Limited,
+                readings: readings(&feedback, permit.terms(), &head.headers),
+            });
+        }
         flow.carry(permit);
     }
     let probe = watch.probe;

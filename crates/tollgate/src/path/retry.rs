@@ -101,7 +101,7 @@ impl Tries {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
-        if !class.is_failure() {
+        if !class.is_failure() || route.fallback {
             return Tries::stop(route, attempt);
         }
         let failed = Failed {

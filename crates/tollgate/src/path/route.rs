@@ -18,7 +18,9 @@ use tollgate_core::entity::Asked;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
+use super::cache::UseCache;
 use super::merge::Merging;
+use super::share::Conditions;
 use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
@@ -89,6 +91,18 @@ pub struct Said {
     pub ip: Option<IpAddr>,
     /// It wants an answer of its own, whoever else asks the same.
     pub alone: bool,
+    /// How it uses the cache.
+    pub cache: UseCache,
+}
+
+impl Said {
+    /// A call of our own that others wait for.
+    fn urgent() -> Said {
+        Said {
+            priority: Priority::High,
+            ..Said::default()
+        }
+    }
 }
 
 /// A call that knows its way.
@@ -108,7 +122,11 @@ pub(crate) struct Route {
     pub(crate) said: Said,
     caller: CallerId,
     deadline: Option<Micros>,
+    /// There is an old answer to fall back to: it neither waits nor tries twice.
+    pub(crate) fallback: bool,
     started: Micros,
+    /// A fingerprint of the conditions that the client set; the cache sets others in their place.
+    pub(crate) conditions: Conditions,
     /// What those who wait for the same answer want; `None` = nobody can join.
     pub(crate) urgency: Option<Arc<Urgency>>,
     /// How it takes part in flights.
@@ -174,6 +192,7 @@ where
         origin: place.origin,
         is_own: place.is_own,
         live: place.live,
+        conditions: Conditions::of(&call.headers),
         method: call.method,
         headers: call.headers,
         query,
@@ -181,6 +200,7 @@ where
         caller: account(call.said.caller.as_deref()),
         said: call.said,
         deadline,
+        fallback: false,
         started,
         urgency: None,
         sharing: Sharing::default(),
@@ -192,7 +212,7 @@ impl Route {
     /// A post of our own, most urgent, to an address that the provider's file names. As with every
     /// URL of its domains, the upstream stands in for them where there is one.
     pub(crate) fn post(live: Arc<Live>, to: &Upstream, headers: HeaderMap, body: Bytes) -> Route {
-        let started = live.ledger.now().at;
+        let started = live.ledger.at();
         let plan = live.plan();
         let provider = &plan.provider;
         let is_at_home = provider
@@ -238,12 +258,11 @@ impl Route {
             query: None,
             payload: Payload::Whole(body),
             prices: Vec::new(),
-            said: Said {
-                priority: Priority::High,
-                ..Said::default()
-            },
+            said: Said::urgent(),
+            conditions: Conditions::default(),
             caller: CallerId::default(),
             deadline: None,
+            fallback: false,
             started,
             urgency: None,
             sharing: Sharing::default(),
@@ -261,6 +280,37 @@ impl Route {
             host: self.origin.host.as_str(),
             priority: self.priority(),
             costs: &self.prices,
+        }
+    }
+
+    /// The same question once more, for nobody in particular: behind everybody else, and as long as
+    /// the queue allows. The body of a question that is kept is empty.
+    pub(crate) fn beside(&self) -> Route {
+        Route {
+            live: self.live.clone(),
+            origin: self.origin.clone(),
+            is_own: self.is_own,
+            method: Method::GET,
+            headers: self.headers.clone(),
+            path: self.path.clone(),
+            query: self.query.clone(),
+            payload: Payload::Whole(Bytes::new()),
+            entity: self.entity.clone(),
+            prices: self.prices.clone(),
+            said: Said {
+                id: format!("{}-beside", self.said.id),
+                priority: Priority::Low,
+                timeout: None,
+                ..self.said.clone()
+            },
+            caller: self.caller,
+            deadline: None,
+            fallback: false,
+            started: self.live.ledger.at(),
+            conditions: self.conditions,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
         }
     }
 
@@ -307,10 +357,12 @@ impl Route {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// How much longer something that comes before the permit may be waited for.
+    /// How long a permit may be waited for.
     pub(crate) fn patience(&self, queue: Span) -> Span {
-        let now = self.live.ledger.at();
-        self.patient_until(queue).since(now)
+        if self.fallback {
+            return Span::ZERO;
+        }
+        self.patient_until(queue).since(self.live.ledger.at())
     }
 
     /// Until when a permit may be waited for: the caller's time, else the queue's.

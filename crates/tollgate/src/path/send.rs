@@ -150,7 +150,7 @@ async fn flowing<T>(
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
     let most = plan.provider.timeouts.first_byte;
-    let now = || route.live.ledger.now().at;
+    let now = || route.live.ledger.at();
     let mut seen = progress.load(Ordering::Relaxed);
     let mut until = now() + most;
     loop {

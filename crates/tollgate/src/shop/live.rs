@@ -50,6 +50,7 @@ pub struct Live {
 pub(crate) struct Saved {
     joined: AtomicU64,
     shared: AtomicU64,
+    riding: AtomicU64,
     merged: AtomicU64,
 }
 
@@ -62,6 +63,11 @@ impl Saved {
     /// A call was given a shared answer, if so.
     pub(crate) fn shared(&self, is_so: bool) {
         self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
+
+    /// A call rides along with another.
+    pub(crate) fn rides(&self) {
+        self.riding.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A call was given a part of a larger answer, if so.
@@ -158,6 +164,12 @@ impl Live {
     #[must_use]
     pub fn shared(&self) -> u64 {
         self.saved.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many calls have waited for a part of another call's larger answer.
+    #[must_use]
+    pub fn riding(&self) -> u64 {
+        self.saved.riding.load(Ordering::Relaxed)
     }
 
     /// How many calls were given a part of another call's larger answer: permits saved.

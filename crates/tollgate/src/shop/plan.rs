@@ -18,6 +18,7 @@ use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 use tollgate_ledger::Ledger;
 
+use super::keeping::Keeping;
 use super::meter::Meter;
 use super::settings;
 use crate::path::Account;
@@ -42,6 +43,7 @@ pub(crate) struct Plan {
     pub(crate) nothing: Option<String>,
     /// The scope that is closed after nodes went on with their shares.
     pub(crate) share: Option<ScopeId>,
+    pub(crate) keeping: Keeping,
     /// What a refusal is about.
     cools: Cools,
     /// The scopes of the whole provider, named once.
@@ -103,6 +105,7 @@ impl Plan {
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
+            keeping: Keeping::of(&provider),
             cools,
             whole: Whole {
                 cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
