@@ -185,8 +185,10 @@ async fn local_share_pauses_then_keeps_to_its_part_and_pauses_again() {
     // Its part is two per window: of eight calls at once most are refused for the limit.
     get_until(&stand, 200).await;
     let address = stand.address;
-    let calls =
-        (0..8).map(|_| tokio::spawn(async move { get_with(address, "/x/a", &quick).await.status }));
+    let calls = (0..8).map(|number| {
+        let path = format!("/x/{number}"); // its own: the same at once would be one call
+        tokio::spawn(async move { get_with(address, &path, &quick).await.status })
+    });
     let mut refused = 0;
     for call in calls.collect::<Vec<_>>() {
         refused += u32::from(call.await.expect("no panic") == 429);
