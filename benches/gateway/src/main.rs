@@ -2,8 +2,8 @@
 //!
 //! Runs our gateway beside nginx, HAProxy, Envoy and a bare proxy, and beside the client libraries of
 //! npm, PyPI and the crate registry, and puts what it found into the document. `--only a,b` runs some
-//! parts, the rest of the document stays; `--quick` is for trying, not for publishing. From the root of
-//! the repository, after `cargo build --release -p tollgate-cli -p tollgate-sim`.
+//! parts, the rest of the document stays; `--assemble` measures nothing and writes what is there;
+//! `--quick` is for trying, not for publishing. From the root of the repository, after `cargo build --release -p tollgate-cli -p tollgate-sim`.
 //!
 //! Promises: servers on one core, callers and upstream on another; interleaved rounds, medians; goals
 //! that are missed are printed as missed. Everything that was started is stopped by its id.
@@ -56,6 +56,9 @@ const QUICK: Effort = Effort {
 const GATEWAY: [&str; 2] = ["proxied", "limit"];
 const QUOTA: [&str; 9] = ["w1-s", "w1-t", "w1-wan", "w2", "w3", "w4", "w5", "w6", "w7"];
 
+/// No part: only put together what was measured before.
+const NOTHING: &str = "(nothing)";
+
 struct Asked {
     only: Vec<String>,
     out: Option<PathBuf>,
@@ -94,14 +97,20 @@ fn asked(words: &[&str]) -> anyhow::Result<Asked> {
         match *word {
             "--quick" => asked.effort = QUICK,
             "--out" => asked.out = words.next().map(PathBuf::from),
+            "--assemble" => asked.only = vec![NOTHING.to_owned()],
             "--only" => {
                 let names = words.next().context("--only needs the names of parts")?;
                 asked.only = names.split(',').map(str::to_owned).collect();
             }
-            other => bail!("unknown argument `{other}`; use --out FILE, --quick, --only PART,PART"),
+            other => bail!(
+                "unknown argument `{other}`; use --out FILE, --quick, --only PART,PART, --assemble"
+            ),
         }
     }
-    let known = |name: &String| GATEWAY.iter().chain(&QUOTA).any(|part| part == name);
+    let known = |name: &String| {
+        let mut parts = GATEWAY.iter().chain(&QUOTA);
+        name == NOTHING || parts.any(|part| part == name)
+    };
     if let Some(wrong) = asked.only.iter().find(|name| !known(name)) {
         bail!("there is no part `{wrong}`; there are {GATEWAY:?} and {QUOTA:?}");
     }
