@@ -7,8 +7,12 @@
 mod cache;
 mod canary;
 mod check;
+mod daemon;
 mod explain;
 mod serve;
+mod store;
+mod served;
+mod systemd;
 mod folder;
 mod init;
 mod processes;

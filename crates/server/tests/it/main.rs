@@ -5,6 +5,7 @@
 )]
 
 mod client;
+mod desk;
 mod log;
 mod issuer;
 mod stand;
@@ -17,6 +18,8 @@ mod cache_owners;
 mod cache_rfc9111;
 mod flight_bodies;
 mod flights;
+mod admin;
+mod changes;
 mod keys;
 mod leaving;
 mod limits;
@@ -24,6 +27,7 @@ mod merging;
 mod refusals;
 mod reload;
 mod resting;
+mod store_loss;
 mod streaming;
 mod oauth2;
 mod tokens;

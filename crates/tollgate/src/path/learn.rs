@@ -193,6 +193,10 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
     let views = route.live.ledger.look(&cells);
+    if route.live.ledger.loss().is_some() {
+        // A store that is lost shows every limit as used up.
+        return;
+    }
     let tightest = views
         .iter()
         .zip(&cells)

@@ -355,12 +355,10 @@ impl Route {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// How long a permit may be waited for.
+    /// How much longer something that comes before the permit may be waited for.
     pub(crate) fn patience(&self, queue: Span) -> Span {
-        if self.fallback {
-            return Span::ZERO;
-        }
-        self.patient_until(queue).since(self.live.ledger.at())
+        let now = self.live.ledger.at();
+        self.patient_until(queue).since(now)
     }
 
     /// Until when a permit may be waited for: the caller's time, else the queue's.
