@@ -357,7 +357,8 @@ impl Route {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// How long a permit may be waited for.
+    /// How much longer a permit, or what comes before it, may be waited for. What there is to fall
+    /// back to is better now than what comes later.
     pub(crate) fn patience(&self, queue: Span) -> Span {
         if self.fallback {
             return Span::ZERO;
