@@ -14,6 +14,7 @@ mod addressing;
 mod keys;
 mod leaving;
 mod limits;
+mod pools;
 mod refusals;
 mod reload;
 mod resting;

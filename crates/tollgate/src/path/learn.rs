@@ -2,12 +2,12 @@
 //!
 //! Promises: every answer is heard once, by the permit, the health machine, the cool-down of its
 //! scope and degrade mode. A body is read beforehand only where the provider's dialect speaks of
-//! limits in it, and only so much.
+//! limits in it, and only so much; a compressed one is opened beside what is passed on.
 //!
 //! Never: changes what the caller gets.
 
 use bytes::BytesMut;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderMap};
+use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use tollgate_core::ask::{Reading, Readings, Terms, Unit};
 use tollgate_core::cooldown::Told;
@@ -18,6 +18,7 @@ use tollgate_core::limit::Algorithm;
 use tollgate_core::time::{Micros, Span, Wall};
 
 use super::credential::Credential;
+use super::decode;
 use super::route::Route;
 use super::send::Sent;
 use crate::Answer;
@@ -59,7 +60,12 @@ pub(crate) async fn learn(
     let most = wanted(plan, &head);
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
     let _whole = flow.read(most, &mut first).await;
-    let feedback = read(route, plan, &head, &first);
+    let feedback = read(
+        route,
+        plan,
+        &head,
+        &decode::opened(&head.headers, &first, most),
+    );
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
     if class == Class::ServerError {
@@ -98,11 +104,9 @@ pub(crate) async fn learn(
     }
 }
 
-/// How much of the body speaks of limits. Encoded bodies are not opened: their headers have to do.
+/// How much of the body speaks of limits. Of a compressed one that much is read and that much is
+/// let out.
 fn wanted(plan: &Plan, head: &Parts) -> usize {
-    if head.headers.contains_key(CONTENT_ENCODING) {
-        return 0;
-    }
     if head.status.as_u16() >= 400 {
         return REFUSAL_MAX;
     }
