@@ -42,6 +42,7 @@ use tollgate_core::time::Span;
 use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
+use crate::pool::Origin;
 use crate::shop::{Live, Plan, Shop};
 use cache::{Looked, Question};
 use flight::Place;
@@ -96,7 +97,7 @@ pub struct Trail {
     /// The provider, once it is known.
     pub provider: Option<Arc<Live>>,
     /// The origin it was sent to.
-    pub origin: Option<String>,
+    pub origin: Option<Origin>,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// Time spent waiting for permits.
@@ -124,7 +125,7 @@ where
 {
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
-    trail.origin = Some(route.origin.to_string());
+    trail.origin = Some(route.origin.clone());
     let question = match cache::look(shop, &mut route).await {
         Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,

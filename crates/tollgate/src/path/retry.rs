@@ -101,6 +101,9 @@ impl Tries {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
+        if !class.is_failure() {
+            return Tries::stop(route, attempt);
+        }
         let failed = Failed {
             priority: route.said.priority,
             used: self.used,
@@ -120,18 +123,21 @@ impl Tries {
     }
 
     fn stop(route: &Route, attempt: Result<Answered, Ended>) -> Next {
-        let provider = route.live.name.clone();
+        let provider = || route.live.name.clone();
         Next::Done(attempt.map_err(|ended| match ended {
             Ended::Refused(error) => error,
             Ended::Again => Error::NoAnswer {
-                provider,
+                provider: provider(),
                 fault: Fault::Reset,
             },
             Ended::Fault { .. } if route.left() == Some(Span::ZERO) => Error::TooLate {
-                provider,
+                provider: provider(),
                 at: Stage::Upstream,
             },
-            Ended::Fault { fault, .. } => Error::NoAnswer { provider, fault },
+            Ended::Fault { fault, .. } => Error::NoAnswer {
+                provider: provider(),
+                fault,
+            },
         }))
     }
 }

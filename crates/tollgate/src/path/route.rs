@@ -124,7 +124,7 @@ where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let started = shop.ledger().now().at;
+    let started = shop.ledger().at();
     let deadline = call.said.timeout.map(|timeout| started + timeout);
     let (place, path, query) = place(shop, call.target)?;
     let patience = call.said.timeout.unwrap_or(BODY_WAIT);
@@ -246,15 +246,16 @@ impl Route {
 
     /// What is left of the caller's time; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
-        let now = self.live.ledger.now().at;
-        self.deadline.map(|deadline| deadline.since(now))
+        self.deadline
+            .map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
     /// How long a permit may be waited for: the caller's time, else the queue's.
     pub(crate) fn patience(&self, queue: Span) -> Span {
-        let now = self.live.ledger.now().at;
-        self.left()
-            .unwrap_or_else(|| (self.started + queue).since(now).max(Span::ZERO))
+        self.left().unwrap_or_else(|| {
+            let now = self.live.ledger.at();
+            (self.started + queue).since(now).max(Span::ZERO)
+        })
     }
 }
 

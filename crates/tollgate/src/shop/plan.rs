@@ -38,6 +38,15 @@ pub(crate) struct Plan {
     pub(crate) health: HealthSettings,
     /// What a refusal is about.
     cools: Cools,
+    /// The scopes of the whole provider, named once.
+    whole: Whole,
+}
+
+/// Scopes that are the same for every call: naming one takes a hash.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    cooldown: ScopeId,
+    degrade: ScopeId,
 }
 
 /// A key of a pool.
@@ -89,6 +98,10 @@ impl Plan {
             degrade: provider.degrade,
             health: provider.health,
             cools,
+            whole: Whole {
+                cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
+                degrade: ScopeId::named(&[&provider.name, "degrade"]),
+            },
             meters,
             provider,
         }
@@ -108,7 +121,7 @@ impl Plan {
     pub(crate) fn cooldown_scope(&self, entity: Option<&str>, key: Option<&str>) -> ScopeId {
         let name = &self.provider.name;
         match self.cools {
-            Cools::Provider => ScopeId::named(&[name, "cooldown"]),
+            Cools::Provider => self.whole.cooldown,
             Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
             Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
         }
@@ -125,13 +138,29 @@ impl Plan {
         let name = &self.provider.name;
         Some(match self.cools {
             Cools::Entity => ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")]),
-            Cools::Provider | Cools::ApiKey => ScopeId::named(&[name, "degrade"]),
+            Cools::Provider | Cools::ApiKey => self.whole.degrade,
         })
     }
+}
 
-    /// A cell of this process alone.
-    pub(crate) fn local_cell(&self, what: &str, owner: OwnerId) -> CellId {
-        CellId::named(&[&self.provider.name, "local", what, &owner.0.to_string()])
+/// The cells of a provider that concern this process alone. Named once, because its name and its
+/// owner do not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnCells {
+    pub(crate) connections: CellId,
+    pub(crate) concurrency: CellId,
+    pub(crate) rate: CellId,
+}
+
+impl OwnCells {
+    pub(crate) fn new(provider: &str, owner: OwnerId) -> OwnCells {
+        let owner = owner.0.to_string();
+        let cell = |what| CellId::named(&[provider, "local", what, &owner]);
+        OwnCells {
+            connections: cell("connections"),
+            concurrency: cell("throttle"),
+            rate: cell("throttle rate"),
+        }
     }
 }
 
