@@ -89,6 +89,7 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
     };
     let providers = config.all().map(|provider| (**provider).clone());
     let shop = Shop::build(providers.collect(), ledger, options)?;
+    shop.know(&config.callers);
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
     let own = config
         .providers

@@ -6,8 +6,10 @@
 //! Never: changes a byte.
 
 mod reply;
+mod tally;
 pub(crate) use reply::Flow;
 pub use reply::{ReplyBody, StoodStill};
+pub(crate) use tally::{Kind as Written, Open, Tally};
 
 use std::pin::Pin;
 use std::sync::Arc;

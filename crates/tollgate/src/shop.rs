@@ -5,12 +5,14 @@
 //!
 //! Never: reads a file. Providers come in checked.
 
+mod callers;
 mod links;
 mod live;
 mod machine;
 mod meter;
 mod plan;
 mod settings;
+pub(crate) use callers::{Callers, Claim, account};
 pub use links::Links;
 pub use live::Live;
 pub(crate) use machine::{Local, Machine};
@@ -22,6 +24,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use tollgate_config::config::Caller;
 use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
@@ -101,6 +104,7 @@ struct Shared {
     dialects: Dialects,
     dialer: Arc<Dialer>,
     shelf: ArcSwap<Shelf>,
+    callers: ArcSwap<Callers>,
     unknown: Arc<Live>,
     flights: Flights,
 }
@@ -132,6 +136,7 @@ impl Shop {
                 dialects,
                 dialer,
                 shelf: ArcSwap::default(),
+                callers: ArcSwap::default(),
                 unknown: Arc::new(unknown),
                 flights: Flights::default(),
             }),
@@ -196,9 +201,26 @@ impl Shop {
                 .map_err(|problems| settings_refused(&name, problems))?;
         }
         let providers = new.names.len();
+        let callers = self.callers();
+        new.names
+            .values()
+            .for_each(|live| callers.tell(live, &callers));
         shelf.store(Arc::new(new));
         Fact::Reloaded { providers }.tell();
         Ok(())
+    }
+
+    /// Other callers from now on: what they are promised and allowed at every provider.
+    pub fn know(&self, callers: &[Caller]) {
+        let new = Arc::new(Callers::new(callers));
+        let former = self.shared.callers.swap(new.clone());
+        for live in self.all() {
+            new.tell(&live, &former);
+        }
+    }
+
+    pub(crate) fn callers(&self) -> Arc<Callers> {
+        self.shared.callers.load_full()
     }
 
     /// An address of ours: a call to it would come back to us for ever.

@@ -10,6 +10,7 @@ mod explain;
 mod serve;
 mod folder;
 mod init;
+mod leak;
 mod processes;
 mod provider;
 mod schema;

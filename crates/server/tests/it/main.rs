@@ -11,6 +11,8 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod callers;
+mod costs;
 mod keys;
 mod leaving;
 mod limits;

@@ -20,7 +20,7 @@ use super::permit::{Denied, Wanted};
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Local, Machine, Plan};
+use crate::shop::{Local, Machine, Plan, Who};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -76,7 +76,7 @@ pub(crate) async fn admit(
                 granted: permit.granted(),
                 probe,
             },
-            permit: permit.with_local(wants.local),
+            permit: permit.with_parts(wants.limits, wants.local),
         });
     }
 }
@@ -131,6 +131,8 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
 struct Wants {
     /// One per term.
     terms: SmallVec<[(CellId, Limit); 4]>,
+    /// So many of the first terms are limits of the provider.
+    limits: usize,
     /// So many of the last terms are this process's own.
     local: usize,
     health: ScopeId,
@@ -142,6 +144,8 @@ struct Wants {
 enum Limit {
     /// The meter of the plan with this index.
     Meter(usize),
+    /// The part of it that the caller may use.
+    Share(usize),
     /// One of this process's own.
     Own(Reason, &'static str),
 }
@@ -157,6 +161,7 @@ impl Wants {
         let who = route.who(credential.mark.as_deref());
         let mut wants = Wants {
             terms: SmallVec::new(),
+            limits: 0,
             local: 0,
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
@@ -168,33 +173,11 @@ impl Wants {
                 terms.push(term);
             }
         }
-        let own = &route.live.own;
-        for (rule, cell, name, reason) in [
-            (
-                &plan.connections,
-                own.connections,
-                "connections",
-                Reason::Concurrency,
-            ),
-            (
-                &local.concurrency,
-                own.concurrency,
-                "throttle",
-                Reason::Concurrency,
-            ),
-            (&local.rate, own.rate, "throttle rate", Reason::Limit),
-        ] {
-            if let Some(rule) = rule {
-                wants.local += 1;
-                wants.terms.push((cell, Limit::Own(reason, name)));
-                terms.push(Term {
-                    cell,
-                    rule: rule.clone(),
-                    cost: 1,
-                    leave: 0,
-                });
-            }
+        wants.limits = terms.len();
+        if let Some(permille) = route.at_most_permille {
+            wants.add_shares(plan, &who, permille, &mut terms);
         }
+        wants.add_own(route, plan, local, &mut terms);
         let mut scopes = Scopes::new();
         if plan.provider.enabled {
             scopes.push(wants.health);
@@ -214,6 +197,47 @@ impl Wants {
             seniority: Some(place),
         };
         (wanted, wants)
+    }
+
+    /// A caller that may use only a part of every limit has that part as limits of its own.
+    fn add_shares(&mut self, plan: &Plan, who: &Who<'_>, permille: u16, terms: &mut Terms) {
+        for (index, meter) in plan.meters.iter().enumerate() {
+            if let Some(term) = meter.share(who, permille) {
+                self.terms.push((term.cell, Limit::Share(index)));
+                terms.push(term);
+            }
+        }
+    }
+
+    /// Connections and pace of this process.
+    fn add_own(&mut self, route: &Route, plan: &Plan, local: &Local, terms: &mut Terms) {
+        let own = &route.live.own;
+        for (rule, cell, name, reason) in [
+            (
+                &plan.connections,
+                own.connections,
+                "connections",
+                Reason::Concurrency,
+            ),
+            (
+                &local.concurrency,
+                own.concurrency,
+                "throttle",
+                Reason::Concurrency,
+            ),
+            (&local.rate, own.rate, "throttle rate", Reason::Limit),
+        ] {
+            if let Some(rule) = rule {
+                self.local += 1;
+                self.terms.push((cell, Limit::Own(reason, name)));
+                terms.push(Term {
+                    cell,
+                    rule: rule.clone(),
+                    cost: 1,
+                    leave: 0,
+                });
+            }
+        }
     }
 
     /// Why there is no permit, in the words of a refusal.
@@ -265,10 +289,15 @@ impl Wants {
     fn named(&self, plan: &Plan, term: Option<usize>) -> (Reason, Option<String>) {
         match term.and_then(|term| self.terms.get(term)) {
             Some((_, Limit::Meter(index))) => match plan.meters.get(*index) {
-                Some(meter) if meter.is_concurrency() => {
-                    (Reason::Concurrency, Some(meter.name.clone()))
+                Some(meter) => (meter.reason(), Some(meter.name.clone())),
+                None => (Reason::Limit, None),
+            },
+            Some((_, Limit::Share(index))) => match plan.meters.get(*index) {
+                Some(meter) => {
+                    let name = format!("{} (the caller's part)", meter.name);
+                    (meter.reason(), Some(name))
                 }
-                meter => (Reason::Limit, meter.map(|meter| meter.name.clone())),
+                None => (Reason::Limit, None),
             },
             Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),

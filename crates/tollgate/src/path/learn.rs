@@ -9,7 +9,7 @@
 use bytes::BytesMut;
 use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
-use tollgate_core::ask::{Reading, Readings, Terms, Unit};
+use tollgate_core::ask::{Reading, Readings, Term, Unit};
 use tollgate_core::cooldown::Told;
 use tollgate_core::degrade::{Ours, Theirs};
 use tollgate_core::feedback::{self, Feedback, Response, Verdict, Window};
@@ -22,7 +22,7 @@ use super::decode;
 use super::route::Route;
 use super::send::Sent;
 use crate::Answer;
-use crate::body::{Flow, ReplyBody};
+use crate::body::{Flow, Open, ReplyBody, Tally, Written};
 use crate::event::Fact;
 use crate::shop::Plan;
 
@@ -56,16 +56,13 @@ pub(crate) async fn learn(
     } = sent;
     let (head, incoming) = response.into_parts();
     let mut flow = Flow::new(incoming, conn, plan.provider.timeouts.idle);
+    flow.count(tally(route, plan, &head));
     let mut first = BytesMut::new();
     let most = wanted(plan, &head);
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
     let _whole = flow.read(most, &mut first).await;
-    let feedback = read(
-        route,
-        plan,
-        &head,
-        &decode::opened(&head.headers, &first, most),
-    );
+    let body = decode::opened(&head.headers, &first, most);
+    let feedback = read(route, plan, &head, &body);
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
     if class == Class::ServerError {
@@ -74,7 +71,7 @@ pub(crate) async fn learn(
     } else {
         permit.arrived(Answer {
             refused: feedback.verdict == Verdict::Limited,
-            readings: readings(&feedback, permit.terms(), date(&head.headers)),
+            readings: readings(&feedback, permit.limits(), date(&head.headers)),
         });
     }
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
@@ -110,16 +107,38 @@ fn wanted(plan: &Plan, head: &Parts) -> usize {
     if head.status.as_u16() >= 400 {
         return REFUSAL_MAX;
     }
-    let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| {
-        kind.as_bytes()
-            .windows(4)
-            .any(|part| part.eq_ignore_ascii_case(b"json"))
-    });
-    if is_json && plan.dialect.reads_success_bodies() {
+    if is_written_as(head, b"json") && plan.dialect.reads_success_bodies() {
         feedback::BODY_MAX
     } else {
         0
     }
+}
+
+fn is_written_as(head: &Parts, word: &[u8]) -> bool {
+    head.headers.get(CONTENT_TYPE).is_some_and(|kind| {
+        let mut parts = kind.as_bytes().windows(word.len());
+        parts.any(|part| part.eq_ignore_ascii_case(word))
+    })
+}
+
+/// What looks for the true cost of the call, where its file says that the answer tells it.
+fn tally(route: &Route, plan: &Plan, head: &Parts) -> Option<Tally> {
+    let wanted = plan.true_costs(route.said.priority, route.at_most_permille.is_some());
+    if wanted.is_empty() || head.status.as_u16() >= 400 {
+        return None;
+    }
+    let kind = if is_written_as(head, b"json") {
+        Written::Json
+    } else if is_written_as(head, b"event-stream") {
+        Written::Events
+    } else {
+        return None;
+    };
+    let open = Open {
+        headers: head.headers.clone(),
+        by: |headers, body| decode::opened(headers, body, feedback::BODY_MAX).into_owned(),
+    };
+    Some(Tally::new(kind, wanted, open))
 }
 
 fn read(route: &Route, plan: &Plan, head: &Parts, body: &[u8]) -> Feedback {
@@ -219,7 +238,7 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
 }
 
 /// Which of our limits the provider's words are about.
-fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings {
+fn readings(feedback: &Feedback, terms: &[Term], date: Option<Wall>) -> Readings {
     let mut readings = Readings::new();
     for window in &feedback.windows {
         if let Some(term) = about(window, terms) {
@@ -250,7 +269,7 @@ fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings 
 
 /// The limit with the window's unit and period, else with its unit and number, else the only one
 /// with its unit. A window that fits none is nobody's: guessing would close the wrong limit.
-fn about(window: &Window, terms: &Terms) -> Option<usize> {
+fn about(window: &Window, terms: &[Term]) -> Option<usize> {
     let unit = match window.unit {
         feedback::Unit::Requests => Unit::Calls,
         feedback::Unit::Tokens => Unit::Tokens,
