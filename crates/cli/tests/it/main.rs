@@ -6,8 +6,12 @@
 
 mod canary;
 mod check;
+mod daemon;
 mod explain;
 mod serve;
+mod store;
+mod served;
+mod systemd;
 mod folder;
 mod init;
 mod leak;

@@ -5,6 +5,7 @@
 )]
 
 mod client;
+mod desk;
 mod log;
 mod issuer;
 mod stand;
@@ -13,6 +14,9 @@ mod upstream;
 mod addressing;
 mod callers;
 mod costs;
+mod flights;
+mod admin;
+mod changes;
 mod keys;
 mod leaving;
 mod limits;
@@ -20,6 +24,7 @@ mod pools;
 mod refusals;
 mod reload;
 mod resting;
+mod store_loss;
 mod streaming;
 mod oauth2;
 mod tokens;

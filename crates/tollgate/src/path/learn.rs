@@ -71,7 +71,7 @@ pub(crate) async fn learn(
     } else {
         permit.arrived(Answer {
             refused: feedback.verdict == Verdict::Limited,
-            readings: readings(&feedback, permit.limits(), date(&head.headers)),
+            readings: readings(&feedback, permit.limits(), &head.headers),
         });
     }
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
@@ -123,7 +123,7 @@ fn is_written_as(head: &Parts, word: &[u8]) -> bool {
 
 /// What looks for the true cost of the call, where its file says that the answer tells it.
 fn tally(route: &Route, plan: &Plan, head: &Parts) -> Option<Tally> {
-    let wanted = plan.true_costs(route.said.priority, route.at_most_permille.is_some());
+    let wanted = plan.true_costs(route.priority(), route.at_most_permille.is_some());
     if wanted.is_empty() || head.status.as_u16() >= 400 {
         return None;
     }
@@ -215,6 +215,10 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
     let views = route.live.ledger.look(&cells);
+    if route.live.ledger.loss().is_some() {
+        // A store that is lost shows every limit as used up.
+        return;
+    }
     let tightest = views
         .iter()
         .zip(&cells)
@@ -238,8 +242,14 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
 }
 
 /// Which of our limits the provider's words are about.
-fn readings(feedback: &Feedback, terms: &[Term], date: Option<Wall>) -> Readings {
+fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Readings {
     let mut readings = Readings::new();
+    let is_calendar =
+        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
+    if feedback.windows.is_empty() && !(0..terms.len()).any(|index| is_calendar(&index)) {
+        return readings; // nothing was said, and nobody asks for the date
+    }
+    let date = date(headers);
     for window in &feedback.windows {
         if let Some(term) = about(window, terms) {
             readings.push(Reading {
@@ -252,8 +262,6 @@ fn readings(feedback: &Feedback, terms: &[Term], date: Option<Wall>) -> Readings
             });
         }
     }
-    let is_calendar =
-        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
     let dated = (0..terms.len()).filter(is_calendar);
     for term in dated.filter(|_| date.is_some()) {
         if !readings.iter().any(|reading| reading.term == term) {
@@ -299,6 +307,18 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 }
 
 impl Answered {
+    /// A part of an answer that has been learned from already.
+    pub(crate) fn part(head: Parts, body: ReplyBody) -> Answered {
+        Answered {
+            head,
+            body,
+            class: Class::Success,
+            verdict: Verdict::Passed,
+            retry_after: None,
+            probe: false,
+        }
+    }
+
     /// The failure is not passed on: what is left of it is read, so that its connection can be used
     /// again.
     pub(crate) async fn discard(self) {

@@ -19,6 +19,8 @@ use tollgate_core::entity::Asked;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
+use super::merge::Merging;
+use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
@@ -90,6 +92,8 @@ pub struct Said {
     pub timeout: Option<Span>,
     /// The caller's address.
     pub ip: Option<IpAddr>,
+    /// It wants an answer of its own, whoever else asks the same.
+    pub alone: bool,
 }
 
 /// A call that knows its way.
@@ -109,8 +113,24 @@ pub(crate) struct Route {
     pub(crate) said: Said,
     /// The part of every limit that its caller may use, in thousandths.
     pub(crate) at_most_permille: Option<u16>,
-    pub(crate) deadline: Option<Micros>,
+    caller: CallerId,
+    deadline: Option<Micros>,
     started: Micros,
+    /// What those who wait for the same answer want; `None` = nobody can join.
+    pub(crate) urgency: Option<Arc<Urgency>>,
+    /// How it takes part in flights.
+    pub(crate) sharing: Sharing,
+    /// How it takes part in merging.
+    pub(crate) merging: Merging,
+}
+
+/// How a call takes part in flights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// It has been told to go alone.
+    pub(crate) is_alone: bool,
+    /// How often one that went ahead of it has failed.
+    pub(crate) failed: u32,
 }
 
 /// Where a call goes, before its path was read.
@@ -145,9 +165,11 @@ where
         .await
         .map_err(|_| Error::NoBody)??;
     let provider = &place.plan.provider;
+    let read = provider.entities.reads_headers();
     let texts: Vec<(&str, &str)> = call
         .headers
         .iter()
+        .filter(|_| read)
         .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
         .collect();
     let routed = provider.entities.route(&Asked {
@@ -169,10 +191,18 @@ where
         headers: call.headers,
         query,
         payload,
+        caller: call
+            .said
+            .caller
+            .as_deref()
+            .map_or_else(CallerId::default, account),
         said: call.said,
         at_most_permille: standing.at_most_permille,
         deadline,
         started,
+        urgency: None,
+        sharing: Sharing::default(),
+        merging: Merging::default(),
     })
 }
 
@@ -231,8 +261,12 @@ impl Route {
                 ..Said::default()
             },
             at_most_permille: None,
+            caller: CallerId::default(),
             deadline: None,
             started,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
         }
     }
 
@@ -244,29 +278,64 @@ impl Route {
             caller: self.said.caller.as_deref().unwrap_or_default(),
             ip: self.said.ip,
             host: self.origin.host.as_str(),
-            priority: self.said.priority,
+            priority: self.priority(),
             costs: &self.prices,
         }
     }
 
-    /// The caller's account in fair sharing.
-    pub(crate) fn caller(&self) -> CallerId {
-        let name = self.said.caller.as_deref();
-        name.map_or_else(CallerId::default, account)
+    /// How urgent it is, with all who wait for it.
+    pub(crate) fn priority(&self) -> Priority {
+        self.wish().priority
     }
 
-    /// What is left of the caller's time; `None` = it set none.
+    /// What it wants, with all who wait for it.
+    pub(crate) fn wish(&self) -> Wish {
+        match &self.urgency {
+            Some(urgency) => urgency.wish(),
+            None => self.own_wish(),
+        }
+    }
+
+    /// What this call alone wants.
+    pub(crate) fn own_wish(&self) -> Wish {
+        Wish {
+            priority: self.said.priority,
+            caller: self.caller,
+            deadline: self.deadline,
+            started: self.started,
+        }
+    }
+
+    /// Waits until it has become more urgent.
+    pub(crate) async fn raised(&self) {
+        match &self.urgency {
+            Some(urgency) => urgency.raised().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
-        self.deadline
-            .map(|deadline| deadline.since(self.live.ledger.at()))
+        let deadline = self.wish().deadline;
+        deadline.map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
-    /// How long a permit may be waited for: the caller's time, else the queue's.
+    /// What is left of this caller's own time.
+    pub(crate) fn own_left(&self) -> Option<Span> {
+        let now = self.live.ledger.at();
+        self.deadline.map(|deadline| deadline.since(now))
+    }
+
+    /// How much longer something that comes before the permit may be waited for.
     pub(crate) fn patience(&self, queue: Span) -> Span {
-        self.left().unwrap_or_else(|| {
-            let now = self.live.ledger.at();
-            (self.started + queue).since(now).max(Span::ZERO)
-        })
+        let now = self.live.ledger.at();
+        self.patient_until(queue).since(now)
+    }
+
+    /// Until when a permit may be waited for: the caller's time, else the queue's.
+    pub(crate) fn patient_until(&self, queue: Span) -> Micros {
+        let wish = self.wish();
+        wish.deadline.unwrap_or(wish.started + queue)
     }
 }
 

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Request, Response};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
+};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use tollgate_config::provider::Style;
 use tollgate_core::health::{Class, Fault};
@@ -21,9 +23,9 @@ use tollgate_core::time::Span;
 use super::admit::{Granted, OnItsWay};
 use super::connect;
 use super::credential::{Credential, Whose};
-use super::query;
 use super::retry::{Ended, Tries};
 use super::route::Route;
+use super::{merge, query};
 use crate::body::{Outgoing, Payload};
 use crate::error::Stage;
 use crate::event::Fact;
@@ -70,12 +72,17 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    let request = request(route, plan, credential)?;
+    let request = request(route, plan, credential, conn.host())?;
     let progress = request.body().progress();
     permit.sent();
     tries.made += 1;
-    let patience = patience(route, plan);
-    let answer = flowing(patience, &progress, conn.sender.try_send_request(request)).await;
+    let answer = flowing(
+        route,
+        plan,
+        &progress,
+        conn.sender.try_send_request(request),
+    )
+    .await;
     match answer {
         Ok(Ok(response)) => Ok(Sent {
             response,
@@ -133,29 +140,31 @@ fn not_connected(
     ended
 }
 
-/// How long the head of the answer may take: the provider's time, or what is left of the caller's.
-fn patience(route: &Route, plan: &Plan) -> Span {
-    let most = plan.provider.timeouts.first_byte;
-    route.left().map_or(most, |left| left.min(most))
-}
-
-/// Waits for an answer; an upload that flows is never cut.
+/// Waits for the head of an answer: the provider's time, or what is left of the caller's. An upload
+/// that flows is never cut, and time that a joiner brings along is used.
 async fn flowing<T>(
-    most: Span,
+    route: &Route,
+    plan: &Plan,
     progress: &Arc<AtomicU64>,
     answer: impl Future<Output = T>,
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
+    let most = plan.provider.timeouts.first_byte;
+    let now = || route.live.ledger.now().at;
     let mut seen = progress.load(Ordering::Relaxed);
+    let mut until = now() + most;
     loop {
-        match within(Some(most), answer.as_mut()).await {
+        let rest = until.since(now());
+        let patience = route.left().map_or(rest, |left| left.min(rest));
+        match within(Some(patience), answer.as_mut()).await {
             Ok(answer) => return Ok(answer),
             Err(late) => {
-                let now = progress.load(Ordering::Relaxed);
-                if now == seen {
+                let sent = progress.load(Ordering::Relaxed);
+                if sent != seen {
+                    (seen, until) = (sent, now() + most);
+                } else if until <= now() || route.left() == Some(Span::ZERO) {
                     return Err(late);
                 }
-                seen = now;
             }
         }
     }
@@ -166,10 +175,14 @@ fn request(
     route: &mut Route,
     plan: &Plan,
     credential: &Credential,
+    host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
     let mut headers = route.headers.clone();
+    let (path, mut query, is_merged) = merge::target(route);
+    if is_merged {
+        headers.remove(ACCEPT_ENCODING); // its parts are cut out of it
+    }
     add_defaults(route, plan, &mut headers);
-    let mut query = route.query.clone();
     match &credential.whose {
         Whose::Clients => {}
         Whose::Ours(index) => {
@@ -186,22 +199,18 @@ fn request(
             headers.insert(AUTHORIZATION, value);
         }
     }
-    let host = HeaderValue::try_from(route.origin.authority());
-    headers.insert(
-        HOST,
-        host.map_err(|_| Error::Malformed("the host is no host"))?,
-    );
+    let host = host.ok_or(Error::Malformed("the host is no host"))?;
+    headers.insert(HOST, host.clone());
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
     let target = match query.as_deref() {
-        Some(query) => format!("{}?{query}", route.path),
-        None => route.path.clone(),
+        Some(query) => format!("{path}?{query}"),
+        None => path,
     };
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
-    *request.uri_mut() = target
-        .parse()
+    *request.uri_mut() = Uri::try_from(target)
         .map_err(|_| Error::Malformed("the path and query are no valid request target"))?;
     *request.headers_mut() = headers;
     Ok(request)

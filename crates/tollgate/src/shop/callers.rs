@@ -96,11 +96,13 @@ impl Callers {
 
     /// Tells a gate what callers are promised, and that former ones are promised nothing.
     pub(crate) fn tell(&self, live: &Live, former: &Callers) {
-        for name in former.known.keys() {
-            live.permits.set_share(account(name), Share::default());
-        }
-        for (name, known) in &self.known {
-            live.permits.set_share(account(name), known.share);
+        for permits in [&live.permits, &live.spare.permits] {
+            for name in former.known.keys() {
+                permits.set_share(account(name), Share::default());
+            }
+            for (name, known) in &self.known {
+                permits.set_share(account(name), known.share);
+            }
         }
     }
 }

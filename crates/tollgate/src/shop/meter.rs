@@ -194,6 +194,11 @@ impl Meter {
         }
     }
 
+    /// The part that only urgent calls may use.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
     /// Does it count calls at a time?
     pub(crate) fn is_concurrency(&self) -> bool {
         matches!(self.rule.algorithm(), Algorithm::InFlight)
