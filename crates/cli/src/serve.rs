@@ -162,6 +162,7 @@ async fn serve(
     let providers = config.all().map(|provider| (**provider).clone());
     let shop = Shop::build(providers.collect(), open(&config.store)?, options)?;
     let kept = shop.cache().clone();
+    shop.know(&config.callers);
     let daemon = Daemon::new(shop.clone(), sources, loaded, disk::world);
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
     let mut listening = vec![match sockets.gateway {

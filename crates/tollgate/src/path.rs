@@ -16,6 +16,7 @@ mod admit;
 mod cache;
 mod connect;
 mod credential;
+mod decode;
 mod flight;
 mod keep;
 mod landing;

@@ -5,6 +5,7 @@
 //!
 //! Never: reads a file. Providers come in checked.
 
+mod callers;
 mod keeping;
 mod links;
 mod live;
@@ -16,6 +17,7 @@ mod plan;
 mod settings;
 mod slot;
 mod spare;
+pub(crate) use callers::{Callers, Claim, account};
 pub use links::Links;
 pub use live::Live;
 pub use look::LimitLook;
@@ -32,6 +34,7 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tollgate_config::config::Caller;
 use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
@@ -178,6 +181,7 @@ impl Shop {
                 share: Share { nodes, lease },
                 uncounted: Arc::default(),
             },
+            callers: ArcSwap::default(),
             ledger,
         };
         let unknown = means
@@ -255,6 +259,19 @@ impl Shop {
         shelf.store(Arc::new(new));
         Fact::Reloaded { providers }.tell();
         Ok(())
+    }
+
+    /// Other callers from now on: what they are promised and allowed at every provider.
+    pub fn know(&self, callers: &[Caller]) {
+        let new = Arc::new(Callers::new(callers));
+        let former = self.shared.means.callers.swap(new.clone());
+        for live in self.started() {
+            new.tell(&live, &former);
+        }
+    }
+
+    pub(crate) fn callers(&self) -> Arc<Callers> {
+        self.shared.means.callers.load_full()
     }
 
     /// What becomes of calls to domains that no provider has, from now on.

@@ -15,6 +15,7 @@ mod served;
 mod systemd;
 mod folder;
 mod init;
+mod leak;
 mod processes;
 mod provider;
 mod schema;

@@ -23,7 +23,7 @@ use super::permit::{Denied, Permits, Wanted};
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Instead, Live, Local, Machine, Plan, just_now};
+use crate::shop::{Instead, Live, Local, Machine, Plan, Who, just_now};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -169,6 +169,8 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
 struct Wants {
     /// One per term.
     terms: SmallVec<[(CellId, Limit); 4]>,
+    /// So many of the first terms are limits of the provider.
+    limits: usize,
     /// So many of the last terms are this process's own.
     local: usize,
     health: ScopeId,
@@ -182,6 +184,8 @@ struct Wants {
 enum Limit {
     /// The meter of the plan with this index.
     Meter(usize),
+    /// The part of it that the caller may use.
+    Share(usize),
     /// One of this process's own.
     Own(Reason, &'static str),
 }
@@ -197,6 +201,7 @@ impl Wants {
         let who = route.who(credential.mark.as_deref());
         let mut wants = Wants {
             terms: SmallVec::new(),
+            limits: 0,
             local: 0,
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
@@ -208,6 +213,10 @@ impl Wants {
                 wants.terms.push((term.cell, Limit::Meter(index)));
                 terms.push(term);
             }
+        }
+        wants.limits = terms.len();
+        if let Some(permille) = route.at_most_permille {
+            wants.add_shares(plan, &who, permille, &mut terms);
         }
         wants.add_own(route, plan, local, &mut terms);
         let wish = route.wish();
@@ -264,7 +273,17 @@ impl Wants {
                 granted: permit.granted(),
                 probe,
             },
-            permit: permit.with_local(self.local),
+            permit: permit.with_parts(self.limits, self.local),
+        }
+    }
+
+    /// A caller that may use only a part of every limit has that part as limits of its own.
+    fn add_shares(&mut self, plan: &Plan, who: &Who<'_>, permille: u16, terms: &mut Terms) {
+        for (index, meter) in plan.meters.iter().enumerate() {
+            if let Some(term) = meter.share(who, permille) {
+                self.terms.push((term.cell, Limit::Share(index)));
+                terms.push(term);
+            }
         }
     }
 
@@ -323,10 +342,15 @@ impl Wants {
     fn named(&self, plan: &Plan, term: Option<usize>) -> (Reason, Option<String>) {
         match term.and_then(|term| self.terms.get(term)) {
             Some((_, Limit::Meter(index))) => match plan.meters.get(*index) {
-                Some(meter) if meter.is_concurrency() => {
-                    (Reason::Concurrency, Some(meter.name.clone()))
+                Some(meter) => (meter.reason(), Some(meter.name.clone())),
+                None => (Reason::Limit, None),
+            },
+            Some((_, Limit::Share(index))) => match plan.meters.get(*index) {
+                Some(meter) => {
+                    let name = format!("{} (the caller's part)", meter.name);
+                    (meter.reason(), Some(name))
                 }
-                meter => (Reason::Limit, meter.map(|meter| meter.name.clone())),
+                None => (Reason::Limit, None),
             },
             Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate_config::provider::Per;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
-use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId};
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::feedback::{Dialect, Dialects};
@@ -136,6 +136,27 @@ impl Plan {
             Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
             Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
         }
+    }
+
+    /// Which terms of a call learn their true cost from its answer, and from which field of it. The
+    /// order is that of the ask: limits, then the caller's parts of them.
+    pub(crate) fn true_costs(&self, priority: Priority, has_shares: bool) -> Vec<(usize, String)> {
+        let costs = &self.provider.costs;
+        if costs.iter().all(|cost| cost.after.is_none()) {
+            return Vec::new();
+        }
+        let held = self.meters.iter().filter(|meter| meter.holds_for(priority));
+        let fields: Vec<Option<&String>> = held
+            .map(|meter| {
+                let cost = costs.iter().find(|cost| cost.unit == meter.unit);
+                cost.and_then(|cost| cost.after.as_ref())
+            })
+            .collect();
+        let rounds = if has_shares { 2 } else { 1 };
+        let all = (0..rounds).flat_map(|_| fields.iter());
+        all.enumerate()
+            .filter_map(|(term, field)| Some((term, (*field)?.clone())))
+            .collect()
     }
 
     /// Is a refusal about the key alone?

@@ -9,6 +9,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_config::Provider;
 use tollgate_core::ask::ScopeId;
@@ -17,6 +18,7 @@ use tollgate_core::health::Command;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
+use super::callers::Callers;
 use super::live::Live;
 use super::machine::health_scope;
 use super::part;
@@ -31,6 +33,7 @@ pub(super) struct Means {
     pub(super) dialects: Dialects,
     pub(super) dialer: Arc<Dialer>,
     pub(super) common: Common,
+    pub(super) callers: ArcSwap<Callers>,
     /// Providers begin asleep, until somebody says `resume`.
     pub(super) offline: bool,
 }
@@ -93,6 +96,7 @@ impl Slot {
             let provider = known.take().expect("it is there until it is started");
             let started = means.start(*provider);
             let live = Arc::new(started.expect("its settings were checked when it came here"));
+            means.callers.load().tell(&live, &Callers::default());
             if means.offline {
                 live.order(Command::Offline);
             }
