@@ -148,6 +148,20 @@ impl Gate {
         }
     }
 
+    /// Limits have changed. Everybody who waits is called back, to ask anew under the new ones with
+    /// the seniority it had; what the ledger still grants to an ask of before comes back unsent, so
+    /// nobody goes under a limit that does not hold any more. Who arrives before they have asked
+    /// again may get past them: better than a line that waits for one who does not come back.
+    pub fn recall(&mut self) {
+        self.missed.everything = !self.offered.is_empty();
+        let waiting: Vec<PermitId> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            self.resolve(id, Resolution::Recalled);
+        }
+        self.blocks.clear();
+        self.wakes.clear();
+    }
+
     /// What a caller is promised and allowed.
     pub fn set_share(&mut self, caller: CallerId, share: Share) {
         self.shares.set(caller, share);

@@ -8,10 +8,12 @@
 
 mod reply;
 mod shared;
+mod tally;
 pub(crate) use reply::Flow;
 pub use reply::{ReplyBody, StoodStill};
 pub use shared::{Broken, LeftBehind};
 pub(crate) use shared::{Held, OBJECT_MAX, Shared, Ticket};
+pub(crate) use tally::{Kind as Written, Open, Tally};
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -72,7 +72,7 @@ impl Reason {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// No permit in time.
-    #[error("no permit for `{provider}` in time")]
+    #[error("{}", no_permit(.provider, *.reason))]
     NoPermit {
         /// Whose.
         provider: String,
@@ -152,6 +152,12 @@ pub enum Error {
         host: String,
         /// Why not.
         why: NotAllowed,
+    },
+    /// The caller did not show the token that proves its name.
+    #[error("the caller `{caller}` is known by its token, and this call does not show it")]
+    NotThisCaller {
+        /// As it calls itself.
+        caller: String,
     },
     /// The call would come back to us.
     #[error("the upstream of `{provider}` is this gateway itself")]
@@ -256,6 +262,7 @@ impl Error {
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
             | Error::NotAllowed { .. }
+            | Error::NotThisCaller { .. }
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
@@ -267,6 +274,13 @@ impl Error {
             | Error::NoAnswer { .. } => Blame::Provider,
         }
     }
+}
+
+fn no_permit(provider: &str, reason: Reason) -> String {
+    if reason == Reason::StoreLost {
+        return format!("the ledger that counts the calls to `{provider}` cannot be reached");
+    }
+    format!("no permit for `{provider}` in time")
 }
 
 fn words(fault: Fault) -> &'static str {

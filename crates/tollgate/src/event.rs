@@ -68,6 +68,18 @@ pub enum Fact<'a> {
         /// How old.
         age: Span,
     },
+    /// The ledger's store cannot be reached; each provider's `on_store_loss` says what follows.
+    StoreLost {
+        /// Why, in words.
+        why: &'a str,
+    },
+    /// The ledger's store is there again.
+    StoreBack {
+        /// How long it was away.
+        away: Span,
+        /// How many calls have gone on uncounted since the start.
+        uncounted: u64,
+    },
     /// An answer came from what was kept.
     FromCache {
         /// The call.
@@ -126,6 +138,18 @@ pub enum Fact<'a> {
         /// How many.
         providers: usize,
     },
+    /// A part of the configuration was refused; its old version stays.
+    NotReloaded {
+        /// Place, fault and remedy, in one line.
+        problem: &'a str,
+    },
+    /// An operator wants something of a provider.
+    Ordered {
+        /// Whose.
+        provider: &'a str,
+        /// `offline`, `cache-only`, `resume`, `reset` or `set`.
+        order: &'a str,
+    },
     /// The gateway accepts calls.
     Listening {
         /// Where.
@@ -156,17 +180,7 @@ impl Fact<'_> {
                 comp = "ratelimiter", event = "cooldown", provider,
                 entity = entity.unwrap_or("none"), rest = %rest
             ),
-            Fact::Answered {
-                id,
-                provider,
-                status,
-                attempts,
-                waited,
-                priority,
-            } => tracing::debug!(
-                event = "answered", id, provider, status, attempts,
-                waited = %waited, priority = ?priority
-            ),
+            Fact::Answered { .. } => self.tell_answer(),
             Fact::Refused { id, error } => {
                 tracing::info!(event = "refused", id, error = %error);
             }
@@ -175,6 +189,10 @@ impl Fact<'_> {
             }
             Fact::Stale { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
+            }
+            Fact::StoreLost { why } => tracing::error!(event = "store_lost", why),
+            Fact::StoreBack { away, uncounted } => {
+                tracing::warn!(event = "store_back", away = %away, uncounted);
             }
             Fact::FromCache { .. }
             | Fact::NotKept { .. }
@@ -190,8 +208,32 @@ impl Fact<'_> {
                 tracing::warn!(event = "key_set_aside", provider, status);
             }
             Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
+            Fact::NotReloaded { problem } => {
+                tracing::error!(event = "reload_refused", problem);
+            }
+            Fact::Ordered { provider, order } => {
+                tracing::warn!(event = "operator", provider, order);
+            }
             Fact::Listening { address } => tracing::info!(event = "listening", %address),
             Fact::Draining => tracing::info!(event = "draining"),
+        }
+    }
+
+    /// The one that every call tells: cheap unless somebody listens.
+    fn tell_answer(&self) {
+        if let Fact::Answered {
+            id,
+            provider,
+            status,
+            attempts,
+            waited,
+            priority,
+        } = self
+        {
+            tracing::debug!(
+                event = "answered", id, provider, status, attempts,
+                waited = %waited, priority = ?priority
+            );
         }
     }
 

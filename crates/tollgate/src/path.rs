@@ -16,6 +16,7 @@ mod admit;
 mod cache;
 mod connect;
 mod credential;
+mod decode;
 mod flight;
 mod keep;
 mod landing;
@@ -167,7 +168,7 @@ where
         let place = flight::join(shop.flights(), &mut route); // the same question asked twice is one call
         let outcome = match place {
             Place::Alone => go(route, question).await,
-            Place::First(flight) => flight.lead(go(route, question)).await,
+            Place::First(flight) => flight.lead(Box::pin(go(route, question))).await,
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // whoever went ahead failed or may not share: our turn

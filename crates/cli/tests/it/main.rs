@@ -7,10 +7,15 @@
 mod cache;
 mod canary;
 mod check;
+mod daemon;
 mod explain;
 mod serve;
+mod store;
+mod served;
+mod systemd;
 mod folder;
 mod init;
+mod leak;
 mod processes;
 mod provider;
 mod schema;

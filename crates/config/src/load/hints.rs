@@ -28,8 +28,6 @@ pub(super) const PROGRAM: [&str; 6] = [
 pub const CONFIG_NOT_YET: &[&str] = &[
     "postgres",
     "guard_store",
-    "nodes",
-    "node_lease",
     "intercept",
     "limiting",
     "guards",

@@ -105,6 +105,8 @@ pub enum Resolution {
     Full,
     /// No permit of this size can ever be had.
     Never(Why),
+    /// What it asked for holds no more: ask again, with the seniority it had.
+    Recalled,
 }
 
 /// What a waiter waits for.

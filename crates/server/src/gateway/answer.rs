@@ -185,6 +185,7 @@ fn is_malformed(error: &Error) -> bool {
         | Error::UnknownProvider { .. }
         | Error::NoUpstream { .. }
         | Error::NotAllowed { .. }
+        | Error::NotThisCaller { .. }
         | Error::Loop { .. } => false,
     }
 }

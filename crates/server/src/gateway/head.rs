@@ -5,13 +5,15 @@
 //!
 //! Never: touches any other header.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
 };
 use http::{Method, Version, request};
 use tollgate::Error;
 use tollgate::path::{Said, UseCache};
-use tollgate_config::amount;
+use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
@@ -72,11 +74,16 @@ impl Head {
         }
         let mut head = Head::default();
         let said = &mut head.said;
-        if let Some(word) = text(headers, "x-tollgate-priority") {
-            said.priority = priority(word)?;
+        match text(headers, "x-tollgate-priority") {
+            Some(word) => said.priority = priority(word)?,
+            None => said.takes_default = true,
         }
+        (said.caller, said.token) = proxy_user(headers);
         if let Some(name) = text(headers, "x-tollgate-caller") {
             said.caller = Some(caller(name)?);
+        }
+        if let Some(token) = text(headers, "x-tollgate-token") {
+            said.token = Some(Secret::new(token.to_owned()));
         }
         said.entity = text(headers, "x-tollgate-entity").map(str::to_owned);
         if let Some(costs) = text(headers, "x-tollgate-cost") {
@@ -101,6 +108,22 @@ fn is_said(name: &str) -> bool {
         || name == "x-stainless-read-timeout"
         || name == "x-envoy-expected-rq-timeout-ms"
         || name == "grpc-timeout"
+}
+
+/// Name and token as clients of a proxy show them: `http://name:token@127.0.0.1:4290`. What is not
+/// well formed is nobody's.
+fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
+    let pair = text(headers, "proxy-authorization").and_then(|value| {
+        let (scheme, coded) = value.split_once(' ')?;
+        let is_basic = scheme.eq_ignore_ascii_case("basic");
+        let decoded = BASE64.decode(coded.trim()).ok().filter(|_| is_basic)?;
+        let pair = String::from_utf8(decoded).ok()?;
+        let (name, token) = pair.split_once(':')?;
+        Some((caller(name).ok()?, token.to_owned()))
+    });
+    let (name, token) = pair.unzip();
+    let token = token.filter(|token| !token.is_empty());
+    (name, token.map(Secret::new))
 }
 
 /// Takes out what ends here.

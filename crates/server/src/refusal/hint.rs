@@ -44,6 +44,9 @@ pub(super) fn hint(error: &Error) -> String {
             why: NotAllowed::Private,
             ..
         } => "name it as `upstream:` in a provider file if this is meant",
+        Error::NotThisCaller { .. } => {
+            "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
+        }
         Error::Loop { .. } => "point `upstream:` at the provider, not at tollgate",
         Error::NoUpstream { .. } => "add `domain:` or `upstream:` to the provider's file",
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
@@ -84,7 +87,9 @@ fn of_reason(reason: Reason) -> &'static str {
             "the call costs more than the limit ever has; split it or raise the limit"
         }
         Reason::QueueFull => "raise queue.max or send fewer low-priority calls",
-        Reason::StoreLost => "the ledger cannot be reached; see the log of tollgate",
+        Reason::StoreLost => {
+            "the log of tollgate says why; on_store_loss in the provider's file says what happens meanwhile"
+        }
         Reason::Degraded | Reason::CacheOnly | Reason::Sleep | Reason::Deadline => {
             "come back later"
         }

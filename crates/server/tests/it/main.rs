@@ -5,6 +5,7 @@
 )]
 
 mod client;
+mod desk;
 mod log;
 mod issuer;
 mod stand;
@@ -16,14 +17,20 @@ mod cache;
 mod cache_owners;
 mod cache_rfc9111;
 mod flight_bodies;
+mod callers;
+mod costs;
 mod flights;
+mod admin;
+mod changes;
 mod keys;
 mod leaving;
 mod limits;
 mod merging;
+mod pools;
 mod refusals;
 mod reload;
 mod resting;
+mod store_loss;
 mod streaming;
 mod oauth2;
 mod tokens;

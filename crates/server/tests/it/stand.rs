@@ -27,8 +27,12 @@ impl Stand {
 
     /// The same by another clock, for what takes hours.
     pub(crate) async fn on(clock: Clock, files: &[String], options: Options) -> Stand {
+        Stand::over(Ledger::memory(clock), files, options).await
+    }
+
+    /// The same over another ledger.
+    pub(crate) async fn over(ledger: Ledger, files: &[String], options: Options) -> Stand {
         crate::log::keep();
-        let ledger = Ledger::memory(clock);
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
         let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
         let free = "127.0.0.1:0".parse().unwrap();

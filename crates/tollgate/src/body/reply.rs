@@ -16,8 +16,8 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
-use super::BodyError;
 use super::shared::Reader;
+use super::{BodyError, Tally};
 use crate::Permit;
 use crate::path::Recorder;
 use crate::pool::Conn;
@@ -51,6 +51,8 @@ pub(crate) struct Flow {
     alive: Micros,
     /// How often the ledger hears that it still comes.
     every: Span,
+    /// Reads what the call really cost.
+    tally: Option<Box<Tally>>,
 }
 
 /// How long nothing has come already.
@@ -156,6 +158,7 @@ impl Flow {
             timer: None,
             alive: Micros::default(),
             every: ALIVE_EVERY,
+            tally: None,
         };
         if flow.incoming.is_end_stream() {
             flow.end();
@@ -163,12 +166,17 @@ impl Flow {
         flow
     }
 
+    /// From now on what passes is looked through for its cost.
+    pub(crate) fn count(&mut self, tally: Option<Tally>) {
+        self.tally = tally.map(Box::new);
+    }
+
     /// From now on the permit travels with the body. It has been told of the head already.
     pub(crate) fn carry(&mut self, permit: Permit) {
         self.alive = permit.now();
         self.every = ALIVE_EVERY.min(Span(permit.held_for().0 / 4));
         if self.has_ended {
-            permit.finished(|_| None);
+            self.finish(permit);
         } else {
             self.permit = Some(permit);
         }
@@ -203,6 +211,9 @@ impl Flow {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
+                if let (Some(tally), Some(data)) = (&mut self.tally, frame.data_ref()) {
+                    tally.hear(data);
+                }
                 // Whoever reads may not ask again after the last byte.
                 if self.incoming.is_end_stream() {
                     self.end();
@@ -268,8 +279,15 @@ impl Flow {
             conn.give_back();
         }
         if let Some(permit) = self.permit.take() {
-            permit.finished(|_| None);
+            self.finish(permit);
         }
+    }
+
+    /// The permit is settled with what the call really cost, where its answer has told.
+    fn finish(&mut self, permit: Permit) {
+        let costs = self.tally.take().map(|tally| tally.costs());
+        let costs = costs.unwrap_or_default();
+        permit.finished(|term| costs.iter().find(|cost| cost.0 == term).map(|cost| cost.1));
     }
 }
 

@@ -3,6 +3,7 @@
 //! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's pace
 //! are one ask. A call that must not wait is refused at once; one that waits asks again, in its old
 //! place, when the limits or the pace have changed. A permit whose call is given up tells health.
+//! While the ledger's store is lost, what follows is what `on_store_loss` says.
 //!
 //! Never: counts or decides by itself.
 
@@ -12,15 +13,17 @@ use smallvec::SmallVec;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
+use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
-use super::permit::{Denied, Wanted};
+use super::permit::{Denied, Permits, Wanted};
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Local, Machine, Plan};
+use crate::shop::{Instead, Live, Local, Machine, Plan, Who, just_now};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -49,21 +52,32 @@ pub(crate) async fn admit(
     let began = live.ledger.at();
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
+    let mut told = None;
     loop {
         changes.mark_unchanged();
+        let edition = live.permits.edition();
         let plan = live.plan();
         let look = live.machine.look();
-        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
-        if plan.provider.enabled {
-            may_wait(route, &plan, &look.door)?;
+        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
+        if let Some(limit) = &plan.nothing {
+            return Err(nothing(route, limit));
         }
         let until = route.patient_until(plan.provider.queue.timeout);
-        let asked = live.permits.acquire(wanted);
+        let loss = live.ledger.loss().or(told.take());
+        if plan.provider.enabled {
+            let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
+            may_wait(route, &plan, &look.door, scopes)?;
+        }
+        let (permits, wanted, is_counted) = whom(route, &plan, wanted, wants.local, loss)?;
         let answer = tokio::select! {
             biased;
-            answer = asked => answer,
+            // Other limits hold now: the same call asks under those, in its old place.
+            answer = permits.acquire(wanted) => match answer {
+                Err(Denied::Recalled) => continue,
+                answer => answer,
+            },
             Ok(()) = changes.changed() => {
-                live.permits.look_again();
+                permits.look_again();
                 continue;
             }
             // Somebody more urgent waits for it too: ask in that name, in the old place.
@@ -73,23 +87,40 @@ pub(crate) async fn admit(
         if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
             continue; // somebody more patient has joined meanwhile
         }
+        if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
+            // Whoever was told so by the store does not ask it again, even if it is back already.
+            told = loss.is_none().then(|| just_now(live.ledger.at()));
+            continue;
+        }
         tries.waited = tries.waited + live.ledger.at().since(began);
-        let permit = answer.map_err(|denied| wants.explain(route, &plan, denied))?;
-        let watched = plan.provider.enabled.then(|| live.machine.clone());
-        let probe = watched.as_ref().is_some_and(|machine| machine.granted());
-        return Ok(Granted {
-            watch: OnItsWay {
-                machine: watched,
-                granted: permit.granted(),
-                probe,
-            },
-            permit: permit.with_local(wants.local),
-        });
+        let permit = answer.map_err(|denied| wants.explain(route, &plan, denied, loss))?;
+        if !is_counted {
+            live.spare.went_on();
+        }
+        return Ok(wants.granted(live, &plan, permit));
+    }
+}
+
+/// Who is asked, for what, and whether that counts: the ledger, or what stands in while it is lost.
+fn whom<'a>(
+    route: &'a Route,
+    plan: &Plan,
+    wanted: Wanted,
+    local: usize,
+    loss: Option<Loss>,
+) -> Result<(&'a Permits, Wanted, bool), Error> {
+    let live = &route.live;
+    let Some(loss) = loss else {
+        return Ok((&live.permits, wanted, true));
+    };
+    match live.spare.instead(plan, wanted, local, &live.ledger, loss) {
+        Instead::Refuse(retry_in) => Err(store_lost(route, retry_in)),
+        Instead::Ask { wanted, is_counted } => Ok((&live.spare.permits, *wanted, is_counted)),
     }
 }
 
 /// Is there a door that nobody may wait at?
-fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
+fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
     let provider = || route.live.name.clone();
     match *door {
         Door::Closed {
@@ -123,14 +154,14 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
         } => {}
     }
     let scope = plan.degrade_scope(route.entity.as_deref());
-    match scope.map(|scope| route.live.ledger.look_scope(scope)) {
+    match scope.map(|scope| scopes.look_scope(scope)) {
         Some(ScopeView::Closed { left }) => Err(Error::NotInCache {
             provider: provider(),
             entity: route.entity.clone(),
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing) | None => Ok(()),
+        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly) | None => Ok(()),
     }
 }
 
@@ -138,10 +169,14 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
 struct Wants {
     /// One per term.
     terms: SmallVec<[(CellId, Limit); 4]>,
+    /// So many of the first terms are limits of the provider.
+    limits: usize,
     /// So many of the last terms are this process's own.
     local: usize,
     health: ScopeId,
     cooldown: ScopeId,
+    /// Closed after a loss during which nodes had their shares.
+    share: Option<ScopeId>,
 }
 
 /// Which limit a term is. Its name is needed only for a refusal.
@@ -149,6 +184,8 @@ struct Wants {
 enum Limit {
     /// The meter of the plan with this index.
     Meter(usize),
+    /// The part of it that the caller may use.
+    Share(usize),
     /// One of this process's own.
     Own(Reason, &'static str),
 }
@@ -159,14 +196,16 @@ impl Wants {
         plan: &Plan,
         credential: &Credential,
         local: &Local,
-        place: u64,
+        (place, edition): (u64, u64),
     ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
         let mut wants = Wants {
             terms: SmallVec::new(),
+            limits: 0,
             local: 0,
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
+            share: plan.share,
         };
         let mut terms = Terms::new();
         for (index, meter) in plan.meters.iter().enumerate() {
@@ -175,24 +214,11 @@ impl Wants {
                 terms.push(term);
             }
         }
-        let own = &route.live.own;
-        let at_a_time = Reason::Concurrency;
-        for (rule, cell, name, reason) in [
-            (&plan.connections, own.connections, "connections", at_a_time),
-            (&local.concurrency, own.concurrency, "throttle", at_a_time),
-            (&local.rate, own.rate, "throttle rate", Reason::Limit),
-        ] {
-            if let Some(rule) = rule {
-                wants.local += 1;
-                wants.terms.push((cell, Limit::Own(reason, name)));
-                terms.push(Term {
-                    cell,
-                    rule: rule.clone(),
-                    cost: 1,
-                    leave: 0,
-                });
-            }
+        wants.limits = terms.len();
+        if let Some(permille) = route.at_most_permille {
+            wants.add_shares(plan, &who, permille, &mut terms);
         }
+        wants.add_own(route, plan, local, &mut terms);
         let wish = route.wish();
         let wanted = Wanted {
             terms,
@@ -205,8 +231,25 @@ impl Wants {
                 late: plan.provider.late_arrival,
             },
             seniority: Some(place),
+            edition,
         };
         (wanted, wants)
+    }
+
+    /// The terms that concern this process alone: they stand last.
+    fn add_own(&mut self, route: &Route, plan: &Plan, local: &Local, terms: &mut Terms) {
+        for (rule, cell, name, reason) in own(&route.live, plan, local) {
+            if let Some(rule) = rule {
+                self.local += 1;
+                self.terms.push((cell, Limit::Own(reason, name)));
+                terms.push(Term {
+                    cell,
+                    rule: rule.clone(),
+                    cost: 1,
+                    leave: 0,
+                });
+            }
+        }
     }
 
     /// Every scope that must be open.
@@ -216,12 +259,36 @@ impl Wants {
             scopes.push(self.health);
             scopes.push(self.cooldown);
             scopes.extend(plan.degrade_scope(entity));
+            scopes.extend(self.share);
         }
         scopes
     }
 
+    fn granted(&self, live: &Live, plan: &Plan, permit: Permit) -> Granted {
+        let watched = plan.provider.enabled.then(|| live.machine.clone());
+        let probe = watched.as_ref().is_some_and(|machine| machine.granted());
+        Granted {
+            watch: OnItsWay {
+                machine: watched,
+                granted: permit.granted(),
+                probe,
+            },
+            permit: permit.with_parts(self.limits, self.local),
+        }
+    }
+
+    /// A caller that may use only a part of every limit has that part as limits of its own.
+    fn add_shares(&mut self, plan: &Plan, who: &Who<'_>, permille: u16, terms: &mut Terms) {
+        for (index, meter) in plan.meters.iter().enumerate() {
+            if let Some(term) = meter.share(who, permille) {
+                self.terms.push((term.cell, Limit::Share(index)));
+                terms.push(term);
+            }
+        }
+    }
+
     /// Why there is no permit, in the words of a refusal.
-    fn explain(&self, route: &Route, plan: &Plan, denied: Denied) -> Error {
+    fn explain(&self, route: &Route, plan: &Plan, denied: Denied, loss: Option<Loss>) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
             provider: route.live.name.clone(),
             entity: route.entity.clone(),
@@ -240,6 +307,9 @@ impl Wants {
                     provider: route.live.name.clone(),
                     status: Box::new(route.live.status()),
                 },
+                Place::Scope(scope) if Some(scope) == self.share => {
+                    store_lost(route, Some(retry_in))
+                }
                 Place::Scope(scope) if scope == self.cooldown => {
                     no_permit(Reason::Cooldown, None, Some(retry_in))
                 }
@@ -257,11 +327,14 @@ impl Wants {
                 at: Stage::Waiting,
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
+            // More than this node's share ever has.
+            Denied::Never(_) if loss.is_some() => store_lost(route, None),
             Denied::Never(Never::TooCostly { term, .. }) => {
                 let (_, name) = self.named(plan, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Closed => no_permit(Reason::StoreLost, None, None),
+            // A recall is not seen here: whoever is recalled asks again.
+            Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
         }
     }
 
@@ -269,14 +342,61 @@ impl Wants {
     fn named(&self, plan: &Plan, term: Option<usize>) -> (Reason, Option<String>) {
         match term.and_then(|term| self.terms.get(term)) {
             Some((_, Limit::Meter(index))) => match plan.meters.get(*index) {
-                Some(meter) if meter.is_concurrency() => {
-                    (Reason::Concurrency, Some(meter.name.clone()))
+                Some(meter) => (meter.reason(), Some(meter.name.clone())),
+                None => (Reason::Limit, None),
+            },
+            Some((_, Limit::Share(index))) => match plan.meters.get(*index) {
+                Some(meter) => {
+                    let name = format!("{} (the caller's part)", meter.name);
+                    (meter.reason(), Some(name))
                 }
-                meter => (Reason::Limit, meter.map(|meter| meter.name.clone())),
+                None => (Reason::Limit, None),
             },
             Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),
         }
+    }
+}
+
+/// Of this limit the node has no part at all.
+fn nothing(route: &Route, limit: &str) -> Error {
+    Error::NoPermit {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        limit: Some(limit.to_owned()),
+        reason: Reason::TooCostly,
+        retry_in: None,
+    }
+}
+
+/// The limits of this process alone.
+fn own<'a>(
+    live: &Live,
+    plan: &'a Plan,
+    local: &'a Local,
+) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
+    let cells = &live.own;
+    let at_a_time = Reason::Concurrency;
+    [
+        (
+            &plan.connections,
+            cells.connections,
+            "connections",
+            at_a_time,
+        ),
+        (&local.concurrency, cells.concurrency, "throttle", at_a_time),
+        (&local.rate, cells.rate, "throttle rate", Reason::Limit),
+    ]
+}
+
+/// The store is lost, and `on_store_loss` says no.
+fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
+    Error::NoPermit {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        limit: None,
+        reason: Reason::StoreLost,
+        retry_in,
     }
 }
 

@@ -85,6 +85,7 @@ fn may_stand_in(error: &Error) -> bool {
         Error::UnknownProvider { .. }
         | Error::NoUpstream { .. }
         | Error::NotAllowed { .. }
+        | Error::NotThisCaller { .. }
         | Error::Loop { .. }
         | Error::Path(_)
         | Error::Host(_)

@@ -5,7 +5,8 @@
 //!
 //! Promises: a waiter is woken once, when it is decided; there is one timer and no polling. A
 //! waiter that is dropped leaves at once, and a permit that nobody takes goes back. A permit that
-//! is dropped before a byte left is given back; after that it counts as sent.
+//! is dropped before a byte left is given back; after that it counts as sent. Whoever asks while
+//! the store is lost hears so at once.
 //!
 //! Never: holds a lock across an await.
 
@@ -15,19 +16,14 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tollgate_core::ask::{
-    Ask, By, Evidence, On, OwnerId, PermitId, Priority, Scopes, Terms, Verdict, Why,
-};
+use tollgate_core::ask::{Ask, Evidence, PermitId, Priority, Scopes, Terms, Verdict, Why};
 use tollgate_core::gate::{
     CallerId, Effects, Gate, Place, Resolution, Resolved, Settings, Share, Waiter,
 };
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, Ledger};
+use tollgate_ledger::{Event, Ledger, Lost};
 
 use crate::Permit;
-
-/// While the store cannot be reached, those who wait ask again this often if no event comes first.
-const LOST_RETRY: Span = Span::from_secs(1);
 
 /// The running number of asks in this process. One for all providers, because a permit's name must
 /// be unique in its ledger.
@@ -56,6 +52,9 @@ pub struct Wanted {
     pub evidence: Evidence,
     /// Its place in the order of arrival if it waited here before: a retry keeps its own.
     pub seniority: Option<u64>,
+    /// Of which edition of the limits the terms are, by [`Permits::edition`]; an older one is
+    /// recalled.
+    pub edition: u64,
 }
 
 /// Why there is no permit.
@@ -81,6 +80,13 @@ pub enum Denied {
     /// No permit of this size can ever be had.
     #[error("the call costs more than its limit ever has")]
     Never(Why),
+    /// The store was lost, or is back, while the call waited: what is to be done must be asked anew.
+    #[error("the ledger's store cannot be reached")]
+    Lost,
+    /// The limits have changed since it asked: ask again, under those that hold now and with the same
+    /// seniority.
+    #[error("the limits have changed; ask again")]
+    Recalled,
     /// The task that hands out permits has ended with its runtime.
     #[error("the runtime that hands out permits has been shut down")]
     Closed,
@@ -91,7 +97,9 @@ impl Denied {
     pub(crate) fn is_for_time(&self) -> bool {
         match self {
             Denied::Refused { .. } | Denied::TimedOut { .. } => true,
-            Denied::Full | Denied::Never(_) | Denied::Closed => false,
+            Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Recalled | Denied::Closed => {
+                false
+            }
         }
     }
 }
@@ -99,8 +107,9 @@ impl Denied {
 #[derive(Debug)]
 struct Shared {
     ledger: Ledger,
-    owner: OwnerId,
     state: Mutex<State>,
+    /// Counts how often the limits have changed. Changed under the lock, read without it.
+    edition: AtomicU64,
     /// Something was said to the gate: the driver must look.
     poke: Arc<Notify>,
 }
@@ -131,7 +140,7 @@ impl Permits {
     /// The permits of one provider on this ledger, for this process. Starts the task that hands
     /// them out, so it must be called inside a tokio runtime; the task ends with the last clone.
     #[must_use]
-    pub fn new(ledger: Ledger, owner: OwnerId, settings: Settings) -> Permits {
+    pub fn new(ledger: Ledger, settings: Settings) -> Permits {
         let state = State {
             gate: Gate::new(settings),
             place: 0,
@@ -140,8 +149,8 @@ impl Permits {
         let poke = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
             ledger,
-            owner,
             state: Mutex::new(state),
+            edition: AtomicU64::new(0),
             poke,
         });
         tokio::spawn(drive(Arc::downgrade(&shared)));
@@ -153,15 +162,41 @@ impl Permits {
         self.shared.state.lock().gate.set_share(caller, share);
     }
 
-    /// How the gate works from now on.
-    pub fn configure(&self, settings: Settings) {
-        self.shared.state.lock().gate.configure(settings);
+    /// Other limits hold, and the gate works like this from now on. Everybody who waits is recalled:
+    /// nobody is granted anything under the old limits after this.
+    pub fn replace(&self, settings: Settings) {
+        let mut state = self.shared.state.lock();
+        self.shared.edition.fetch_add(1, Ordering::Release);
+        state.gate.recall();
+        state.gate.configure(settings);
+        drop(state);
         self.shared.poke.notify_one();
     }
 
-    /// Limits have changed: what was refused under the old ones may go under the new.
+    /// The edition of the limits. Read it before the limits themselves: then an ask can only be
+    /// thought older than it is, which costs one more round and never a permit too many.
+    #[must_use]
+    pub fn edition(&self) -> u64 {
+        self.shared.edition.load(Ordering::Acquire)
+    }
+
+    /// The pace has changed: what was refused before may go now.
     pub fn look_again(&self) {
         self.shared.state.lock().gate.anything_changed();
+        self.shared.poke.notify_one();
+    }
+
+    /// Nobody waits here any longer: all who do are told that the store was lost or is back.
+    pub fn let_go(&self) {
+        let mut state = self.shared.state.lock();
+        let waiting: Vec<(PermitId, Waiting)> = state.waiting.drain().collect();
+        for (id, _) in &waiting {
+            state.gate.cancel(*id);
+        }
+        drop(state);
+        for (_, waiting) in waiting {
+            drop(waiting.answer.send(Err(Denied::Lost)));
+        }
         self.shared.poke.notify_one();
     }
 
@@ -183,7 +218,9 @@ impl Permits {
             Ok(decided) => return decided,
             Err(wanted) => wanted,
         };
-        let (mut line, answer) = self.join(wanted);
+        let Some((mut line, answer)) = self.join(wanted) else {
+            return Err(Denied::Recalled);
+        };
         let answer = answer.await;
         line.is_over = true;
         answer.unwrap_or(Err(Denied::Closed))
@@ -198,6 +235,9 @@ impl Permits {
     fn at_once(&self, mut wanted: Wanted) -> Result<Result<Permit, Denied>, Wanted> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
+        if wanted.edition != self.edition() {
+            return Ok(Err(Denied::Recalled));
+        }
         if !state.gate.is_clear(wanted.priority) {
             return Err(wanted);
         }
@@ -226,7 +266,8 @@ impl Permits {
         }
     }
 
-    fn join(&self, wanted: Wanted) -> (InLine, oneshot::Receiver<Result<Permit, Denied>>) {
+    /// Stands in line; `None` if the limits have changed meanwhile.
+    fn join(&self, wanted: Wanted) -> Option<(InLine, oneshot::Receiver<Result<Permit, Denied>>)> {
         let Wanted {
             terms,
             scopes,
@@ -235,10 +276,14 @@ impl Permits {
             patience,
             evidence,
             seniority,
+            edition,
         } = wanted;
         let (answer, receiver) = oneshot::channel();
         let now = self.shared.ledger.now();
         let mut state = self.shared.state.lock();
+        if edition != self.edition() {
+            return None;
+        }
         let id = self.shared.next_id();
         let seniority = seniority.unwrap_or_else(|| state.next_place());
         let ask = Ask {
@@ -266,14 +311,12 @@ impl Permits {
         );
         drop(state);
         self.shared.poke.notify_one();
-        (
-            InLine {
-                shared: self.shared.clone(),
-                id,
-                is_over: false,
-            },
-            receiver,
-        )
+        let line = InLine {
+            shared: self.shared.clone(),
+            id,
+            is_over: false,
+        };
+        Some((line, receiver))
     }
 }
 
@@ -350,7 +393,7 @@ async fn sleep(pause: Option<Span>) {
 impl Shared {
     fn next_id(&self) -> PermitId {
         PermitId {
-            owner: self.owner,
+            owner: self.ledger.owner(),
             seq: SEQ.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -360,10 +403,23 @@ impl Shared {
     }
 
     async fn ask_ledger(&self, asks: Vec<Ask>) {
-        let lost: Vec<(PermitId, Verdict)> =
-            asks.iter().map(|ask| (ask.id, unanswered(ask))).collect();
-        let verdicts = self.ledger.offer(asks).await.unwrap_or(lost);
-        self.state.lock().gate.verdicts(verdicts, self.ledger.now());
+        let ids: Vec<PermitId> = asks.iter().map(|ask| ask.id).collect();
+        let answer = self.ledger.offer(asks).await;
+        let mut state = self.state.lock();
+        let State { gate, waiting, .. } = &mut *state;
+        let now = self.ledger.now();
+        match answer {
+            Ok(verdicts) => gate.verdicts(verdicts, now),
+            Err(Lost) => {
+                let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
+                ids.iter().for_each(|id| gate.cancel(*id));
+                gate.verdicts(Vec::new(), now);
+                drop(state);
+                for waiting in gone {
+                    drop(waiting.answer.send(Err(Denied::Lost)));
+                }
+            }
+        }
     }
 
     fn hear(&self, event: Event) {
@@ -410,20 +466,7 @@ impl Shared {
             Resolution::TimedOut { place } => Err(Denied::TimedOut { place }),
             Resolution::Full => Err(Denied::Full),
             Resolution::Never(why) => Err(Denied::Never(why)),
+            Resolution::Recalled => Err(Denied::Recalled),
         }
-    }
-}
-
-/// The store did not answer: stand in the first line there is, and ask again when it is back.
-fn unanswered(ask: &Ask) -> Verdict {
-    let by = if ask.terms.is_empty() {
-        By::Scope(0)
-    } else {
-        By::Term(0)
-    };
-    Verdict::Wait {
-        after: LOST_RETRY,
-        on: On::Event,
-        by,
     }
 }

@@ -156,7 +156,8 @@ fn safety(route: &Route, sent: bool) -> Safety {
 pub(crate) async fn rest(after: Span, unwanted: Option<Answered>) {
     let discarded = async {
         if let Some(answered) = unwanted {
-            discard(answered).await;
+            // Boxed: rare, and large inside every call's future.
+            Box::pin(discard(answered)).await;
         }
     };
     tokio::join!(timer::rest(Some(after)), discarded);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use http_body::Body;
+use tollgate_config::Secret;
 use tollgate_config::provider::Upstream;
 use tollgate_core::ask::Priority;
 use tollgate_core::domain::Host;
@@ -25,7 +26,7 @@ use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
-use crate::shop::{Live, Plan, Price, Shop, Who, prices};
+use crate::shop::{Claim, Live, Plan, Price, Shop, Who, account, prices};
 use crate::timer::within;
 
 /// How long the body of a request may take to come in, where the caller sets no time: what proxies
@@ -77,10 +78,14 @@ pub enum Target {
 pub struct Said {
     /// The call's name in logs.
     pub id: String,
-    /// How urgent it is.
+    /// How urgent it is; of a caller that is known, as urgent as that may be.
     pub priority: Priority,
+    /// The caller named no priority: one that is known has its own.
+    pub takes_default: bool,
     /// Who calls.
     pub caller: Option<String>,
+    /// What proves it.
+    pub token: Option<Secret>,
     /// The entity, if the path does not tell it.
     pub entity: Option<String>,
     /// What it costs, by unit.
@@ -120,6 +125,8 @@ pub(crate) struct Route {
     pub(crate) entity: Option<String>,
     pub(crate) prices: Vec<Price>,
     pub(crate) said: Said,
+    /// The part of every limit that its caller may use, in thousandths.
+    pub(crate) at_most_permille: Option<u16>,
     caller: CallerId,
     deadline: Option<Micros>,
     /// There is an old answer to fall back to: it neither waits nor tries twice.
@@ -157,22 +164,30 @@ struct Place {
 }
 
 /// Finds the way of a call. Reads its body as far as it may be read before the permit.
-pub(crate) async fn route<B>(shop: &Shop, call: Call<B>) -> Result<Route, Error>
+pub(crate) async fn route<B>(shop: &Shop, mut call: Call<B>) -> Result<Route, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
     let started = shop.ledger().at();
     let deadline = call.said.timeout.map(|timeout| started + timeout);
+    let standing = shop.callers().standing(Claim {
+        name: call.said.caller.as_deref(),
+        token: call.said.token.as_ref(),
+        priority: (!call.said.takes_default).then_some(call.said.priority),
+    })?;
+    call.said.priority = standing.priority;
     let (place, path, query) = place(shop, call.target)?;
     let patience = call.said.timeout.unwrap_or(BODY_WAIT);
     let payload = within(Some(patience), Payload::gather(call.body))
         .await
         .map_err(|_| Error::NoBody)??;
     let provider = &place.plan.provider;
+    let read = provider.entities.reads_headers();
     let texts: Vec<(&str, &str)> = call
         .headers
         .iter()
+        .filter(|_| read)
         .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
         .collect();
     let routed = provider.entities.route(&Asked {
@@ -195,8 +210,13 @@ where
         headers: call.headers,
         query,
         payload,
-        caller: account(call.said.caller.as_deref()),
+        caller: call
+            .said
+            .caller
+            .as_deref()
+            .map_or_else(CallerId::default, account),
         said: call.said,
+        at_most_permille: standing.at_most_permille,
         deadline,
         fallback: false,
         started,
@@ -258,6 +278,7 @@ impl Route {
             prices: Vec::new(),
             said: Said::urgent(),
             conditions: Conditions::default(),
+            at_most_permille: None,
             caller: CallerId::default(),
             deadline: None,
             fallback: false,
@@ -302,6 +323,7 @@ impl Route {
                 ..self.said.clone()
             },
             caller: self.caller,
+            at_most_permille: self.at_most_permille,
             deadline: None,
             fallback: false,
             started: self.live.ledger.at(),
@@ -355,7 +377,8 @@ impl Route {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// How long a permit may be waited for.
+    /// How much longer a permit, or what comes before it, may be waited for. What there is to fall
+    /// back to is better now than what comes later.
     pub(crate) fn patience(&self, queue: Span) -> Span {
         if self.fallback {
             return Span::ZERO;
@@ -368,16 +391,6 @@ impl Route {
         let wish = self.wish();
         wish.deadline.unwrap_or(wish.started + queue)
     }
-}
-
-/// The caller's account in fair sharing. Numbers are fingerprints of names: two of some thousand
-/// callers would share an account once in a thousand set-ups.
-fn account(caller: Option<&str>) -> CallerId {
-    let Some(name) = caller else {
-        return CallerId::default();
-    };
-    let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
-    CallerId(u32::from_le_bytes([a, b, c, d]))
 }
 
 fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {

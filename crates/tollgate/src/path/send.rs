@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
 };
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use tollgate_config::provider::Style;
 use tollgate_core::health::{Class, Fault};
@@ -72,7 +72,7 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    let request = request(route, plan, credential)?;
+    let request = request(route, plan, credential, conn.host())?;
     let progress = request.body().progress();
     permit.sent();
     tries.made += 1;
@@ -175,6 +175,7 @@ fn request(
     route: &mut Route,
     plan: &Plan,
     credential: &Credential,
+    host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
     let mut headers = route.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
@@ -198,11 +199,8 @@ fn request(
             headers.insert(AUTHORIZATION, value);
         }
     }
-    let host = HeaderValue::try_from(route.origin.authority());
-    headers.insert(
-        HOST,
-        host.map_err(|_| Error::Malformed("the host is no host"))?,
-    );
+    let host = host.ok_or(Error::Malformed("the host is no host"))?;
+    headers.insert(HOST, host.clone());
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -212,8 +210,7 @@ fn request(
     };
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
-    *request.uri_mut() = target
-        .parse()
+    *request.uri_mut() = Uri::try_from(target)
         .map_err(|_| Error::Malformed("the path and query are no valid request target"))?;
     *request.headers_mut() = headers;
     Ok(request)

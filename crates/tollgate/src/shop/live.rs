@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::Status;
 use tollgate_core::problem::Problem;
@@ -16,6 +17,7 @@ use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
+use super::spare::{Common, Spare};
 use crate::path::permit::Permits;
 use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
@@ -29,14 +31,16 @@ pub struct Live {
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
-    /// Items that several calls may ask for at once.
-    pub(crate) items: Items,
-    /// Calls that cost nothing.
-    pub(crate) saved: Saved,
+    /// What goes on while the ledger's store is lost.
+    pub(crate) spare: Spare,
     pub(crate) own: OwnCells,
     pub(crate) tokens: Tokens,
     /// Keys that were refused.
     pub(crate) aside: Aside,
+    /// Items that several calls may ask for at once.
+    pub(crate) items: Items,
+    /// Calls that cost nothing.
+    pub(crate) saved: Saved,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -77,20 +81,23 @@ impl Live {
         plan: Plan,
         ledger: &Ledger,
         dialer: &Arc<Dialer>,
+        common: &Common,
     ) -> Result<Live, Vec<Problem>> {
         let health = (plan.health, plan.base());
-        let owner = ledger.owner();
         let name = plan.provider.name.clone();
+        let spare = Spare::new(ledger, &plan, common);
+        let ledgers = (ledger.clone(), spare.ledger.clone());
         Ok(Live {
-            machine: Machine::start(&name, ledger.clone(), owner, health, &plan.retry.budget)?,
-            permits: Permits::new(ledger.clone(), owner, plan.gate()),
+            machine: Machine::start(&name, ledgers, health, &plan.retry.budget)?,
+            permits: Permits::new(ledger.clone(), plan.gate()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
-            items: Items::default(),
-            saved: Saved::default(),
-            own: OwnCells::new(&name, owner),
+            own: OwnCells::new(&name, ledger),
+            spare,
             tokens: Tokens::default(),
             aside: Aside::default(),
+            items: Items::default(),
+            saved: Saved::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -101,7 +108,8 @@ impl Live {
     pub(super) fn follow(&self, plan: Plan) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate(), plan.health, plan.base());
         self.plan.store(Arc::new(plan));
-        self.permits.configure(gate);
+        self.spare.permits.replace(gate.clone());
+        self.permits.replace(gate);
         self.machine.configure(health, base)
     }
 
@@ -120,9 +128,30 @@ impl Live {
     #[must_use]
     pub fn waiting(&self) -> usize {
         let all = [Priority::High, Priority::Normal, Priority::Low];
-        all.map(|priority| self.permits.waiting(priority))
-            .iter()
-            .sum()
+        let waiting = |priority| {
+            let here = self.permits.waiting(priority);
+            here + self.spare.permits.waiting(priority)
+        };
+        all.map(waiting).iter().sum()
+    }
+
+    /// How many calls went on uncounted because the ledger's store was lost (`on_store_loss: open`).
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.spare.uncounted()
+    }
+
+    /// The store was lost: those who need not wait for it go on without.
+    pub(super) fn store_lost(&self) {
+        if self.plan().provider.on_store_loss != OnStoreLoss::Closed {
+            self.permits.let_go();
+        }
+    }
+
+    /// The store is back: nobody stays in the spare line.
+    pub(super) fn store_back(&self) {
+        self.spare.permits.let_go();
+        self.machine.scope_changed();
     }
 
     /// How many calls have waited for an answer that another had asked for.

@@ -7,14 +7,16 @@
 use std::sync::Arc;
 
 use tollgate_config::provider::Per;
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
-use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId};
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::feedback::{Dialect, Dialects};
 use tollgate_core::health::{Base, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
+use tollgate_ledger::Ledger;
 
 use super::keeping::Keeping;
 use super::meter::Meter;
@@ -37,6 +39,10 @@ pub(crate) struct Plan {
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
+    /// A limit of which nothing is left for this node.
+    pub(crate) nothing: Option<String>,
+    /// The scope that is closed after nodes went on with their shares.
+    pub(crate) share: Option<ScopeId>,
     pub(crate) keeping: Keeping,
     /// What a refusal is about.
     cools: Cools,
@@ -105,6 +111,8 @@ impl Plan {
                 cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
                 degrade: ScopeId::named(&[&provider.name, "degrade"]),
             },
+            share: share(&provider),
+            nothing: None,
             meters,
             provider,
         }
@@ -130,6 +138,27 @@ impl Plan {
         }
     }
 
+    /// Which terms of a call learn their true cost from its answer, and from which field of it. The
+    /// order is that of the ask: limits, then the caller's parts of them.
+    pub(crate) fn true_costs(&self, priority: Priority, has_shares: bool) -> Vec<(usize, String)> {
+        let costs = &self.provider.costs;
+        if costs.iter().all(|cost| cost.after.is_none()) {
+            return Vec::new();
+        }
+        let held = self.meters.iter().filter(|meter| meter.holds_for(priority));
+        let fields: Vec<Option<&String>> = held
+            .map(|meter| {
+                let cost = costs.iter().find(|cost| cost.unit == meter.unit);
+                cost.and_then(|cost| cost.after.as_ref())
+            })
+            .collect();
+        let rounds = if has_shares { 2 } else { 1 };
+        let all = (0..rounds).flat_map(|_| fields.iter());
+        all.enumerate()
+            .filter_map(|(term, field)| Some((term, (*field)?.clone())))
+            .collect()
+    }
+
     /// Is a refusal about the key alone?
     pub(crate) fn cools_by_key(&self) -> bool {
         self.cools == Cools::ApiKey
@@ -146,6 +175,12 @@ impl Plan {
     }
 }
 
+/// The scope that is closed after nodes went on with their shares of the limits.
+fn share(provider: &Provider) -> Option<ScopeId> {
+    let shares = provider.on_store_loss == OnStoreLoss::LocalShare;
+    shares.then(|| ScopeId::named(&[&provider.name, "share"]))
+}
+
 /// The cells of a provider that concern this process alone. Named once, because its name and its
 /// owner do not change.
 #[derive(Clone, Copy, Debug)]
@@ -156,8 +191,12 @@ pub(crate) struct OwnCells {
 }
 
 impl OwnCells {
-    pub(crate) fn new(provider: &str, owner: OwnerId) -> OwnCells {
-        let owner = owner.0.to_string();
+    pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
+        let owner = match ledger.owner() {
+            // A store that is lost at the start has given no number yet.
+            OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
+            owner => owner.0.to_string(),
+        };
         let cell = |what| CellId::named(&[provider, "local", what, &owner]);
         OwnCells {
             connections: cell("connections"),
