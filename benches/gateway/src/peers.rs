@@ -47,8 +47,9 @@ impl Site {
     pub fn nginx(&self, name: &'static str, limits: [&str; 2]) -> anyhow::Result<Server> {
         let (address, folder) = (free()?, self.folder.display());
         let [outside, inside] = limits;
+        let word = name.replace([' ', ','], "-");
         let text = format!(
-            "worker_processes 1; daemon off; pid {folder}/{name}.pid; error_log stderr emerg;
+            "worker_processes 1; daemon off; pid {folder}/{word}.pid; error_log stderr emerg;
 events {{ worker_connections 4096; }}
 http {{
   access_log off; keepalive_requests 1000000000; {outside}
@@ -61,7 +62,7 @@ http {{
 }}\n",
             upstream = self.upstream
         );
-        let file = self.write(&format!("{name}.conf"), &text)?;
+        let file = self.write(&format!("{word}.conf"), &text)?;
         Server::start(
             name,
             address,
