@@ -243,6 +243,7 @@ impl Daemon {
     fn build(&self, config: &Config) -> Result<(), BuildError> {
         let providers = config.all().map(|provider| (**provider).clone());
         self.shared.shop.replace(providers.collect())?;
+        self.shared.shop.know(&config.callers);
         self.shared.shop.set_unknown(match config.unknown_domain {
             UnknownDomain::Allow => Unknown::Allow,
             UnknownDomain::Refuse => Unknown::Refuse,
