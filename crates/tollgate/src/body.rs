@@ -6,8 +6,10 @@
 //! Never: changes a byte.
 
 mod reply;
+mod tunnel;
 pub(crate) use reply::Flow;
 pub use reply::{ReplyBody, StoodStill};
+pub use tunnel::Tunnel;
 
 use std::pin::Pin;
 use std::sync::Arc;

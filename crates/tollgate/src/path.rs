@@ -15,10 +15,12 @@ mod connect;
 mod credential;
 mod learn;
 mod query;
+mod rates;
 mod retry;
 mod route;
 mod send;
 pub(crate) use query::without_parameter;
+pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
 
 use std::sync::Arc;
@@ -56,6 +58,8 @@ pub struct Trail {
     pub attempts: u32,
     /// Time spent waiting for permits.
     pub waited: Span,
+    /// What the limits had left when it was decided.
+    pub rates: Rates,
 }
 
 /// Makes a call: the whole path, outermost first. The trail is filled on the way.
@@ -75,6 +79,7 @@ where
         let plan = route.live.plan();
         let attempt = attempt(&mut route, &plan, &mut tries).await; // everything once per attempt
         (trail.attempts, trail.waited) = (tries.made, tries.waited);
+        trail.rates = std::mem::take(&mut tries.rates);
         match tries.next(&route, &plan, attempt) {
             // Retry-After, backoff and budget said when.
             Next::Again(after, unwanted) => retry::rest(after, unwanted).await,

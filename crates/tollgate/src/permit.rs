@@ -109,6 +109,11 @@ impl Permit {
         self.ledger.now().at.since(self.granted)
     }
 
+    /// The counts at its grant, one per limit.
+    pub(crate) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
     /// Its place in the order of arrival; a retry of the same call asks with it again.
     #[must_use]
     pub fn seniority(&self) -> u64 {

@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hyper::client::conn::http1::SendRequest;
+use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
@@ -67,6 +68,8 @@ struct Idle {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) sender: SendRequest<Outgoing>,
+    /// The other protocol that it speaks from now on, if its call was upgraded.
+    pub(crate) upgraded: Option<OnUpgrade>,
     origin: Origin,
     shared: Arc<Shared>,
 }
@@ -153,6 +156,7 @@ impl Expected {
     fn conn(&self, sender: SendRequest<Outgoing>) -> Conn {
         Conn {
             sender,
+            upgraded: None,
             origin: self.origin.clone(),
             shared: self.shared.clone(),
         }
@@ -188,6 +192,7 @@ impl Conn {
             sender,
             origin,
             shared,
+            upgraded: _,
         } = self;
         shared.keep(&origin, sender);
     }

@@ -14,7 +14,7 @@ mod settings;
 pub use links::Links;
 pub use live::Live;
 pub(crate) use machine::{Local, Machine};
-pub(crate) use meter::{Price, Who, prices};
+pub(crate) use meter::{Meter, Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
 
 use std::collections::HashMap;

@@ -6,10 +6,13 @@
 
 mod client;
 mod log;
+mod rawhost;
 mod stand;
 mod upstream;
 
 mod addressing;
+mod hostile_client;
+mod hostile_upstream;
 mod keys;
 mod leaving;
 mod limits;
@@ -17,3 +20,4 @@ mod refusals;
 mod reload;
 mod resting;
 mod streaming;
+mod upgrades;

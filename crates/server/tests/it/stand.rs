@@ -22,10 +22,26 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
-        crate::log::keep();
         let ledger = Ledger::memory(Clock::System);
+        Stand::on(files, options, ledger, GatewayOptions::default()).await
+    }
+
+    /// A gateway with options of its own.
+    pub(crate) async fn with_gateway(files: &[String], gateway: GatewayOptions) -> Stand {
+        let ledger = Ledger::memory(Clock::System);
+        Stand::on(files, Options::default(), ledger, gateway).await
+    }
+
+    /// On this ledger.
+    pub(crate) async fn on(
+        files: &[String],
+        options: Options,
+        ledger: Ledger,
+        gateway: GatewayOptions,
+    ) -> Stand {
+        crate::log::keep();
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
-        let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
+        let mut gateway = Gateway::new(shop.clone(), gateway);
         let free = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, Door::All)

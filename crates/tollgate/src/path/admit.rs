@@ -16,11 +16,15 @@ use tollgate_core::time::{Micros, Span};
 
 use super::credential::Credential;
 use super::permit::{Denied, Wanted};
+use super::rates::Rates;
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
 use crate::shop::{Local, Machine, Plan};
 use crate::{Error, Permit};
+
+/// When to come back if the store cannot be reached: those who wait ask again as often.
+const STORE_RETRY: Span = Span::from_secs(1);
 
 /// The right to make one attempt.
 #[derive(Debug)]
@@ -66,7 +70,11 @@ pub(crate) async fn admit(
             }
         };
         tries.waited = tries.waited + live.ledger.now().at.since(began);
-        let permit = answer.map_err(|denied| wants.explain(route, denied))?;
+        let permit = answer.map_err(|denied| {
+            tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
+            wants.explain(route, denied)
+        })?;
+        tries.rates = Rates::granted(&plan, route.said.priority, permit.marks());
         let watched = plan.provider.enabled.then(|| live.machine.clone());
         let probe = watched.as_ref().is_some_and(|machine| machine.granted());
         return Ok(Granted {
@@ -209,6 +217,10 @@ impl Wants {
             reason,
             retry_in,
         };
+        // While the store cannot be asked, no limit has refused anything.
+        if self.waits_for_ledger(denied) && route.live.ledger.trouble().is_some() {
+            return no_permit(Reason::StoreLost, None, Some(STORE_RETRY));
+        }
         match denied {
             Denied::Refused { place, retry_in } => match place {
                 Place::Cell(cell) => {
@@ -242,6 +254,37 @@ impl Wants {
             }
             Denied::Closed => no_permit(Reason::StoreLost, None, None),
         }
+    }
+
+    /// Would the ledger have had to agree?
+    fn waits_for_ledger(&self, denied: Denied) -> bool {
+        match denied {
+            Denied::Refused {
+                place: Place::Cell(_),
+                ..
+            }
+            | Denied::TimedOut { .. } => true,
+            Denied::Refused {
+                place: Place::Scope(_) | Place::OffPeak | Place::Front,
+                ..
+            }
+            | Denied::Full
+            | Denied::Never(_)
+            | Denied::Closed => false,
+        }
+    }
+
+    /// The limit of the file that refused, by its place.
+    fn refusing(&self, denied: Denied) -> Option<(usize, Span)> {
+        let Denied::Refused {
+            place: Place::Cell(cell),
+            retry_in,
+        } = denied
+        else {
+            return None;
+        };
+        let index = self.terms.iter().position(|term| term.cell == cell)?;
+        (index < self.terms.len() - self.local).then_some((index, retry_in))
     }
 
     fn named(&self, cell: CellId) -> (Reason, Option<String>) {

@@ -7,13 +7,16 @@
 //! Never: follows a redirect, or sends anything twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Request, Response};
+use http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
+};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
+use tokio::sync::Notify;
 use tollgate_config::provider::Style;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
@@ -35,6 +38,10 @@ use crate::{Error, Permit};
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
 /// between grant and send; half a second is far above any scheduling delay of a healthy host.
 const FRESH: Span = Span::from_millis(500);
+
+/// Answers before the answer (1xx) of one call. One or two are usual; a stream of them is a provider
+/// that never comes to the point.
+const HINTS_MAX: u32 = 16;
 
 /// An answer whose body is still to come.
 #[derive(Debug)]
@@ -67,19 +74,32 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    let request = request(route, plan, credential)?;
+    let mut request = request(route, plan, credential)?;
     let progress = request.body().progress();
+    let flood = heed(&mut request);
     permit.sent();
     tries.made += 1;
     let patience = patience(route, plan);
-    let answer = flowing(patience, &progress, conn.sender.try_send_request(request)).await;
+    let answer = tokio::select! {
+        answer = flowing(patience, &progress, conn.sender.try_send_request(request)) => answer,
+        () = flood.notified() => return Err(broken(route, watch, Fault::Reset)),
+    };
     match answer {
-        Ok(Ok(response)) => Ok(Sent {
-            response,
-            conn,
-            permit,
-            watch,
-        }),
+        Ok(Ok(mut response)) => {
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                if !is_upgrade(&route.headers) {
+                    // Nobody asked for it, so nobody could speak what follows.
+                    return Err(broken(route, watch, Fault::Reset));
+                }
+                conn.upgraded = Some(hyper::upgrade::on(&mut response));
+            }
+            Ok(Sent {
+                response,
+                conn,
+                permit,
+                watch,
+            })
+        }
         Ok(Err(mut error)) => match error.take_message() {
             // The connection was closed before it took the request: nothing has left.
             Some(request) => {
@@ -128,6 +148,23 @@ fn not_connected(
     }
     drop(permit);
     ended
+}
+
+/// Counts the answers before the answer (1xx); tells when they are too many.
+fn heed(request: &mut Request<Outgoing>) -> Arc<Notify> {
+    let flood = Arc::new(Notify::new());
+    let (told, count) = (flood.clone(), AtomicU32::new(0));
+    hyper::ext::on_informational(request, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) == HINTS_MAX {
+            told.notify_one();
+        }
+    });
+    flood
+}
+
+/// Does the call ask for another protocol? Then its answer is nobody else's.
+pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
+    headers.contains_key(UPGRADE)
 }
 
 /// How long the head of the answer may take: the provider's time, or what is left of the caller's.

@@ -113,7 +113,7 @@ impl Meter {
 
     /// The term of this limit for a call; `None` if it does not hold for it.
     pub(crate) fn term(&self, who: &Who<'_>) -> Option<Term> {
-        if self.only.is_some_and(|only| only != who.priority) {
+        if !self.holds_for(who.priority) {
             return None;
         }
         let leave = match who.priority {
@@ -126,6 +126,11 @@ impl Meter {
             cost: self.cost(who, leave),
             leave,
         })
+    }
+
+    /// Does it hold for calls of this priority?
+    pub(crate) fn holds_for(&self, priority: Priority) -> bool {
+        self.only.is_none_or(|only| only == priority)
     }
 
     /// Where a call is counted.
