@@ -4,11 +4,14 @@
 //! if there is an error, warnings do not fail. For what is right, standard output says what each limit
 //! keeps at the provider.
 //!
-//! Never: opens a store or makes a call.
+//! Never: opens a store or makes a call, except with `--live`.
+
+mod live;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 use tollgate_config::config::CONFIG;
 use tollgate_config::preset::limit_in_words;
@@ -16,12 +19,14 @@ use tollgate_config::promise::promise;
 use tollgate_config::{Config, Level, Loaded, Problems, Seen, Sources, check, disk, raw, shape};
 
 use crate::options::Options;
+use live::Finding;
 
 const EXAMPLES: &str = "\
 Examples:
   tollgate check tmdb.yaml
   tollgate check /etc/tollgate
-  tollgate check                 # what `tollgate serve` would load here";
+  tollgate check                 # what `tollgate serve` would load here
+  tollgate check --live          # also ports, store, clock, and one call to each provider";
 
 /// Check configuration: every problem with file, line, column and a remedy; what each limit promises
 ///
@@ -34,6 +39,10 @@ pub(crate) struct Check {
     #[arg(value_name = "FILE|DIR")]
     paths: Vec<String>,
 
+    /// Also try ports, store, clock and keys: one governed HEAD call to each provider
+    #[arg(long)]
+    live: bool,
+
     #[command(flatten)]
     options: Options,
 }
@@ -43,7 +52,11 @@ impl Check {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut told = Told::default();
         for sources in self.sources() {
-            told.add(Config::load(&sources, &disk::world()));
+            let outcome = Config::load(&sources, &disk::world());
+            if let (true, Ok(loaded)) = (self.live, &outcome) {
+                told.tried.extend(tried(&loaded.config)?);
+            }
+            told.add(outcome);
         }
         told.tell(&mut io::stdout().lock(), &mut io::stderr().lock())
     }
@@ -82,6 +95,14 @@ impl Check {
     }
 }
 
+fn tried(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime could not start")?;
+    Ok(runtime.block_on(live::look(config)))
+}
+
 fn is_provider_file(name: &str) -> bool {
     let yaml = name.ends_with(".yaml") || name.ends_with(".yml");
     yaml && !name.starts_with('.') && name != "tollgate.yaml"
@@ -113,6 +134,7 @@ struct Told {
     problems: Problems,
     promises: String,
     providers: usize,
+    tried: Vec<Finding>,
 }
 
 impl Told {
@@ -152,7 +174,15 @@ impl Told {
                 .filter(|problem| problem.level == level)
                 .count()
         };
-        let (errors, warnings) = (count(Level::Error), count(Level::Warning));
+        let (good, bad): (Vec<&Finding>, Vec<&Finding>) =
+            self.tried.iter().partition(|finding| finding.is_fine);
+        for finding in &bad {
+            writeln!(err, "error: {}", finding.text)?;
+        }
+        for finding in good {
+            writeln!(out, "{}", finding.text)?;
+        }
+        let (errors, warnings) = (count(Level::Error) + bad.len(), count(Level::Warning));
         writeln!(
             out,
             "{}, {}, {}",
@@ -168,7 +198,8 @@ impl Told {
     }
 }
 
-fn many(count: usize, what: &str) -> String {
+/// `1 call`, `2 calls`.
+pub(crate) fn many(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),

@@ -2,41 +2,48 @@
 //! Tollgate, with an outage on the way.
 //!
 //! Promises: what providers say comes from the providers' own logs; what callers met comes from the
-//! callers. Exit 0 only if the provider behind Tollgate counted no violation.
+//! callers. Exit 0 only if the provider behind Tollgate counted no violation. On a terminal the table
+//! is drawn in place and keys make trouble; elsewhere there is one line a second, then the table.
 //!
 //! Never: leaves this machine. Everything is on loopback.
 
+mod twins;
 mod crowd;
+mod trouble;
 mod score;
+mod screen;
+mod keys;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use tollgate::Shop;
-use tollgate::shop::Options;
-use tollgate_config::{Draft, World};
-use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Clock, Ledger};
-use tollgate_server::{Door, Gateway, GatewayOptions};
-use tollgate_sim::http::{Settings, SimProvider};
-use tollgate_sim::latency::Latency;
 
-use crowd::Crowd;
-use score::{Outage, score};
+use keys::{Key, Keys};
+use score::Side;
+use screen::Screen;
+use twins::Twins;
 
 /// What both providers enforce, and what Tollgate is told of it.
 const LIMIT: u64 = 20;
 
-/// Watch two identical strict providers: one called directly, one through Tollgate.
+/// Redrawn so often: often enough for a bar to glide, seldom enough to cost nothing.
+const FRAME: Duration = Duration::from_millis(250);
+const FRAMES_PER_SECOND: u64 = 4;
+
+const EXAMPLES: &str = "\
+Example:
+  tollgate demo --seconds 20";
+
+/// Watch two identical strict providers: one called directly, one through Tollgate
 ///
-/// Example: tollgate demo --seconds 20
+/// On a terminal: o = outage, h = halve the limit, u = user burst, q = end.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// How long it runs.
+    /// How long it runs
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
 }
@@ -47,97 +54,87 @@ impl Demo {
             .enable_all()
             .build()
             .context("the runtime could not start")?;
-        runtime.block_on(self.show())
+        let ended = runtime.block_on(self.show());
+        // The reader of keys waits in a system call; nobody waits for it.
+        runtime.shutdown_background();
+        ended
     }
 
     async fn show(&self) -> anyhow::Result<ExitCode> {
-        let start = Micros(Clock::System.now().wall.0);
-        let outage = Outage::within(self.seconds, start);
-        let (direct, governed) = (provider(outage).await?, provider(outage).await?);
-        let shop = shop(&governed)?;
-        let mut gateway = Gateway::new(
-            shop.clone(),
-            GatewayOptions {
-                grace: Span::ZERO,
-                ..GatewayOptions::default()
-            },
-        );
-        let free = "127.0.0.1:0".parse().context("an address")?;
-        let door = gateway
-            .listen(free, Door::All)
-            .await
-            .context("no free port")?
-            .address;
-        tell(&format!(
-            "tollgate demo    two identical providers · strict: {LIMIT} calls in any 1 s · same 5 clients ask 60/s · outage {}–{} s\ntry it   curl -i http://{door}/demo/items/1",
-            outage.from, outage.to
-        ))?;
-        let plain = Arc::new(Crowd::direct(direct.address()));
-        let ours = Arc::new(Crowd::governed(door));
-        let crowds = (
-            tokio::spawn(plain.clone().ask(self.seconds, outage)),
-            tokio::spawn(ours.clone().ask(self.seconds, outage)),
-        );
-        for second in 1..=self.seconds {
-            rest(Duration::from_secs(1)).await;
-            let live = shop.named("demo").map_err(anyhow::Error::new)?;
-            tell(&format!(
-                "{second:>3} s   direct: {:>4} answered, {:>4} refused by the provider   through Tollgate: {:>4} answered, {:>2} refused, {:>4} waiting, {}",
-                plain.done(),
-                direct.report().violations,
-                ours.done(),
-                governed.report().violations,
-                live.waiting(),
-                live.status().state.name(),
-            ))?;
-        }
-        crowds.0.abort();
-        crowds.1.abort();
-        let sides = [
-            score(&direct, &plain, outage),
-            score(&governed, &ours, outage),
-        ];
-        tell(&score::table(&sides, LIMIT))?;
-        gateway.drain().await;
+        let mut twins = Twins::start(self.seconds).await?;
+        let sides = if io::stdout().is_terminal() {
+            self.draw(&mut twins).await?
+        } else {
+            self.list(&twins).await?
+        };
+        twins.end().await;
         Ok(if sides[1].violations == 0 {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
         })
     }
+
+    /// The table, drawn in place, with keys.
+    async fn draw(&self, twins: &mut Twins) -> anyhow::Result<[Side; 2]> {
+        let mut screen = Screen::new(!is_plain(), twins.door());
+        let mut keys = Keys::listen();
+        let mut beat = tokio::time::interval(FRAME);
+        for frame in 0..=self.seconds * FRAMES_PER_SECOND {
+            beat.tick().await;
+            while let Some(key) = keys.pressed() {
+                match key {
+                    Key::Outage => twins.outage()?,
+                    Key::Halve => twins.halve()?,
+                    Key::Burst => twins.burst(),
+                    Key::Quit => {
+                        return self.last(twins, &mut screen, frame / FRAMES_PER_SECOND, keys);
+                    }
+                }
+            }
+            let seconds = frame / FRAMES_PER_SECOND;
+            say(&screen.frame(&twins.sides(), &twins.now(), seconds, self.seconds))?;
+        }
+        self.last(twins, &mut screen, self.seconds, keys)
+    }
+
+    fn last(
+        &self,
+        twins: &Twins,
+        screen: &mut Screen,
+        seconds: u64,
+        keys: Keys,
+    ) -> anyhow::Result<[Side; 2]> {
+        drop(keys); // the terminal is as it was, before the last lines
+        let sides = twins.sides();
+        say(&screen.frame(&sides, &twins.now(), seconds, self.seconds))?;
+        say(&screen.verdict(&sides[1], seconds))?;
+        Ok(sides)
+    }
+
+    /// One line a second, then the table once.
+    async fn list(&self, twins: &Twins) -> anyhow::Result<[Side; 2]> {
+        let mut screen = Screen::new(false, twins.door());
+        let mut beat = tokio::time::interval(Duration::from_secs(1));
+        beat.tick().await;
+        for second in 1..=self.seconds {
+            beat.tick().await;
+            say(&screen::line(&twins.sides(), &twins.now(), second))?;
+        }
+        let sides = twins.sides();
+        say(&screen.frame(&sides, &twins.now(), self.seconds, self.seconds))?;
+        say(&screen.verdict(&sides[1], self.seconds))?;
+        Ok(sides)
+    }
 }
 
-/// A strict provider with a round trip of some 3 ms: on a window of 1 s a slower one could not be
-/// used to 99 %.
-async fn provider(outage: Outage) -> anyhow::Result<SimProvider> {
-    let ms = Span::from_millis(1);
-    let settings = Settings::with_rules(&format!("sliding {LIMIT}/1s"))?
-        .latency(Latency::constant(ms, ms, ms))
-        .fault(&format!("outage {}s..{}s 503", outage.from, outage.to))?;
-    Ok(SimProvider::start(settings).await?)
+fn is_plain() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-fn shop(provider: &SimProvider) -> anyhow::Result<Shop> {
-    let file = format!(
-        "name: demo\nupstream: {}\nlimits: [{{limit: {LIMIT}, period: 1s, reserve: 1}}]\nqueue: {{max: 100000, timeout: 10m}}\n\
-         retry: {{retries: {{high: 100, normal: 100, low: 100}}, base: 100ms, max: 1s}}\n\
-         health: {{sleep_first: 1s, sleep_min: 1s, failure_threshold: 2}}\n",
-        provider.url()
-    );
-    let checked = Draft::read("demo", &file)?.check(&World::empty());
-    let provider = checked
-        .provider
-        .with_context(|| checked.problems.to_string())?;
-    Ok(Shop::build(
-        vec![provider],
-        Ledger::memory(Clock::System),
-        Options::default(),
-    )?)
-}
-
-fn tell(text: &str) -> io::Result<()> {
+fn say(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
+    out.write_all(text.as_bytes())?;
     out.flush()
 }
 

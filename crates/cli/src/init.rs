@@ -1,9 +1,11 @@
-//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment.
+//! `tollgate init`: a first tollgate.yaml, with the keys that are found in the environment or asked for.
 //!
 //! Promises: never overwrites a file unless told to; never writes a key into it, only the name of the
-//! variable that holds it. Prints each base URL to use instead of the provider's.
+//! variable or the file that holds it. Prints each base URL to use instead of the provider's.
 //!
 //! Never: makes a call.
+
+mod ask;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -24,7 +26,7 @@ Examples:
   tollgate init tmdb omdb
   tollgate init                  # those whose keys are in the environment";
 
-/// Write ./tollgate.yaml: providers, keys found in the environment, each base URL
+/// Write ./tollgate.yaml: providers, keys found in the environment or asked for, each base URL
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Init {
@@ -42,12 +44,19 @@ impl Init {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let world = disk::world();
         let chosen = self.chosen(&world);
-        let text = file(&chosen, &world);
+        if !self.force && std::path::Path::new(FILE).exists() {
+            return Err(there()); // before anything is asked
+        }
+        let chosen = chosen
+            .into_iter()
+            .map(|preset| Ok((preset, self.key(preset, &world)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let text = file(&chosen);
         write(&text, self.force)?;
         let mut out = io::stdout().lock();
         writeln!(out, "wrote {FILE}")?;
-        for preset in &chosen {
-            write!(out, "{}", told(preset, &world))?;
+        for (preset, key) in &chosen {
+            write!(out, "{}", told(preset, key))?;
         }
         if chosen.is_empty() {
             writeln!(
@@ -61,6 +70,29 @@ impl Init {
         }
         writeln!(out, "\nnext: tollgate check, then tollgate serve")?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Where its key is: found, or asked for.
+    fn key(&self, preset: &Preset, world: &World<'_>) -> anyhow::Result<Key> {
+        let usual = preset.usual_variables().into_iter().next();
+        if let Some(name) = variable(preset, world) {
+            return Ok(Key::Variable(name));
+        }
+        let Some(usual) = usual.filter(|_| wants_key(preset)) else {
+            return Ok(Key::NotNeeded);
+        };
+        let Some(key) = ask::ask(preset.name)? else {
+            return Ok(Key::Missing(usual));
+        };
+        let bare = Sources {
+            bare: true,
+            ..Sources::default()
+        };
+        let loaded =
+            Config::load(&bare, world).map_err(|problems| anyhow::anyhow!("{problems}"))?;
+        let folder = std::path::absolute(&loaded.config.state_dir)?;
+        let path = ask::keep(&folder, preset.name, &key, self.force)?;
+        Ok(Key::File(path.display().to_string()))
     }
 
     /// Those that are named, or those whose keys are there.
@@ -79,6 +111,18 @@ impl Init {
     }
 }
 
+/// Where a provider's key is.
+enum Key {
+    /// In this variable.
+    Variable(String),
+    /// In this file.
+    File(String),
+    /// Nowhere yet; this variable would be the usual place.
+    Missing(String),
+    /// There is none.
+    NotNeeded,
+}
+
 /// The variable that holds its key.
 fn variable(preset: &Preset, world: &World<'_>) -> Option<String> {
     let is_set = |name: &String| (world.env)(name).is_some_and(|value| !value.is_empty());
@@ -90,7 +134,7 @@ fn wants_key(preset: &Preset) -> bool {
     provider.is_some_and(|provider| !matches!(provider.auth.style, Style::Nothing))
 }
 
-fn file(chosen: &[&Preset], world: &World<'_>) -> String {
+fn file(chosen: &[(&Preset, Key)]) -> String {
     let mut text = "\
 # Written by `tollgate init`. Every field: docs/configuration.md
 listen: 127.0.0.1:4290
@@ -103,7 +147,7 @@ listen: 127.0.0.1:4290
         return text;
     }
     text.push_str("providers:\n");
-    for preset in chosen {
+    for (preset, key) in chosen {
         text.push_str(&format!(
             "  {}:\n    preset: {}\n",
             preset.name, preset.name
@@ -112,15 +156,18 @@ listen: 127.0.0.1:4290
         if !tiers.is_empty() {
             text.push_str(&format!("    # tier: {}\n", tiers.join(" | ")));
         }
-        match (variable(preset, world), preset.usual_variables().first()) {
-            (Some(name), _) => text.push_str(&format!("    api_key: ${{{name}}}\n")),
-            (None, Some(name)) if wants_key(preset) => {
-                text.push_str(&format!("    # api_key: ${{{name}}}\n"));
-            }
-            (None, _) => {}
+        match key {
+            Key::Variable(name) => text.push_str(&format!("    api_key: ${{{name}}}\n")),
+            Key::File(path) => text.push_str(&format!("    api_key: file:{path}\n")),
+            Key::Missing(name) => text.push_str(&format!("    # api_key: ${{{name}}}\n")),
+            Key::NotNeeded => {}
         }
     }
     text
+}
+
+fn there() -> anyhow::Error {
+    anyhow::anyhow!("{FILE} is there already; use --force to overwrite it")
 }
 
 fn write(text: &str, force: bool) -> anyhow::Result<()> {
@@ -132,9 +179,7 @@ fn write(text: &str, force: bool) -> anyhow::Result<()> {
         options.create_new(true);
     }
     let mut file = options.open(FILE).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            anyhow::anyhow!("{FILE} is there already; use --force to overwrite it")
-        }
+        io::ErrorKind::AlreadyExists => there(),
         _ => anyhow::Error::new(error).context(format!("cannot write {FILE}")),
     })?;
     file.write_all(text.as_bytes())
@@ -142,7 +187,7 @@ fn write(text: &str, force: bool) -> anyhow::Result<()> {
 }
 
 /// The base URL, and where the key is or should be.
-fn told(preset: &Preset, world: &World<'_>) -> String {
+fn told(preset: &Preset, key: &Key) -> String {
     let listen = Config::load(
         &Sources {
             bare: true,
@@ -167,12 +212,13 @@ fn told(preset: &Preset, world: &World<'_>) -> String {
         "\n{}: http://{listen}/{} {instead}\n",
         preset.name, preset.name
     );
-    match (variable(preset, world), preset.usual_variables().first()) {
-        (Some(name), _) => text.push_str(&format!("  key: found in ${name}\n")),
-        (None, Some(name)) if wants_key(preset) => {
-            text.push_str(&format!("  key: none found; calls must bring their own, or export {name} and take the # away\n"));
-        }
-        (None, _) => {}
+    match key {
+        Key::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
+        Key::File(path) => text.push_str(&format!("  key: kept in {path}\n")),
+        Key::Missing(name) => text.push_str(&format!(
+            "  key: none found; calls must bring their own, or export {name} and take the # away\n"
+        )),
+        Key::NotNeeded => {}
     }
     text
 }

@@ -18,6 +18,7 @@ mod options;
 mod provider;
 mod schema;
 mod serve;
+mod terminal;
 
 /// Stay within the limits of the APIs you call, and use them fully.
 #[derive(Debug, Parser)]

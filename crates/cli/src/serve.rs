@@ -106,7 +106,7 @@ async fn listen(
 }
 
 /// The ledger that a store names.
-fn open(store: &Store) -> anyhow::Result<Ledger> {
+pub(crate) fn open(store: &Store) -> anyhow::Result<Ledger> {
     match store {
         Store::Memory => Ok(Ledger::memory(Clock::System)),
         Store::Sqlite(folder) => Ledger::sqlite(folder, Clock::System)

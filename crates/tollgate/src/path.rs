@@ -1,24 +1,28 @@
 //! The path of a call, stage by stage.
 //!
 //! ```text
-//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn )
+//! caller ─► route ─► cache ─► flight ─► retry( credential ─► connect ─► permit ─► send ─► learn ) ─► keep ─► answer
+//!                     │hit      │join              └────────── once per ATTEMPT ──────────┘
 //! ```
 //!
 //! Promises: a call is not an attempt. Every attempt, retries included, passes `permit` again. A
 //! call that is dropped at any await gives its permit back, or counts it as sent, whichever is true.
 //!
-//! Never: a hidden attempt below this path. Of its stages cache and flight are not built yet.
+//! Never: a hidden attempt below this path.
 
 pub mod permit;
 mod admit;
+mod cache;
 mod connect;
 mod credential;
+mod flight;
 mod learn;
 mod query;
 mod rates;
 mod retry;
 mod route;
 mod send;
+pub(crate) use flight::Flights;
 pub(crate) use query::without_parameter;
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
@@ -34,17 +38,51 @@ use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
 use crate::shop::{Live, Plan, Shop};
+use cache::{Looked, Question};
+use flight::Place;
 use learn::Answered;
 use retry::{Ended, Next, Tries};
 use route::Route;
 
-/// An answer of a provider.
+/// An answer.
 #[derive(Debug)]
 pub struct Reply {
     /// Status and headers, as they came.
     pub head: Parts,
     /// The body, as it comes.
     pub body: ReplyBody,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// Where an answer came from. The words are those of `X-Tollgate-Source`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The provider, for this call.
+    #[default]
+    Upstream,
+    /// What was kept of an earlier answer.
+    Cache,
+    /// The same, past its time.
+    Stale,
+    /// The provider, for somebody who asked the same at the same time.
+    Shared,
+    /// The provider, as a part of a larger answer.
+    Merged,
+}
+
+impl Source {
+    /// As in `X-Tollgate-Source`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Source::Upstream => "upstream",
+            Source::Cache => "cache",
+            Source::Stale => "stale",
+            Source::Shared => "shared",
+            Source::Merged => "merged",
+        }
+    }
 }
 
 /// What happened to a call, whatever came of it.
@@ -62,6 +100,21 @@ pub struct Trail {
     pub rates: Rates,
 }
 
+/// What came of a call that went out.
+#[derive(Debug)]
+struct Outcome {
+    answer: Result<Reply, Error>,
+    /// The answer, or the lack of one, is a failure of the provider.
+    #[expect(dead_code, reason = "nothing is shared yet")]
+    is_failure: bool,
+    /// Attempts whose bytes may have left.
+    attempts: u32,
+    /// Time spent waiting for permits.
+    waited: Span,
+    /// What the limits had left when it was decided.
+    rates: Rates,
+}
+
 /// Makes a call: the whole path, outermost first. The trail is filled on the way.
 pub async fn call<B>(shop: &Shop, call: Call<B>, trail: &mut Trail) -> Result<Reply, Error>
 where
@@ -71,20 +124,54 @@ where
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
     trail.origin = Some(route.origin.to_string());
-    // cache: an answer that we already have costs nothing. It will stand here.
-    // flight: one question asked twice is one attempt. It will stand here.
+    let question = match cache::look(shop, &mut route).await {
+        Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
+        Looked::Nothing(question) => question,
+    };
+    loop {
+        let place = if send::is_upgrade(&route.headers) {
+            Place::Alone // a tunnel is nobody else's
+        } else {
+            flight::join(shop.flights(), &mut route) // the same question asked twice is one call
+        };
+        let outcome = match place {
+            Place::Alone => go(route, question).await,
+            Place::First(flight) => flight.lead(go(route, question)).await,
+            Place::Behind(flight) => match flight.follow(&route).await {
+                Some(outcome) => outcome,
+                None => continue, // whoever went ahead failed or may not share: our turn
+            },
+        };
+        (trail.attempts, trail.waited) = (outcome.attempts, outcome.waited);
+        trail.rates = outcome.rates;
+        return outcome.answer;
+    }
+}
+
+/// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
+async fn go(mut route: Route, question: Question) -> Outcome {
     let mut tries = Tries::default();
     route.live.machine.called(&route.live.plan().retry.budget);
-    loop {
+    let done = loop {
         let plan = route.live.plan();
         let attempt = attempt(&mut route, &plan, &mut tries).await; // everything once per attempt
-        (trail.attempts, trail.waited) = (tries.made, tries.waited);
-        trail.rates = std::mem::take(&mut tries.rates);
         match tries.next(&route, &plan, attempt) {
             // Retry-After, backoff and budget said when.
             Next::Again(after, unwanted) => retry::rest(after, unwanted).await,
-            Next::Done(done) => return finish(&route, trail, done),
+            Next::Done(done) => break done,
         }
+    };
+    let is_failure = match &done {
+        Ok(answered) => answered.class.is_failure(),
+        Err(_) => true,
+    };
+    tell(&route, &tries, &done);
+    Outcome {
+        answer: cache::keep(&route, question, done).await, // may it be used again?
+        is_failure,
+        attempts: tries.made,
+        waited: tries.waited,
+        rates: tries.rates,
     }
 }
 
@@ -97,19 +184,16 @@ async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<An
     Ok(learn::learn(route, plan, &key, sent).await) // what did the answer say?
 }
 
-fn finish(route: &Route, trail: &Trail, done: Result<Answered, Error>) -> Result<Reply, Error> {
-    let answered = done?;
-    Fact::Answered {
-        id: &route.said.id,
-        provider: &route.live.name,
-        status: answered.head.status.as_u16(),
-        attempts: trail.attempts,
-        waited: trail.waited,
-        priority: route.said.priority,
+fn tell(route: &Route, tries: &Tries, done: &Result<Answered, Error>) {
+    if let Ok(answered) = done {
+        Fact::Answered {
+            id: &route.said.id,
+            provider: &route.live.name,
+            status: answered.head.status.as_u16(),
+            attempts: tries.made,
+            waited: tries.waited,
+            priority: route.said.priority,
+        }
+        .tell();
     }
-    .tell();
-    Ok(Reply {
-        head: answered.head,
-        body: answered.body,
-    })
 }

@@ -32,6 +32,7 @@ use tollgate_ledger::{Event, Ledger};
 use crate::Error;
 use crate::error::NotAllowed;
 use crate::event::Fact;
+use crate::path::Flights;
 use crate::pool::{Dialer, Roots};
 
 /// The provider of every domain that no file names: no limits, no key, no memory.
@@ -101,6 +102,7 @@ struct Shared {
     dialer: Arc<Dialer>,
     shelf: ArcSwap<Shelf>,
     unknown: Arc<Live>,
+    flights: Flights,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +133,7 @@ impl Shop {
                 dialer,
                 shelf: ArcSwap::default(),
                 unknown: Arc::new(unknown),
+                flights: Flights::default(),
             }),
         };
         shop.replace(providers)?;
@@ -242,6 +245,11 @@ impl Shop {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.shared.ledger
+    }
+
+    /// What is on its way, of all providers.
+    pub(crate) fn flights(&self) -> &Flights {
+        &self.shared.flights
     }
 
     pub(crate) fn unknown(&self) -> Arc<Live> {

@@ -1,5 +1,5 @@
 //! Five greedy clients: four ask 59 times a second in the background, one clicks once a second,
-//! except while the providers are down.
+//! except while the providers are down; and more clicks when a key asks for them.
 //!
 //! Promises: both sides are asked the same, at the same moments. Direct clients try again when they
 //! are refused or fail, as most programs do; governed ones just wait.
@@ -8,7 +8,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,13 +16,16 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tollgate_ledger::Clock;
 
-use super::score::Outage;
+use super::trouble::Trouble;
 
 /// Calls per second of all clients together.
 const ASKED: u64 = 60;
 
 /// Every so many calls one is a click.
 const CLICK: u64 = 60;
+
+/// The first call of the first burst: above what a demonstration of 600 s asks by itself.
+const FIRST_BURST: u64 = 1_000_000;
 
 /// Tries after the first of a direct client, each after twice the time: a common default.
 const DIRECT_RETRIES: u32 = 4;
@@ -36,6 +39,8 @@ pub(super) struct Crowd {
     retries: u32,
     done: AtomicUsize,
     lost: AtomicUsize,
+    /// Clicks of bursts: they are numbered after every other call.
+    clicks: AtomicU64,
 }
 
 impl Crowd {
@@ -46,6 +51,7 @@ impl Crowd {
             retries: DIRECT_RETRIES,
             done: AtomicUsize::new(0),
             lost: AtomicUsize::new(0),
+            clicks: AtomicU64::new(FIRST_BURST),
         }
     }
 
@@ -68,21 +74,29 @@ impl Crowd {
     }
 
     /// Asks for so many seconds; then the calls that wait are dropped.
-    pub(super) async fn ask(self: Arc<Crowd>, seconds: u64, outage: Outage) {
+    pub(super) async fn ask(self: Arc<Crowd>, seconds: u64, trouble: Trouble) {
         let mut calls = JoinSet::new();
         let mut beat = tokio::time::interval(Duration::from_micros(1_000_000 / ASKED));
         for number in 0..seconds * ASKED {
             beat.tick().await;
             while calls.try_join_next().is_some() {}
-            let is_click = number.is_multiple_of(CLICK) && !outage.is_near(number / ASKED);
+            let is_click = number.is_multiple_of(CLICK) && trouble.has_clicks(number / ASKED);
             calls.spawn(self.clone().call(number, is_click));
         }
         while calls.join_next().await.is_some() {}
     }
 
+    /// So many clicks at once.
+    pub(super) fn click(self: Arc<Crowd>, calls: u64) {
+        for _ in 0..calls {
+            let number = self.clicks.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(self.clone().call(number, true));
+        }
+    }
+
     async fn call(self: Arc<Crowd>, number: u64, is_click: bool) {
         let wall = Clock::System.now().wall.0;
-        let priority = if is_click { "high" } else { "normal" };
+        let priority = if is_click { "high" } else { "low" };
         let request = format!(
             "GET {}/{number} HTTP/1.1\r\nHost: demo\r\nConnection: close\r\nX-Call-Id: {number}\r\nX-Submitted-At: {}.{:06}\r\nX-Priority: {priority}\r\nX-Tollgate-Priority: {priority}\r\n\r\n",
             self.path,

@@ -1,5 +1,8 @@
 //! `tollgate check`: places, remedies, promises, exit codes.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+
 use insta::assert_snapshot;
 
 use crate::folder::Folder;
@@ -63,4 +66,66 @@ fn without_a_name_it_checks_what_would_be_loaded_here() {
         (Some(0), "0 providers, 0 errors, 0 warnings\n")
     );
     assert_eq!(folder.run(&["check", "--nonsense"]).code, Some(2));
+}
+
+/// A provider that answers every request alike, once for each answer.
+fn provider(answers: Vec<String>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut read = [0; 4096];
+            let got = stream.read(&mut read).unwrap();
+            assert!(read[..got].starts_with(b"HEAD / "), "one cheap question");
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+/// Ports, store, clock and keys are tried, each told with a remedy; nothing shows the key.
+#[test]
+fn check_live_tries_ports_store_clock_and_keys() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let old = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+    let close = "Content-Length: 0\r\nConnection: close\r\n";
+    let refusing = provider(vec![format!("HTTP/1.1 401 No\r\n{old}{close}\r\n")]);
+    let fine = provider(vec![format!("HTTP/1.1 204 Fine\r\n{close}\r\n")]);
+    let folder = Folder::new("live").file(
+        "tollgate.yaml",
+        &format!(
+            "listen: {}\nadmin: {{listen: '127.0.0.1:0'}}\nstore: 'sqlite:state'\nproviders:\n  shut: {{upstream: 'http://{refusing}', limits: [1/1s], api_key: CANARY, auth: {{header: X-Key}}}}\n  open: {{upstream: 'http://{fine}', limits: [1/1s]}}\n  gone: {{upstream: 'http://127.0.0.1:1', limits: [1/1s], retry: {{retries: {{high: 0, normal: 0, low: 0}}}}}}\n",
+            taken.local_addr().unwrap()
+        ),
+    );
+    let said = folder.run(&["check", "--live"]);
+    assert_eq!(said.code, Some(1), "{}", said.whole());
+    for line in [
+        "port: the gateway's address",
+        "shut: the key is refused (401)",
+        "clock: this machine is",
+        "gone: no answer",
+    ] {
+        assert!(
+            said.err.contains(&format!("error: {line}")),
+            "{line}: {}",
+            said.whole()
+        );
+    }
+    for line in [
+        "store: opens",
+        "open: answers (204)",
+        "3 providers, 4 errors",
+    ] {
+        assert!(said.out.contains(line), "{line}: {}", said.whole());
+    }
+    assert!(!said.whole().contains("CANARY"));
+    let still = folder.run(&["check"]);
+    assert_eq!(
+        still.code,
+        Some(0),
+        "without --live nothing is tried: {}",
+        still.whole()
+    );
 }

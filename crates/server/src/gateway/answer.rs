@@ -115,6 +115,7 @@ async fn outcome(
 
 /// The provider's answer, as it goes out.
 fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<ReplyBody> {
+    let source = reply.source.word();
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
     *response.headers_mut() = reply.head.headers;
@@ -132,7 +133,7 @@ fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<Rep
     } else {
         "allow"
     };
-    headers.insert("x-tollgate-source", HeaderValue::from_static("upstream"));
+    headers.insert("x-tollgate-source", HeaderValue::from_static(source));
     headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));
     response
 }

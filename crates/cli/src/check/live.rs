@@ -1,0 +1,181 @@
+//! `tollgate check --live`: does it also hold outside the files? Ports, store, clock, keys.
+//!
+//! Promises: what it finds is told in one line each, with a remedy. A provider is asked once, with a
+//! `HEAD` of its base address, through the same path as every call: the permit is counted in the store
+//! that is configured.
+//!
+//! Never: keeps a port, waits longer than [`PATIENCE`] for one provider, shows a key.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::UNIX_EPOCH;
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{DATE, HeaderMap};
+use http_body_util::Empty;
+use tollgate::path::{self, Call, Said, Target, Trail};
+use tollgate::shop::Options;
+use tollgate::{Error, Shop};
+use tollgate_config::Config;
+use tollgate_config::provider::{Provider, Style};
+use tollgate_core::time::{Span, Wall};
+use tollgate_ledger::{Clock, Ledger};
+
+use crate::serve;
+
+/// How long one provider may take.
+const PATIENCE: Span = Span::from_secs(10);
+
+/// A wall clock that is off by more than this shifts the edges of calendar windows noticeably: twice
+/// the margin that they keep by default.
+const CLOCK_OFF: Span = Span::from_secs(4);
+
+/// One thing that was tried.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) is_fine: bool,
+    pub(super) text: String,
+}
+
+impl Finding {
+    fn fine(text: String) -> Finding {
+        Finding {
+            is_fine: true,
+            text,
+        }
+    }
+
+    fn bad(text: String) -> Finding {
+        Finding {
+            is_fine: false,
+            text,
+        }
+    }
+}
+
+/// Tries everything that the configuration names.
+pub(super) async fn look(config: &Config) -> Vec<Finding> {
+    let own = config.providers.iter().filter_map(|provider| {
+        let address = provider.listen?;
+        Some((address, format!("the address of {}", provider.name)))
+    });
+    let ports = [
+        (config.listen, "the gateway's address".to_owned()),
+        (config.admin.listen, "the admin address".to_owned()),
+    ];
+    let mut found: Vec<Finding> = ports.into_iter().chain(own).map(port).collect();
+    match serve::open(&config.store) {
+        Ok(ledger) => {
+            found.push(Finding::fine("store: opens, and can be written".to_owned()));
+            found.extend(providers(config, ledger).await);
+        }
+        Err(error) => found.push(Finding::bad(format!("store: {error:#}"))),
+    }
+    found
+}
+
+fn port((address, what): (SocketAddr, String)) -> Finding {
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::fine(format!("port: {address} is free ({what})")),
+        Err(error) => Finding::bad(format!(
+            "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? else choose another"
+        )),
+    }
+}
+
+async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
+    let all = config.providers.iter().map(|provider| (**provider).clone());
+    let shop = match Shop::build(all.collect(), ledger, Options::default()) {
+        Ok(shop) => shop,
+        Err(error) => return vec![Finding::bad(format!("providers: {error}"))],
+    };
+    let mut found = Vec::new();
+    for provider in &config.providers {
+        if provider.upstream.is_some() {
+            found.extend(ask(&shop, provider).await);
+        }
+    }
+    found
+}
+
+/// One call: is it there, does it take the key, and what time is it there?
+async fn ask(shop: &Shop, provider: &Provider) -> Vec<Finding> {
+    let name = &provider.name;
+    let call = Call {
+        target: Target::Provider {
+            name: name.clone(),
+            path: "/".to_owned(),
+            query: None,
+        },
+        method: Method::HEAD,
+        headers: HeaderMap::new(),
+        body: Empty::<Bytes>::new(),
+        said: Said {
+            id: "check".to_owned(),
+            timeout: Some(PATIENCE),
+            ..Said::default()
+        },
+    };
+    match path::call(shop, call, &mut Trail::default()).await {
+        Err(error) => vec![Finding::bad(format!("{name}: {}", told(&error)))],
+        Ok(reply) => {
+            let status = reply.head.status.as_u16();
+            let has_key = !matches!(provider.auth.style, Style::Nothing);
+            let key = match status {
+                401 | 403 if has_key => Finding::bad(format!(
+                    "{name}: the key is refused ({status}); is it complete, and of this provider?"
+                )),
+                _ => Finding::fine(format!("{name}: answers ({status})")),
+            };
+            let date = reply.head.headers.get(DATE);
+            let date = date.and_then(|value| wall(value.to_str().ok()?));
+            let clock = date.and_then(|date| clock(name, date, Clock::System.now().wall));
+            std::iter::once(key).chain(clock).collect()
+        }
+    }
+}
+
+fn told(error: &Error) -> String {
+    format!("{error}; nothing is known about its key")
+}
+
+fn wall(date: &str) -> Option<Wall> {
+    let since = httpdate::parse_http_date(date)
+        .ok()?
+        .duration_since(UNIX_EPOCH)
+        .ok()?;
+    Some(Wall(u64::try_from(since.as_micros()).ok()?))
+}
+
+/// `None` where the clocks agree.
+fn clock(name: &str, theirs: Wall, ours: Wall) -> Option<Finding> {
+    let off = Span(theirs.0.abs_diff(ours.0));
+    (off > CLOCK_OFF).then(|| {
+        let way = if ours > theirs { "ahead of" } else { "behind" };
+        Finding::bad(format!(
+            "clock: this machine is {} s {way} {name}; set it by NTP, or calendar windows have wrong edges",
+            off.0 / 1_000_000
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_that_agree_within_seconds_are_fine() {
+        let at = |secs: u64| Wall(secs * 1_000_000);
+        assert_eq!(clock("x", at(1_000), at(1_004)), None);
+        let ahead = clock("x", at(1_000), at(1_005)).unwrap();
+        assert!(
+            ahead
+                .text
+                .starts_with("clock: this machine is 5 s ahead of x"),
+            "{}",
+            ahead.text
+        );
+        let behind = clock("x", at(9_000), at(1_000)).unwrap();
+        assert!(behind.text.contains("8000 s behind x"), "{}", behind.text);
+    }
+}

@@ -1,0 +1,83 @@
+//! Keys pressed while the demonstration runs.
+//!
+//! Promises: the terminal is as it was once this is dropped, also after a failure. Without a terminal
+//! to read from there are simply no keys.
+//!
+//! Never: blocks the runtime; a thread of its own reads.
+
+use std::io::{self, Read};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::terminal::Quiet;
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Outage,
+    Halve,
+    Burst,
+    Quit,
+}
+
+/// Keys not yet answered: more than a person presses in one frame.
+const PRESSED_MAX: usize = 16;
+
+/// See the module.
+pub(super) struct Keys {
+    pressed: Option<Receiver<Key>>,
+    _terminal: Option<Quiet>,
+}
+
+impl Keys {
+    pub(super) fn listen() -> Keys {
+        let terminal = Quiet::by_key();
+        let pressed = terminal.is_some().then(|| {
+            let (told, pressed) = sync_channel(PRESSED_MAX);
+            std::thread::spawn(move || read(&told));
+            pressed
+        });
+        Keys {
+            pressed,
+            _terminal: terminal,
+        }
+    }
+
+    /// The next key, if one was pressed.
+    pub(super) fn pressed(&mut self) -> Option<Key> {
+        self.pressed.as_ref()?.try_recv().ok()
+    }
+}
+
+fn read(told: &SyncSender<Key>) {
+    for byte in io::stdin().lock().bytes() {
+        let Ok(byte) = byte else { return };
+        if let Some(key) = key(byte)
+            && told.send(key).is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn key(byte: u8) -> Option<Key> {
+    match byte.to_ascii_lowercase() {
+        b'o' => Some(Key::Outage),
+        b'h' => Some(Key::Halve),
+        b'u' => Some(Key::Burst),
+        b'q' => Some(Key::Quit),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_keys_that_are_shown_mean_something() {
+        let pressed: Vec<Option<Key>> = b"oHuq x".iter().map(|byte| key(*byte)).collect();
+        let meant = [Key::Outage, Key::Halve, Key::Burst, Key::Quit].map(Some);
+        assert_eq!(pressed[..4], meant);
+        assert_eq!(pressed[4..], [None, None]);
+    }
+}

@@ -1,0 +1,296 @@
+//! The demonstration as text: the table, one line a second, the verdict.
+//!
+//! Promises: pure; colours only when asked for; every state is a shape and a word. A frame after the
+//! first is drawn over the one before it.
+//!
+//! Never: shows what it was not given.
+
+use std::net::SocketAddr;
+
+use tollgate_core::health::State;
+use tollgate_core::time::Span;
+
+use super::LIMIT;
+use super::score::Side;
+use super::twins::Now;
+use crate::check::many;
+
+/// Where the second column starts, in characters.
+const DIRECT_AT: usize = 24;
+const OURS_AT: usize = 62;
+
+/// Length of a bar at the limit; what is above it is drawn as far again and no further.
+const BAR: u64 = 10;
+
+const OK: &str = "32";
+const STOP: &str = "31";
+const WAIT: &str = "33";
+const MUTE: &str = "2";
+const BOLD: &str = "1";
+
+/// See the module.
+pub(super) struct Screen {
+    colours: bool,
+    door: SocketAddr,
+    /// Lines drawn so far; 0 = none.
+    drawn: usize,
+}
+
+impl Screen {
+    pub(super) fn new(colours: bool, door: SocketAddr) -> Screen {
+        Screen {
+            colours,
+            door,
+            drawn: 0,
+        }
+    }
+
+    /// The table, over the one before it.
+    pub(super) fn frame(&mut self, sides: &[Side; 2], now: &Now, second: u64, of: u64) -> String {
+        let lines = self.lines(sides, now, second, of);
+        let mut text = String::new();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
+        let end = if self.drawn > 0 { "\x1b[K\n" } else { "\n" };
+        for line in &lines {
+            text.push_str(line);
+            text.push_str(end);
+        }
+        self.drawn = lines.len();
+        text
+    }
+
+    fn lines(&self, sides: &[Side; 2], now: &Now, second: u64, of: u64) -> Vec<String> {
+        let [direct, ours] = sides;
+        let (from, to) = now.outage;
+        let limit = if now.halved {
+            format!("{LIMIT} calls in any 1 s, then half, told by header only")
+        } else {
+            format!("{LIMIT} calls in any 1 s")
+        };
+        let title = format!(
+            "{}    two identical providers · strict: {limit} · same 5 clients ask 60/s    {second} s of {of}",
+            self.paint(BOLD, "tollgate demo")
+        );
+        let heads = self.row(
+            "",
+            &self.paint(MUTE, "DIRECT, retry on 429"),
+            &self.paint(BOLD, "THROUGH TOLLGATE"),
+        );
+        let refused = |side: &Side| {
+            self.paint(
+                if side.violations == 0 { OK } else { STOP },
+                &side.violations.to_string(),
+            )
+        };
+        let waits = format!("{}   (background waiting: {})", p99(ours), now.waiting);
+        let outage = |side: &Side| format!("{} sent into it, {} lost", side.into_outage, side.lost);
+        vec![
+            title,
+            heads,
+            self.row(
+                "most in any 1 s",
+                &self.bar(direct.most),
+                &self.bar(ours.most),
+            ),
+            self.row("refused by provider", &refused(direct), &refused(ours)),
+            self.row("quota used", &percent(direct.used), &percent(ours.used)),
+            self.row("user click, p99", &p99(direct), &waits),
+            self.row(
+                &format!("outage {from}–{to} s"),
+                &outage(direct),
+                &outage(ours),
+            ),
+            self.row("provider is", "", &self.states(&now.states)),
+            format!(
+                " try it   curl -i http://{}/demo/items/1      keys  o outage · h halve limit · u user burst · q end",
+                self.door
+            ),
+        ]
+    }
+
+    /// What follows from the governed side.
+    pub(super) fn verdict(&self, ours: &Side, seconds: u64) -> String {
+        let mark = |fine: bool| {
+            if fine {
+                self.paint(OK, "✓")
+            } else {
+                self.paint(STOP, "✗")
+            }
+        };
+        format!(
+            "{} {} in {seconds} s   {} {} of quota   {} {} lost      next: tollgate init tmdb\n",
+            mark(ours.violations == 0),
+            many(ours.violations, "refusal"),
+            mark(ours.used >= 990),
+            percent(ours.used),
+            mark(ours.lost == 0),
+            many(ours.lost, "call"),
+        )
+    }
+
+    fn row(&self, name: &str, direct: &str, ours: &str) -> String {
+        let mut line = format!(" {name}");
+        pad(&mut line, DIRECT_AT);
+        line.push_str(direct);
+        pad(&mut line, OURS_AT);
+        line.push_str(ours);
+        line
+    }
+
+    /// `██████████▓▓▓▓ 28 / 20 ✗`
+    fn bar(&self, most: u64) -> String {
+        let within = (most.min(LIMIT) * BAR / LIMIT) as usize;
+        let above = (most.saturating_sub(LIMIT) * BAR / LIMIT).min(BAR) as usize;
+        let fine = most <= LIMIT;
+        let (colour, mark) = if fine { (OK, "✓") } else { (STOP, "✗") };
+        let bar = format!("{}{}", "█".repeat(within), "▓".repeat(above));
+        format!(
+            "{} {most} / {LIMIT} {}",
+            self.paint(colour, &bar),
+            self.paint(colour, mark)
+        )
+    }
+
+    fn states(&self, states: &[State]) -> String {
+        let told: Vec<String> = states
+            .iter()
+            .map(|state| {
+                let (colour, word) = word(*state);
+                self.paint(colour, word)
+            })
+            .collect();
+        told.join(" → ")
+    }
+
+    fn paint(&self, colour: &str, text: &str) -> String {
+        if self.colours {
+            format!("\x1b[{colour}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// One second of a run that nobody watches.
+pub(super) fn line(sides: &[Side; 2], now: &Now, second: u64) -> String {
+    let [direct, ours] = sides;
+    let state = now.states.last().map_or("", |state| word(*state).1);
+    format!(
+        "{second:>3} s   direct: {:>4} answered, {:>4} refused by the provider   through Tollgate: {:>4} answered, {:>2} refused, {:>4} waiting, {state}\n",
+        direct.answered, direct.violations, ours.answered, ours.violations, now.waiting,
+    )
+}
+
+fn word(state: State) -> (&'static str, &'static str) {
+    match state {
+        State::Normal => (OK, "● Flowing"),
+        State::Throttle => (WAIT, "◐ Slowed"),
+        State::Sleep => (STOP, "■ Paused"),
+        State::HalfOpen => (WAIT, "◌ Testing"),
+        State::CacheOnly => (WAIT, "▤ Cache only"),
+    }
+}
+
+fn percent(thousandths: u64) -> String {
+    format!("{}.{} %", thousandths / 10, thousandths % 10)
+}
+
+fn p99(side: &Side) -> String {
+    side.click_p99.map_or_else(
+        || "none yet".to_owned(),
+        |p99| match p99 {
+            Span(us) if us >= 1_000_000 => format!("{}.{} s", us / 1_000_000, us / 100_000 % 10),
+            Span(us) => format!("{} ms", us.div_ceil(1_000)),
+        },
+    )
+}
+
+/// Blanks up to a column; at least one. Colours take no room.
+fn pad(line: &mut String, column: usize) {
+    let mut width = 0;
+    let mut is_colour = false;
+    for c in line.chars() {
+        match c {
+            '\x1b' => is_colour = true,
+            'm' if is_colour => is_colour = false,
+            _ if is_colour => {}
+            _ => width += 1,
+        }
+    }
+    let blanks = column.saturating_sub(width).max(1);
+    line.extend(std::iter::repeat_n(' ', blanks));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sides() -> [Side; 2] {
+        let direct = Side {
+            violations: 431,
+            most: 58,
+            used: 712,
+            click_p99: Some(Span::from_millis(9_800)),
+            into_outage: 148,
+            answered: 312,
+            lost: 63,
+        };
+        let ours = Side {
+            most: 20,
+            used: 991,
+            click_p99: Some(Span::from_millis(31)),
+            into_outage: 2,
+            answered: 240,
+            ..Side::default()
+        };
+        [direct, ours]
+    }
+
+    fn now() -> Now {
+        Now {
+            waiting: 212,
+            states: vec![State::Normal, State::Sleep, State::HalfOpen, State::Normal],
+            outage: (8, 11),
+            halved: false,
+        }
+    }
+
+    fn screen(colours: bool) -> Screen {
+        Screen::new(colours, SocketAddr::from(([127, 0, 0, 1], 4290)))
+    }
+
+    #[test]
+    fn the_table_shows_both_sides_and_the_verdict() {
+        let mut screen = screen(false);
+        let text = screen.frame(&sides(), &now(), 12, 20) + &screen.verdict(&sides()[1], 20);
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_second_frame_is_drawn_over_the_first() {
+        let mut screen = screen(false);
+        let first = screen.frame(&sides(), &now(), 1, 20);
+        let second = screen.frame(&sides(), &now(), 2, 20);
+        assert!(!first.contains('\x1b'));
+        assert!(second.starts_with(&format!("\x1b[{}A", first.lines().count())));
+    }
+
+    #[test]
+    fn columns_stand_where_they_stood_without_colours() {
+        let plain = screen(false).lines(&sides(), &now(), 1, 20);
+        let painted = screen(true).lines(&sides(), &now(), 1, 20);
+        for (plain, painted) in plain.iter().zip(&painted) {
+            assert_eq!(plain, &without_colours(painted));
+        }
+    }
+
+    fn without_colours(text: &str) -> String {
+        let mut parts = text.split('\x1b');
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |line, part| {
+            line + part.split_once('m').map_or("", |(_, rest)| rest)
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! The terminal that commands read from: silent while a key is typed or pressed.
+//!
+//! Promises: it is as it was once [`Quiet`] is dropped, also after a failure. Where standard input is
+//! no terminal there is nothing to change, and `None`.
+//!
+//! Never: reads.
+
+use std::io::{self, IsTerminal};
+
+/// A terminal that does not echo. Ctrl-C still ends the program, and then the shell puts it right.
+#[cfg(unix)]
+pub(crate) struct Quiet(rustix::termios::Termios);
+
+#[cfg(unix)]
+impl Quiet {
+    /// Gives each key at once: for single keys.
+    pub(crate) fn by_key() -> Option<Quiet> {
+        use rustix::termios::LocalModes;
+        Quiet::without(LocalModes::ICANON | LocalModes::ECHO)
+    }
+
+    /// Gives whole lines: for secrets.
+    pub(crate) fn by_line() -> Option<Quiet> {
+        Quiet::without(rustix::termios::LocalModes::ECHO)
+    }
+
+    fn without(modes: rustix::termios::LocalModes) -> Option<Quiet> {
+        use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return None;
+        }
+        let before = tcgetattr(&stdin).ok()?;
+        let mut quiet = before.clone();
+        quiet.local_modes -= modes;
+        tcsetattr(&stdin, OptionalActions::Now, &quiet).ok()?;
+        Some(Quiet(before))
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        use rustix::termios::{OptionalActions, tcsetattr};
+        // Best effort: there is nobody left to tell.
+        tcsetattr(io::stdin(), OptionalActions::Now, &self.0).ok();
+    }
+}
+
+/// Elsewhere nothing is changed, and so nothing is asked.
+#[cfg(not(unix))]
+pub(crate) struct Quiet;
+
+#[cfg(not(unix))]
+impl Quiet {
+    pub(crate) fn by_key() -> Option<Quiet> {
+        None
+    }
+
+    pub(crate) fn by_line() -> Option<Quiet> {
+        None
+    }
+}
