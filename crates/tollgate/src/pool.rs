@@ -26,10 +26,16 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
 use crate::body::Outgoing;
+use crate::timer::within;
 
 /// An idle connection is not used after this long: servers close them after 5 to 75 s, and the
 /// older it is, the likelier the next request meets a connection that is just being closed.
 const IDLE_MAX: Span = Span::from_secs(30);
+
+/// How long a connection that was just given back may need to be ready. A turn of the scheduler is
+/// enough; one that takes longer is still busy with an upload whose answer came early, and the permit
+/// must not wait for that.
+const READY_WAIT: Span = Span::from_millis(10);
 
 /// Upstreams of one provider that are remembered. A provider has a handful; calls to unknown
 /// domains share one pool, and past this many those without connections are forgotten.
@@ -125,7 +131,7 @@ impl Expected {
     pub(crate) async fn take(self, connect: Span) -> Result<Conn, Unreached> {
         while let Some(mut sender) = self.pop() {
             // The one that has just been given back may still be busy with the end of its answer.
-            if sender.ready().await.is_ok() {
+            if let Ok(Ok(())) = within(Some(READY_WAIT), sender.ready()).await {
                 return Ok(self.conn(sender));
             }
         }

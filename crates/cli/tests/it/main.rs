@@ -9,6 +9,7 @@ mod check;
 mod explain;
 mod serve;
 mod folder;
+mod gateway;
 mod init;
 mod provider;
 mod schema;

@@ -11,13 +11,17 @@ mod stand;
 mod upstream;
 
 mod addressing;
+mod contract;
+mod documents;
 mod hostile_client;
 mod hostile_upstream;
 mod keys;
 mod leaving;
 mod limits;
+mod rates;
 mod refusals;
 mod reload;
 mod resting;
+mod stale;
 mod streaming;
 mod upgrades;

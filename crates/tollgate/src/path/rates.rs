@@ -118,7 +118,7 @@ impl Decided {
         match self {
             Decided::Granted(marks) => {
                 let left = marks.get(index).map(|mark| Left {
-                    remaining: rule.most().saturating_sub(mark.used),
+                    remaining: mark.left,
                     reset_after: full_after(rule, mark.used, wall),
                 });
                 (left, false)
@@ -167,9 +167,10 @@ mod tests {
         Arc::new(Plan::new(provider, &Dialects::built_in()))
     }
 
-    fn used(used: u64) -> Mark {
+    fn used(used: u64, left: u64) -> Mark {
         Mark {
             used,
+            left,
             ..Mark::default()
         }
     }
@@ -182,7 +183,8 @@ mod tests {
             "limits: [35/1s, {limit: 10, period: 1s, algorithm: token-bucket, burst: 20}, \
              {limit: 1000, period: 1d, algorithm: calendar}]\nconcurrency: 4",
         );
-        let marks = [used(3), used(5), used(990), used(1)].into_iter().collect();
+        let marks = [used(3, 32), used(5, 15), used(990, 7), used(1, 3)];
+        let marks = marks.into_iter().collect();
         let rates = Rates::granted(&plan, Priority::Normal, &marks);
         let left: Vec<_> = rates
             .each(MIDDAY)
@@ -194,7 +196,7 @@ mod tests {
         let expected = [
             (35, 32, Some(Span::from_secs(1))),
             (10, 15, Some(Span::from_millis(500))),
-            (1_000, 10, Some(Span::from_secs(12 * 3_600))),
+            (1_000, 7, Some(Span::from_secs(12 * 3_600))),
             (4, 3, None),
         ];
         assert_eq!(left, expected);
