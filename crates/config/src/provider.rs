@@ -229,6 +229,20 @@ pub struct OAuth2 {
     pub scope: Option<String>,
     /// The token that gives new tokens.
     pub refresh_token: Option<Secret>,
+    /// How id and secret are shown.
+    pub client_auth: ClientAuth,
+}
+
+words! {
+    /// How the id and the secret of OAuth 2 are shown (RFC 6749, 2.3.1).
+    ClientAuth {
+        /// As `basic`; where that is refused, as `body`, and so from then on.
+        Auto = "auto",
+        /// As `Authorization: Basic`.
+        Basic = "basic",
+        /// In the form that is posted.
+        Body = "body",
+    }
 }
 
 /// A login of the provider's own: a body is posted, a token comes back.
@@ -236,7 +250,7 @@ pub struct OAuth2 {
 pub struct Login {
     /// Where.
     pub url: Upstream,
-    /// The JSON that is posted; `{api_key}` stands for the key in use.
+    /// The JSON or form that is posted; `{api_key}` stands for the key in use.
     pub body: Secret,
     /// The field of the answer that holds the token.
     pub token: String,

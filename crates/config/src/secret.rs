@@ -124,6 +124,15 @@ pub(crate) fn lookup(text: &str) -> Lookup<'_> {
 
 /// Replaces every `${NAME}` and `${NAME:-otherwise}`; the error is the name of the variable that is not set.
 pub(crate) fn filled(text: &str, world: &World<'_>) -> Result<String, String> {
+    filled_by(text, world, &str::to_owned)
+}
+
+/// The same, with every value written so that it can stand where it stands.
+pub(crate) fn filled_by(
+    text: &str,
+    world: &World<'_>,
+    written: &dyn Fn(&str) -> String,
+) -> Result<String, String> {
     let mut whole = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
@@ -137,7 +146,7 @@ pub(crate) fn filled(text: &str, world: &World<'_>) -> Result<String, String> {
         whole.push_str(before);
         let value = (world.env)(name).filter(|value| !value.is_empty());
         let value = value.or_else(|| default.map(str::to_owned));
-        whole.push_str(&value.ok_or_else(|| name.to_owned())?);
+        whole.push_str(&written(&value.ok_or_else(|| name.to_owned())?));
         rest = tail;
     }
     whole.push_str(rest);

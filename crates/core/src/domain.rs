@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// The longest host name that DNS can carry.
 pub const HOST_MAX: usize = 253;
@@ -16,9 +17,9 @@ pub const HOST_MAX: usize = 253;
 /// The longest label that DNS can carry.
 pub const LABEL_MAX: usize = 63;
 
-/// A host in its one spelling: lower case, no port, no trailing dot.
+/// A host in its one spelling: lower case, no port, no trailing dot. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Host(String);
+pub struct Host(Arc<str>);
 
 /// Why a host is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,7 +109,7 @@ fn bracketed(rest: &str) -> Result<Host, HostError> {
     }
     let address: Ipv6Addr = address.parse().map_err(|_| HostError::Label)?;
     // `::ffff:192.0.2.1` reaches the same socket as `192.0.2.1`, so it is the same host.
-    Ok(Host(address.to_canonical().to_string()))
+    Ok(Host(address.to_canonical().to_string().into()))
 }
 
 fn check_port(port: Option<&str>) -> Result<(), HostError> {
@@ -125,7 +126,7 @@ fn named(name: String) -> Result<Host, HostError> {
         return Err(HostError::TooLong);
     }
     if name.parse::<Ipv4Addr>().is_ok() {
-        return Ok(Host(name));
+        return Ok(Host(name.into()));
     }
     let mut last = "";
     for label in name.split('.') {
@@ -136,7 +137,7 @@ fn named(name: String) -> Result<Host, HostError> {
     if is_number {
         return Err(HostError::Number);
     }
-    Ok(Host(name))
+    Ok(Host(name.into()))
 }
 
 fn check_label(label: &str) -> Result<(), HostError> {
@@ -229,7 +230,7 @@ impl<T> Default for DomainTable<T> {
 impl<T> DomainTable<T> {
     /// Adds a domain. If it has an owner already, that one stays and is handed back.
     pub fn insert(&mut self, domain: &Domain, owner: T) -> Result<(), &T> {
-        let key = (domain.host.0.clone(), domain.only_below);
+        let key = (domain.host.0.to_string(), domain.only_below);
         if self.entries.contains_key(&key) {
             return Err(&self.entries[&key]);
         }

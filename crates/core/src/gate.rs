@@ -35,7 +35,7 @@ mod model_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId};
+use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId, Terms};
 use crate::time::{Micros, Now};
 
 use block::Block;
@@ -204,6 +204,27 @@ impl Gate {
         self.deadlines.insert((deadline, id));
         self.waiting.insert(id, entry);
         self.seat(id, now);
+    }
+
+    /// Nobody waits and nothing is known to be closed: a call of this priority may be asked for at
+    /// once, without standing in line. Whoever goes so is told to [`Gate::went_past`].
+    #[must_use]
+    pub fn is_clear(&self, priority: Priority) -> bool {
+        let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.blocks.is_empty();
+        nobody && (priority != Priority::Low || self.settings.off_peak.is_none())
+    }
+
+    /// The priority that this caller's calls have at most.
+    #[must_use]
+    pub fn highest(&self, caller: CallerId) -> Priority {
+        self.shares.highest(caller)
+    }
+
+    /// A call of this caller got its permit without standing in line.
+    pub fn went_past(&mut self, caller: CallerId, terms: &Terms) {
+        self.shares.arrived(caller);
+        self.shares.served(caller, terms);
+        self.shares.left(caller);
     }
 
     /// The call is no longer wanted. If the ledger has it, its permit comes back unsent.

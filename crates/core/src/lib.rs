@@ -19,6 +19,7 @@ pub mod ratio;
 pub mod problem;
 pub mod backoff;
 pub mod retry;
+pub mod renewal;
 pub mod health;
 pub mod cooldown;
 pub mod degrade;

@@ -63,6 +63,18 @@ impl Clock {
     }
 }
 
+impl Clock {
+    /// The ledger clock alone, for those who do not need the wall clock.
+    #[must_use]
+    pub fn at(&self) -> Micros {
+        match self {
+            Clock::System => boot_time(),
+            Clock::Tokio(clock) => clock.now().at,
+            Clock::Manual(clock) => clock.now().at,
+        }
+    }
+}
+
 impl TokioClock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
     fn now(self) -> Now {

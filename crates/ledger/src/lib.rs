@@ -25,10 +25,10 @@ mod failpoint;
 
 use std::sync::Arc;
 
-use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle};
+use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Rule, View};
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::Now;
+use tollgate_core::time::{Micros, Now};
 
 /// One ledger, shared by all clones of this handle. An enum and not a trait object: backends are
 /// few and known, and a new one must fail to compile wherever it matters.
@@ -86,13 +86,33 @@ impl Ledger {
         }
     }
 
+    /// Asks for one permit where the answer is there at once: in memory. `None`: this store takes
+    /// time, ask with [`Ledger::offer`]. What was granted is the asker's to settle.
+    #[must_use]
+    pub fn offer_at_once(&self, ask: &Ask) -> Option<Verdict> {
+        match self {
+            Ledger::Memory(memory) => memory.offer_at_once(ask),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(_) => None,
+        }
+    }
+
     /// Tells what became of a permit or a scope. Never waits and never fails, so that it can be
     /// called from `Drop`; a settle that is lost only delays a slot.
     pub fn settle(&self, settle: Settle) {
         match self {
-            Ledger::Memory(memory) => memory.settle(settle),
+            Ledger::Memory(memory) => memory.settle(&settle),
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(sqlite) => sqlite.settle(settle),
+        }
+    }
+
+    /// As [`Ledger::settle`], for those who need the terms again: memory only looks at them.
+    pub fn settle_ref(&self, settle: &Settle) {
+        match self {
+            Ledger::Memory(memory) => memory.settle(settle),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.settle(settle.clone()),
         }
     }
 
@@ -123,6 +143,16 @@ impl Ledger {
             Ledger::Memory(memory) => memory.look_scope(scope),
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(sqlite) => sqlite.look_scope(scope),
+        }
+    }
+
+    /// The ledger clock, without the wall clock.
+    #[must_use]
+    pub fn at(&self) -> Micros {
+        match self {
+            Ledger::Memory(memory) => memory.at(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.now().at,
         }
     }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
-use tollgate_core::ask::{Ask, CellId, ScopeId, Settle};
+use tollgate_core::ask::{Ask, CellId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Rule, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::table::Table;
-use tollgate_core::time::Now;
+use tollgate_core::time::{Micros, Now};
 use tollgate_core::turn::{Turn, turn};
 
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Offered};
@@ -59,8 +59,12 @@ impl MemoryLedger {
         Offered::ready(ledger.clone(), Ok(answer))
     }
 
-    pub(crate) fn settle(&self, settle: Settle) {
-        self.turn(&[settle], &[]);
+    pub(crate) fn offer_at_once(&self, ask: &Ask) -> Option<Verdict> {
+        self.turn(&[], std::slice::from_ref(ask)).verdicts.pop()
+    }
+
+    pub(crate) fn settle(&self, settle: &Settle) {
+        self.turn(std::slice::from_ref(settle), &[]);
     }
 
     pub(crate) fn events(&self) -> Events {
@@ -75,7 +79,11 @@ impl MemoryLedger {
     }
 
     pub(crate) fn look_scope(&self, scope: ScopeId) -> ScopeView {
-        self.shared.table.lock().look_scope(scope, self.now().at)
+        self.shared.table.lock().look_scope(scope, self.at())
+    }
+
+    pub(crate) fn at(&self) -> Micros {
+        self.shared.clock.at()
     }
 
     pub(crate) fn now(&self) -> Now {

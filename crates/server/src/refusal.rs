@@ -188,11 +188,12 @@ fn kind(error: &Error) -> (StatusCode, &'static str) {
 
 fn wait(error: &Error) -> Option<Span> {
     match error {
-        Error::NoPermit { retry_in, .. } | Error::NotInCache { retry_in, .. } => *retry_in,
+        Error::NoPermit { retry_in, .. }
+        | Error::NotInCache { retry_in, .. }
+        | Error::NoCredential { retry_in, .. } => *retry_in,
         Error::Asleep { .. }
         | Error::TooLate { .. }
         | Error::NoAnswer { .. }
-        | Error::NoCredential { .. }
         | Error::UnknownProvider { .. }
         | Error::NoUpstream { .. }
         | Error::NotAllowed { .. }

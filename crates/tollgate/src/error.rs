@@ -121,13 +121,15 @@ pub enum Error {
         /// Why.
         fault: Fault,
     },
-    /// A key is needed that cannot be had.
-    #[error("`{provider}` needs {needs}, which this version cannot do yet")]
+    /// A token is needed that cannot be had.
+    #[error("no token for `{provider}`: {}", .why.words())]
     NoCredential {
         /// Whose.
         provider: String,
-        /// What would be needed.
-        needs: &'static str,
+        /// Why not.
+        why: NoToken,
+        /// When the next one is asked for.
+        retry_in: Option<Span>,
     },
     /// There is no such provider.
     #[error("there is no provider `{name}`")]
@@ -171,6 +173,41 @@ pub enum Error {
     NoBody,
 }
 
+/// Why there is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoToken {
+    /// The login refused the credentials, with this status.
+    Refused(u16),
+    /// The login failed, with this status.
+    Failed(u16),
+    /// The login answered, but no token stood where the file says.
+    Missing,
+    /// The login did not answer.
+    Unanswered(Fault),
+}
+
+impl NoToken {
+    /// Waiting does not mend it.
+    #[must_use]
+    pub fn is_lasting(self) -> bool {
+        match self {
+            NoToken::Refused(_) => true,
+            NoToken::Failed(_) | NoToken::Missing | NoToken::Unanswered(_) => false,
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            NoToken::Refused(status) => {
+                format!("its login refused the credentials (status {status})")
+            }
+            NoToken::Failed(status) => format!("its login failed (status {status})"),
+            NoToken::Missing => "its login answered without one".to_owned(),
+            NoToken::Unanswered(fault) => format!("its login gave no answer, {}", words(fault)),
+        }
+    }
+}
+
 /// Where the time ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -207,7 +244,10 @@ impl Error {
                 reason: Reason::StoreLost,
                 ..
             }
-            | Error::NoCredential { .. }
+            | Error::NoCredential {
+                why: NoToken::Refused(_) | NoToken::Missing,
+                ..
+            }
             | Error::Loop { .. } => Blame::Tollgate,
             Error::NoPermit { .. }
             | Error::TooLate {
@@ -223,6 +263,7 @@ impl Error {
             Error::Asleep { .. }
             | Error::NotInCache { .. }
             | Error::TooLate { .. }
+            | Error::NoCredential { .. }
             | Error::NoAnswer { .. } => Blame::Provider,
         }
     }

@@ -68,6 +68,27 @@ pub enum Fact<'a> {
         /// How old.
         age: Span,
     },
+    /// A login gave a new token.
+    Renewed {
+        /// Whose.
+        provider: &'a str,
+        /// How long it lives.
+        lives: Span,
+    },
+    /// A login gave none.
+    NotRenewed {
+        /// Whose.
+        provider: &'a str,
+        /// Why.
+        error: &'a crate::Error,
+    },
+    /// A key was refused and is not used for a while.
+    SetAside {
+        /// Whose.
+        provider: &'a str,
+        /// What the provider said.
+        status: u16,
+    },
     /// Other providers are in force.
     Reloaded {
         /// How many.
@@ -122,6 +143,15 @@ impl Fact<'_> {
             }
             Fact::Stale { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
+            }
+            Fact::Renewed { provider, lives } => {
+                tracing::info!(event = "token_renewed", provider, lives = %lives);
+            }
+            Fact::NotRenewed { provider, error } => {
+                tracing::warn!(event = "token_not_renewed", provider, error = %error);
+            }
+            Fact::SetAside { provider, status } => {
+                tracing::warn!(event = "key_set_aside", provider, status);
             }
             Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
             Fact::Listening { address } => tracing::info!(event = "listening", %address),

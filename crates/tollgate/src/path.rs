@@ -11,21 +11,27 @@
 //! Never: a hidden attempt below this path.
 
 pub mod permit;
+mod account;
 mod admit;
 mod cache;
 mod connect;
 mod credential;
 mod flight;
 mod learn;
+mod login;
 mod query;
 mod rates;
 mod retry;
 mod route;
 mod send;
+mod token;
+pub(crate) use account::Account;
+pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
 pub(crate) use query::without_parameter;
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
+pub(crate) use token::Tokens;
 
 use std::sync::Arc;
 
@@ -37,6 +43,7 @@ use tollgate_core::time::Span;
 use crate::Error;
 use crate::body::{BodyError, ReplyBody};
 use crate::event::Fact;
+use crate::pool::Origin;
 use crate::shop::{Live, Plan, Shop};
 use cache::{Looked, Question};
 use flight::Place;
@@ -91,7 +98,7 @@ pub struct Trail {
     /// The provider, once it is known.
     pub provider: Option<Arc<Live>>,
     /// The origin it was sent to.
-    pub origin: Option<String>,
+    pub origin: Option<Origin>,
     /// Attempts whose bytes may have left.
     pub attempts: u32,
     /// Time spent waiting for permits.
@@ -123,7 +130,7 @@ where
 {
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
-    trail.origin = Some(route.origin.to_string());
+    trail.origin = Some(route.origin.clone());
     let question = match cache::look(shop, &mut route).await {
         Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
@@ -177,11 +184,12 @@ async fn go(mut route: Route, question: Question) -> Outcome {
 
 /// One attempt: each line is a stage.
 async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<Answered, Ended> {
-    let key = credential::choose(route, plan)?; // whose key, and where it is counted
+    let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
     let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
     let granted = admit::admit(route, &key, tries).await?; // turn, health and every limit at once
     let sent = send::send(route, plan, &key, granted, expected, tries).await?; // the bytes leave
-    Ok(learn::learn(route, plan, &key, sent).await) // what did the answer say?
+    let answered = learn::learn(route, plan, &key, sent).await; // what did the answer say?
+    credential::heed(route, plan, &key, tries, answered).await // a refused key is not used again
 }
 
 fn tell(route: &Route, tries: &Tries, done: &Result<Answered, Error>) {

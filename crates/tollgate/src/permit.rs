@@ -52,7 +52,7 @@ impl Permit {
         seniority: u64,
         waited: Span,
     ) -> Permit {
-        let granted = ledger.now().at;
+        let granted = ledger.at();
         Permit {
             ledger,
             ask,
@@ -93,7 +93,7 @@ impl Permit {
     /// The ledger's clock.
     #[must_use]
     pub fn now(&self) -> Micros {
-        self.ledger.now().at
+        self.ledger.at()
     }
 
     /// The limits it was granted under.
@@ -106,7 +106,13 @@ impl Permit {
     /// was stopped in between must not send late.
     #[must_use]
     pub fn age(&self) -> Span {
-        self.ledger.now().at.since(self.granted)
+        self.ledger.at().since(self.granted)
+    }
+
+    /// How long after its grant it is held if the ledger never hears of it.
+    #[must_use]
+    pub fn held_for(&self) -> Span {
+        self.ask.evidence.longest()
     }
 
     /// The counts at its grant, one per limit.
@@ -132,14 +138,14 @@ impl Permit {
 
     /// The provider does not count this answer: as if it had never been asked for.
     pub fn refund(mut self) {
-        self.settle(self.ask.terms.clone(), Outcome::Unsent);
+        self.settle(Outcome::Unsent);
         self.state = State::Over;
     }
 
     /// The head of an answer is here that does not prove that the call was counted, such as a 5xx
     /// of a proxy in front of the limiter. It counts as if it had been.
     pub fn failed(&mut self) {
-        self.settle(self.ask.terms.clone(), Outcome::Failed { age: Span::ZERO });
+        self.settle(Outcome::Failed { age: Span::ZERO });
         self.state = State::Arrived;
     }
 
@@ -153,42 +159,51 @@ impl Permit {
         for Reading { term, mark, .. } in &mut readings {
             *mark = self.marks[*term];
         }
-        let terms = self.ask.terms.clone();
-        self.settle(
-            terms,
-            Outcome::Arrived {
-                age: Span::ZERO,
-                refused,
-                readings,
-            },
-        );
+        self.settle(Outcome::Arrived {
+            age: Span::ZERO,
+            refused,
+            readings,
+        });
         self.state = State::Arrived;
     }
 
     /// The body still flows: keep its place for this much longer.
-    pub fn alive(&self, by: Span) {
-        self.settle(self.ask.terms.clone(), Outcome::Alive { by });
+    pub fn alive(&mut self, by: Span) {
+        self.settle(Outcome::Alive { by });
     }
 
     /// The end of the body is here. `true_cost` corrects the cost of a term, by its index, where it
     /// was only estimated before.
     pub fn finished(mut self, true_cost: impl Fn(usize) -> Option<u64>) {
-        let mut terms = self.ask.terms.clone();
-        for (index, term) in terms.iter_mut().enumerate() {
+        for (index, term) in self.ask.terms.iter_mut().enumerate() {
             term.cost = true_cost(index).unwrap_or(term.cost);
         }
-        self.settle(terms, Outcome::Finished { age: Span::ZERO });
+        self.settle(Outcome::Finished { age: Span::ZERO });
         self.state = State::Over;
     }
 
-    fn settle(&self, terms: Terms, outcome: Outcome) {
-        let Ask { id, scopes, .. } = &self.ask;
-        self.ledger.settle(Settle::Permit {
+    /// Tells the ledger of all terms. They are lent to the settle and taken back: most ledgers only
+    /// look at them.
+    fn settle(&mut self, outcome: Outcome) {
+        let Ask {
+            id, terms, scopes, ..
+        } = &mut self.ask;
+        let mut settle = Settle::Permit {
             id: *id,
-            terms,
-            scopes: scopes.clone(),
+            terms: std::mem::take(terms),
+            scopes: std::mem::take(scopes),
             outcome,
-        });
+        };
+        self.ledger.settle_ref(&settle);
+        if let Settle::Permit {
+            terms: lent,
+            scopes: lent_scopes,
+            ..
+        } = &mut settle
+        {
+            std::mem::swap(terms, lent);
+            std::mem::swap(scopes, lent_scopes);
+        }
     }
 }
 
@@ -204,11 +219,13 @@ impl Drop for Permit {
             // Nobody reports: it comes back at the time that was agreed.
             (State::Sent | State::Arrived, Evidence::None { .. }) => return,
         };
-        let mut terms = self.ask.terms.clone();
         if self.state != State::Held && self.local > 0 {
-            let local = terms.drain(terms.len() - self.local..).collect();
-            self.settle(local, Outcome::Finished { age: Span::ZERO });
+            let split = self.ask.terms.len() - self.local;
+            let local: Terms = self.ask.terms.drain(split..).collect();
+            let shared = std::mem::replace(&mut self.ask.terms, local);
+            self.settle(Outcome::Finished { age: Span::ZERO });
+            self.ask.terms = shared;
         }
-        self.settle(terms, outcome);
+        self.settle(outcome);
     }
 }

@@ -37,6 +37,10 @@ const IDLE_MAX: Span = Span::from_secs(30);
 /// must not wait for that.
 const READY_WAIT: Span = Span::from_millis(10);
 
+/// How often all idle connections are looked at. Looking at each of them for every call would cost
+/// more the more there are; those that die in between are found when they are taken.
+const PRUNE_EVERY: Span = Span::from_millis(100);
+
 /// Upstreams of one provider that are remembered. A provider has a handful; calls to unknown
 /// domains share one pool, and past this many those without connections are forgotten.
 const LANES_MAX: usize = 1_024;
@@ -51,17 +55,25 @@ pub(crate) struct Pool {
 struct Shared {
     dialer: Arc<Dialer>,
     ledger: Ledger,
-    lanes: Mutex<HashMap<Origin, Lane>>,
+    lanes: Mutex<HashMap<Origin, Arc<Lane>>>,
 }
 
-/// The connections to one upstream.
-#[derive(Debug, Default)]
+/// The connections to one upstream. A call finds it once and keeps it.
+#[derive(Debug)]
 struct Lane {
+    origin: Origin,
+    state: Mutex<LaneState>,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
     /// Oldest first.
     idle: Vec<Idle>,
     opening: usize,
     /// Calls that will want one soon.
     expected: usize,
+    /// When the dead were taken out last.
+    pruned: Micros,
 }
 
 #[derive(Debug)]
@@ -76,15 +88,15 @@ pub(crate) struct Conn {
     pub(crate) sender: SendRequest<Outgoing>,
     /// The other protocol that it speaks from now on, if its call was upgraded.
     pub(crate) upgraded: Option<OnUpgrade>,
-    origin: Origin,
+    lane: Arc<Lane>,
     shared: Arc<Shared>,
 }
 
 /// A call that will want a connection soon.
 #[derive(Debug)]
 pub(crate) struct Expected {
+    lane: Arc<Lane>,
     shared: Arc<Shared>,
-    origin: Origin,
 }
 
 impl Pool {
@@ -101,14 +113,26 @@ impl Pool {
     /// Announces a call to this upstream.
     pub(crate) fn expect(&self, origin: &Origin) -> Expected {
         let mut lanes = self.shared.lanes.lock();
-        if lanes.len() >= LANES_MAX && !lanes.contains_key(origin) {
-            lanes.retain(|_, lane| !lane.is_forgotten());
-        }
-        lanes.entry(origin.clone()).or_default().expected += 1;
+        let lane = match lanes.get(origin) {
+            Some(lane) => lane.clone(),
+            None => {
+                if lanes.len() >= LANES_MAX {
+                    lanes.retain(|_, lane| !lane.is_forgotten());
+                }
+                let lane = Arc::new(Lane {
+                    origin: origin.clone(),
+                    state: Mutex::default(),
+                });
+                lanes.insert(origin.clone(), lane.clone());
+                lane
+            }
+        };
+        // Under the lock of all lanes: one that is expected is not forgotten.
+        lane.state.lock().expected += 1;
         drop(lanes);
         Expected {
+            lane,
             shared: self.shared.clone(),
-            origin: origin.clone(),
         }
     }
 }
@@ -120,9 +144,10 @@ impl Expected {
         let Some(opening) = self.begin(most) else {
             return Ok(());
         };
-        let sender = self.shared.dialer.dial(&self.origin, connect).await?;
+        let dialer = &self.shared.dialer;
+        let sender = dialer.dial(&self.lane.origin, connect).await?;
         drop(opening);
-        self.shared.keep(&self.origin, sender);
+        self.lane.keep(sender, self.shared.ledger.at());
         Ok(())
     }
 
@@ -131,39 +156,45 @@ impl Expected {
     pub(crate) async fn take(self, connect: Span) -> Result<Conn, Unreached> {
         while let Some(mut sender) = self.pop() {
             // The one that has just been given back may still be busy with the end of its answer.
-            if let Ok(Ok(())) = within(Some(READY_WAIT), sender.ready()).await {
+            if sender.is_ready()
+                || matches!(within(Some(READY_WAIT), sender.ready()).await, Ok(Ok(())))
+            {
                 return Ok(self.conn(sender));
             }
         }
-        let sender = self.shared.dialer.dial(&self.origin, connect).await?;
+        let dialer = &self.shared.dialer;
+        let sender = dialer.dial(&self.lane.origin, connect).await?;
         Ok(self.conn(sender))
     }
 
     fn begin(&self, most: usize) -> Option<Opening<'_>> {
-        let mut lanes = self.shared.lanes.lock();
-        let lane = lanes.entry(self.origin.clone()).or_default();
-        lane.prune(self.shared.ledger.now().at);
-        let ready = lane.idle.len() + lane.opening;
-        if ready >= lane.expected || ready >= most {
+        let mut state = self.lane.state.lock();
+        state.prune(self.shared.ledger.at());
+        let ready = state.idle.len() + state.opening;
+        if ready >= state.expected || ready >= most {
             return None;
         }
-        lane.opening += 1;
-        Some(Opening { expected: self })
+        state.opening += 1;
+        Some(Opening { lane: &self.lane })
     }
 
     /// The youngest idle connection: the least likely to be closed by the other side.
     fn pop(&self) -> Option<SendRequest<Outgoing>> {
-        let mut lanes = self.shared.lanes.lock();
-        let lane = lanes.get_mut(&self.origin)?;
-        lane.prune(self.shared.ledger.now().at);
-        lane.idle.pop().map(|idle| idle.sender)
+        let mut state = self.lane.state.lock();
+        let now = self.shared.ledger.at();
+        while let Some(idle) = state.idle.pop() {
+            if idle.is_fit(now) {
+                return Some(idle.sender);
+            }
+        }
+        None
     }
 
     fn conn(&self, sender: SendRequest<Outgoing>) -> Conn {
         Conn {
             sender,
             upgraded: None,
-            origin: self.origin.clone(),
+            lane: self.lane.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -171,59 +202,61 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        if let Some(lane) = self.shared.lanes.lock().get_mut(&self.origin) {
-            lane.expected = lane.expected.saturating_sub(1);
-        }
+        let mut state = self.lane.state.lock();
+        state.expected = state.expected.saturating_sub(1);
     }
 }
 
 /// A connection that is being opened.
 struct Opening<'a> {
-    expected: &'a Expected,
+    lane: &'a Lane,
 }
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        let Expected { shared, origin } = self.expected;
-        if let Some(lane) = shared.lanes.lock().get_mut(origin) {
-            lane.opening = lane.opening.saturating_sub(1);
-        }
+        let mut state = self.lane.state.lock();
+        state.opening = state.opening.saturating_sub(1);
     }
 }
 
 impl Conn {
     /// The answer is whole: the next call may use it.
     pub(crate) fn give_back(self) {
-        let Conn {
-            sender,
-            origin,
-            shared,
-            upgraded: _,
-        } = self;
-        shared.keep(&origin, sender);
-    }
-}
-
-impl Shared {
-    fn keep(&self, origin: &Origin, sender: SendRequest<Outgoing>) {
-        if sender.is_closed() {
-            return;
-        }
-        let since = self.ledger.now().at;
-        let mut lanes = self.lanes.lock();
-        let lane = lanes.entry(origin.clone()).or_default();
-        lane.prune(since);
-        lane.idle.push(Idle { sender, since });
+        let now = self.shared.ledger.at();
+        self.lane.keep(self.sender, now);
     }
 }
 
 impl Lane {
-    fn prune(&mut self, now: Micros) {
-        self.idle
-            .retain(|idle| !idle.sender.is_closed() && now.since(idle.since) < IDLE_MAX);
+    fn keep(&self, sender: SendRequest<Outgoing>, now: Micros) {
+        if sender.is_closed() {
+            return;
+        }
+        let mut state = self.state.lock();
+        state.prune(now);
+        state.idle.push(Idle { sender, since: now });
     }
 
     fn is_forgotten(&self) -> bool {
-        self.idle.is_empty() && self.opening == 0 && self.expected == 0
+        let state = self.state.lock();
+        state.idle.is_empty() && state.opening == 0 && state.expected == 0
+    }
+}
+
+impl LaneState {
+    /// Takes out the dead: now and then, and at once when the youngest has died, because then the
+    /// other side has probably closed them all.
+    fn prune(&mut self, now: Micros) {
+        let is_due = now.since(self.pruned) >= PRUNE_EVERY;
+        if is_due || self.idle.last().is_some_and(|idle| !idle.is_fit(now)) {
+            self.pruned = now;
+            self.idle.retain(|idle| idle.is_fit(now));
+        }
+    }
+}
+
+impl Idle {
+    fn is_fit(&self, now: Micros) -> bool {
+        !self.sender.is_closed() && now.since(self.since) < IDLE_MAX
     }
 }

@@ -1,7 +1,7 @@
 //! A folder of its own for one test, in which the program is run.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Gone when the test is over.
@@ -57,6 +57,10 @@ impl Folder {
     pub(crate) fn env(mut self, name: &str, value: &str) -> Folder {
         self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn read(&self, name: &str) -> String {

@@ -11,6 +11,7 @@ mod serve;
 mod folder;
 mod gateway;
 mod init;
+mod processes;
 mod provider;
 mod schema;
 

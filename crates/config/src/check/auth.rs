@@ -4,15 +4,17 @@
 //!
 //! Never: attaches anything. That is `send`'s, and only for the provider's own hosts.
 
+use std::net::IpAddr;
+
 use tollgate_core::time::Span;
 
 use super::table::{AUTH, LOGIN, OAUTH2};
 use super::{place, secrets};
 use crate::field::{At, Fields};
-use crate::problem::Problems;
-use crate::provider::{Auth, Login, OAuth2, Style};
+use crate::problem::{Level, Problems};
+use crate::provider::{Auth, Login, OAuth2, Style, Upstream};
 use crate::raw::{Node, Value};
-use crate::secret::{Secret, World, filled};
+use crate::secret::{Secret, World, filled_by};
 use crate::setting::open;
 
 /// Fields that choose the way.
@@ -91,7 +93,7 @@ fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAu
         &["token_url", "client_id", "client_secret"],
         problems,
     );
-    let token_url = place::upstream(&block, "token_url", problems);
+    let token_url = address(&block, "token_url", problems);
     let mut secret = |name: &str| secrets::secret(&block.get(name)?, world, problems);
     let (id, password, refresh) = (
         secret("client_id"),
@@ -104,13 +106,32 @@ fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAu
         client_secret: password?,
         scope: block.read("scope", problems),
         refresh_token: refresh,
+        client_auth: block.read("client_auth", problems).unwrap_or_default(),
     })
+}
+
+/// Where credentials are posted. That they travel in the clear is told, unless they stay on this
+/// machine.
+fn address(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Upstream> {
+    let at = block.get(name)?;
+    let url = place::exact(&at, problems)?;
+    let host = url.host.as_str();
+    let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    let stays = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
+    if !url.tls && !stays {
+        problems.push(at.problem(
+            Level::Warning,
+            "the credentials travel in the clear",
+            "write `https://`",
+        ));
+    }
+    Some(url)
 }
 
 fn login(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Login> {
     let block = open(at, LOGIN, problems)?;
     needs(at, &block, &["url", "body", "token"], problems);
-    let url = place::upstream(&block, "url", problems);
+    let url = address(&block, "url", problems);
     let body = block.get("body").and_then(|at| body(&at, world, problems));
     let token = block.read("token", problems);
     let lifetime = block.read("lifetime", problems).unwrap_or(LIFETIME);
@@ -139,37 +160,42 @@ fn needs(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Problem
     }
 }
 
-/// The JSON to post: written as text, or as a block that becomes JSON.
+/// What is posted: written as text, or as a block that becomes JSON. A variable is filled in as one
+/// value, whatever letters it has: it cannot end its text and begin another field.
 fn body(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
-    let text = match at.node.text() {
-        Some(text) => text.to_owned(),
-        None => {
-            let mut json = String::new();
-            write_json(at.node, &mut json);
-            json
-        }
+    let Some(text) = at.node.text() else {
+        let mut json = String::new();
+        write_json(at.node, at, world, problems, &mut json)?;
+        return Some(Secret::new(json));
     };
-    filled(&text, world)
-        .map_err(|name| {
-            let what = format!("the environment variable `{name}` is not set");
-            problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
-        })
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    let written = if is_json { in_json } else { in_form };
+    filled_by(text, world, &written)
+        .map_err(|name| secrets::not_set(at, &name, problems))
         .ok()
         .map(Secret::new)
 }
 
 /// Every value as a JSON string, because a key of digits is still a text.
-fn write_json(node: &Node, json: &mut String) {
+fn write_json(
+    node: &Node,
+    at: &At<'_>,
+    world: &World<'_>,
+    problems: &mut Problems,
+    json: &mut String,
+) -> Option<()> {
     match &node.value {
         Value::Nothing => json.push_str("null"),
-        Value::Text(text) => write_json_text(text, json),
+        Value::Text(text) => {
+            quote(&secrets::looked_up(at, text, world, problems)?, json);
+        }
         Value::List(items) => {
             json.push('[');
             for (index, item) in items.iter().enumerate() {
                 if index > 0 {
                     json.push(',');
                 }
-                write_json(item, json);
+                write_json(item, at, world, problems, json)?;
             }
             json.push(']');
         }
@@ -179,17 +205,25 @@ fn write_json(node: &Node, json: &mut String) {
                 if index > 0 {
                     json.push(',');
                 }
-                write_json_text(&entry.name, json);
+                quote(&entry.name, json);
                 json.push(':');
-                write_json(&entry.node, json);
+                write_json(&entry.node, at, world, problems, json)?;
             }
             json.push('}');
         }
     }
+    Some(())
 }
 
-fn write_json_text(text: &str, json: &mut String) {
+fn quote(text: &str, json: &mut String) {
     json.push('"');
+    json.push_str(&in_json(text));
+    json.push('"');
+}
+
+/// A text as it stands between the quotes of JSON.
+fn in_json(text: &str) -> String {
+    let mut json = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
             '"' | '\\' => json.extend(['\\', letter]),
@@ -199,5 +233,18 @@ fn write_json_text(text: &str, json: &mut String) {
             letter => json.push(letter),
         }
     }
-    json.push('"');
+    json
+}
+
+/// A text as it stands in a form.
+fn in_form(text: &str) -> String {
+    let mut form = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            form.push(char::from(byte));
+        } else {
+            form.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    form
 }

@@ -97,8 +97,17 @@ pub(crate) fn upstream(
     url(&at, problems)
 }
 
-/// `https://host[:port][/path]`.
+/// `https://host[:port][/path]`, below which paths are put.
 pub(crate) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
+    let mut upstream = exact(at, problems)?;
+    upstream
+        .base
+        .truncate(upstream.base.trim_end_matches('/').len());
+    Some(upstream)
+}
+
+/// `https://host[:port][/path]`, letter for letter: to some servers a slash at the end matters.
+pub(crate) fn exact(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
     const REMEDY: &str = "write `https://host/path`, without a user name, `?` or `#`";
     let text = at.text(problems)?.trim();
     let split = text
@@ -136,7 +145,7 @@ pub(crate) fn url(at: &At<'_>, problems: &mut Problems) -> Option<Upstream> {
         tls,
         host,
         port: port.unwrap_or(if tls { 443 } else { 80 }),
-        base: path.trim_end_matches('/').to_owned(),
+        base: path.to_owned(),
     })
 }
 

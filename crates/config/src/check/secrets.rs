@@ -74,15 +74,7 @@ pub(crate) fn headers(
 
 /// A secret: a literal, `${ENV}`, or `file:/path`.
 pub(crate) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
-    let text = match lookup(at.text(problems)?) {
-        Lookup::Text(text) => filled(text, world)
-            .map_err(|name| {
-                let what = format!("the environment variable `{name}` is not set");
-                problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
-            })
-            .ok()?,
-        Lookup::File(path) => from_file(at, path, world, problems)?,
-    };
+    let text = looked_up(at, at.text(problems)?, world, problems)?;
     if text.is_empty() {
         problems.push(at.error("is empty", "write a literal, `${VARIABLE}` or `file:/path`"));
         return None;
@@ -96,6 +88,27 @@ pub(crate) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) ->
         return None;
     }
     Some(Secret::new(text))
+}
+
+/// What a text stands for.
+pub(super) fn looked_up(
+    at: &At<'_>,
+    text: &str,
+    world: &World<'_>,
+    problems: &mut Problems,
+) -> Option<String> {
+    match lookup(text) {
+        Lookup::Text(text) => filled(text, world)
+            .map_err(|name| not_set(at, &name, problems))
+            .ok(),
+        Lookup::File(path) => from_file(at, path, world, problems),
+    }
+}
+
+/// A variable is missing: its name may be told.
+pub(super) fn not_set(at: &At<'_>, name: &str, problems: &mut Problems) {
+    let what = format!("the environment variable `{name}` is not set");
+    problems.push(at.error(&what, "export it, or put it into the file of --env-file"));
 }
 
 fn from_file(

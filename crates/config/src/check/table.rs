@@ -9,7 +9,7 @@ use tollgate_core::alert::AlertSettings;
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::retry::RetrySettings;
 
-use crate::provider::Per;
+use crate::provider::{ClientAuth, Per};
 use crate::setting::Setting;
 use crate::settings::{
     Algorithm, Cache, Confined, Dedup, Degrade, Health, Hold, Merge, OnStoreLoss, Queue, Timeout,
@@ -90,7 +90,7 @@ table! {
         basic: Shape::Switch, "as `Authorization: Basic`; the key is `user:password`";
         oauth2: Shape::Block(OAUTH2), "by a token of OAuth 2";
         login: Shape::Block(LOGIN), "by a token of the provider's own login";
-        also: Shape::Map(&Shape::Secret), "further keys, sent the same way under their own names";
+        also: Shape::Map(&Shape::Secret), "further keys, sent the same way under their own names; with `login` or `oauth2` in what is posted there";
         replace: Shape::Switch, "`false` = the client's own credential wins" = "true";
     }
 }
@@ -102,13 +102,14 @@ table! {
         client_secret: Shape::Secret, "the password of that";
         scope: Shape::Text, "for what";
         refresh_token: Shape::Secret, "the token that gives new tokens";
+        client_auth: ClientAuth::SHAPE, "how id and secret are shown; `auto` = as `basic`, and as `body` where that is refused" = "auto";
     }
 }
 
 table! {
     pub(crate) LOGIN {
         url: Shape::Text, "where";
-        body: Shape::Either(&[Shape::Secret, Shape::Map(&Shape::Secret)]), "the JSON that is posted; `{api_key}` stands for the key in use";
+        body: Shape::Either(&[Shape::Secret, Shape::Map(&Shape::Secret)]), "the JSON or form that is posted; `{api_key}` stands for the key in use";
         token: Shape::Text, "the field of the answer that holds the token";
         lifetime: Shape::Length, "how long a token lives" = "1d";
         refresh_before: Shape::Length, "how long before its end a new one is fetched" = "5m";

@@ -231,6 +231,51 @@ fn m6_a_login_body_is_json_and_out_of_sight() {
     assert_eq!((login.url.base.as_str(), login.url.port), ("/login", 443));
 }
 
+/// M6: what a variable holds stays one value of the body, whatever letters it has.
+#[test]
+fn m6_a_variable_cannot_add_fields_to_a_login_body() {
+    let world = World {
+        env: &|_| Some("a\",\"admin\":\"b&c".to_owned()),
+        ..World::empty()
+    };
+    let escaped = r#"a\",\"admin\":\"b&c"#;
+    for (body, expected) in [
+        ("{ pin: ${KEY} }", format!("{{\"pin\":\"{escaped}\"}}")),
+        (
+            "'{\"pin\": \"${KEY}\"}'",
+            format!("{{\"pin\": \"{escaped}\"}}"),
+        ),
+        ("pin=${KEY}", "pin=a%22%2C%22admin%22%3A%22b%26c".to_owned()),
+    ] {
+        let text = format!(
+            "auth: {{ login: {{ url: https://a.example.org/login, body: {body}, token: t }} }}\ndomain: a.example.org\nlimits: [1/1s]"
+        );
+        let provider = check_in(&text, &world).provider.unwrap();
+        let Style::Login(login) = provider.auth.style else {
+            panic!("a login")
+        };
+        assert_eq!(login.body.expose(), expected);
+    }
+}
+
+/// Credentials in the clear are told, unless they stay on this machine.
+#[test]
+fn a_login_without_tls_is_warned_about() {
+    for (url, warned) in [
+        ("https://a.example.org/t", false),
+        ("http://a.example.org/t", true),
+        ("http://127.0.0.1:8080/t", false),
+        ("http://localhost/t", false),
+        ("http://10.0.0.1/t", true),
+    ] {
+        let text = format!(
+            "auth: {{ oauth2: {{ token_url: {url}, client_id: a, client_secret: b }} }}\ndomain: a.example.org\nlimits: [1/1s]"
+        );
+        let told = check_in(&text, &World::empty()).problems.to_string();
+        assert_eq!(told.contains("travel in the clear"), warned, "{url} {told}");
+    }
+}
+
 #[test]
 fn a_key_with_a_line_break_is_refused() {
     let checked = check("preset: tmdb\napi_key: \"a\\r\\nX-Evil: 1\"\n");

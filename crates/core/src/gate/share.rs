@@ -152,8 +152,18 @@ fn signed(part: u64) -> i64 {
 /// The largest part of any limit that a call takes. At least 1, so that every call counts.
 fn dominant_share(terms: &Terms) -> u64 {
     let parts = terms.iter().map(|term| {
-        let part = u128::from(term.cost) * u128::from(WHOLE) / u128::from(term.rule.limit());
-        u64::try_from(part).unwrap_or(WHOLE).min(WHOLE)
+        let limit = term.rule.limit();
+        // Nearly every cost fits, and dividing 64 bits takes a tenth of the time of 128.
+        let part = match term.cost.checked_mul(WHOLE) {
+            Some(cost) => cost / limit,
+            None => wide_part(term.cost, limit),
+        };
+        part.min(WHOLE)
     });
     parts.max().unwrap_or(1).max(1)
+}
+
+fn wide_part(cost: u64, limit: u64) -> u64 {
+    let part = u128::from(cost) * u128::from(WHOLE) / u128::from(limit);
+    u64::try_from(part).unwrap_or(WHOLE)
 }

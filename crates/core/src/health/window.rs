@@ -95,21 +95,20 @@ impl Window {
 
     /// Is the ratio at least this share?
     pub(super) fn reaches(&self, share: Ppm, reach: Reach) -> bool {
-        share.is_reached_by(self.rated_failures(reach), self.counts.total)
+        share.is_reached_by(rated_failures(self.counts, reach), self.counts.total)
     }
 
     /// What it holds at `now`.
     pub(super) fn counts(&self, reach: Reach, now: Micros) -> Counts {
-        let mut then = self.clone();
-        then.forget(reach, now);
-        then.counts
+        let mut counts = self.counts;
+        self.gone(reach, now).for_each(|class| counts.remove(class));
+        counts
     }
 
     /// The ratio at `now`, for people to read.
     pub(super) fn ratio(&self, reach: Reach, now: Micros) -> Ppm {
-        let mut then = self.clone();
-        then.forget(reach, now);
-        Ppm::of(then.rated_failures(reach), then.counts.total)
+        let counts = self.counts(reach, now);
+        Ppm::of(rated_failures(counts, reach), counts.total)
     }
 
     /// How many results are kept, for tests of the bound.
@@ -118,12 +117,17 @@ impl Window {
         self.rated.len() + self.others.len()
     }
 
-    fn rated_failures(&self, reach: Reach) -> u64 {
-        if self.counts.total < reach.min_results {
-            0
-        } else {
-            self.counts.failures()
-        }
+    /// What [`Window::forget`] would take out.
+    fn gone(&self, reach: Reach, now: Micros) -> impl Iterator<Item = Class> {
+        let gone = move |at: Micros| now.since(at) >= reach.age;
+        let rated_over = self.rated.len().saturating_sub(reach.results);
+        let others_over = self.others.len().saturating_sub(reach.results);
+        let rated = self.rated.iter().enumerate();
+        let rated = rated.take_while(move |&(index, &(at, _))| gone(at) || index < rated_over);
+        let others = self.others.iter().enumerate();
+        let others = others.take_while(move |&(index, &at)| gone(at) || index < others_over);
+        let rated = rated.map(|(_, &(_, class))| class);
+        rated.chain(others.map(|_| Class::Other))
     }
 
     fn forget(&mut self, reach: Reach, now: Micros) {
@@ -140,5 +144,14 @@ impl Window {
             self.others.pop_front();
             self.counts.remove(Class::Other);
         }
+    }
+}
+
+/// Failures, if there are results enough to speak of a ratio.
+fn rated_failures(counts: Counts, reach: Reach) -> u64 {
+    if counts.total < reach.min_results {
+        0
+    } else {
+        counts.failures()
     }
 }

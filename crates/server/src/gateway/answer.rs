@@ -6,7 +6,7 @@
 //!
 //! Never: decides. The path does.
 
-use http::header::{CONNECTION, HOST, HeaderMap, HeaderValue};
+use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
@@ -23,6 +23,14 @@ use super::head::{self, Head};
 use super::visit::Visit;
 use super::{links, rates, upgrade};
 use crate::refusal::{self, refusal};
+
+/// What every answer carries. Names that are known before need not be read each time.
+const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
+const WAIT: HeaderName = HeaderName::from_static("x-tollgate-wait");
+const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
+const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
+const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
+const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
 
 /// A permit that took longer than this was waited for; less is the time that asking takes.
 const ASKING: Span = Span::from_millis(1);
@@ -42,10 +50,10 @@ pub(super) async fn answer(visit: &Visit, request: Request<Incoming>) -> Respons
             .tell();
             let mut response = refusal(&error, &id);
             let headers = response.headers_mut();
-            headers.insert("x-tollgate-source", HeaderValue::from_static("tollgate"));
-            headers.insert("x-tollgate-decision", HeaderValue::from_static("reject"));
+            headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
+            headers.insert(DECISION, HeaderValue::from_static("reject"));
             if is_degraded(&error) {
-                headers.insert("x-tollgate-degraded", HeaderValue::from_static("true"));
+                headers.insert(DEGRADED, HeaderValue::from_static("true"));
             }
             if is_malformed(&error) {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -86,7 +94,7 @@ async fn outcome(
             mount,
         } => (target, caller, mount),
     };
-    let here = here(&parts.headers);
+    let here = parts.headers.get(HOST).cloned();
     let wanted = upgrade::wanted(&parts);
     let Head {
         mut said,
@@ -108,13 +116,18 @@ async fn outcome(
     };
     let mut reply = path::call(&state.shop, call, trail).await?;
     let protocol = upgrade::agree(visit, upgraded, &mut reply);
-    let mut response = dress(reply, trail, &mount, &here);
+    let mut response = dress(reply, trail, &mount, here.as_ref());
     upgrade::ask(response.headers_mut(), protocol);
     Ok(response)
 }
 
 /// The provider's answer, as it goes out.
-fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<ReplyBody> {
+fn dress(
+    reply: Reply,
+    trail: &Trail,
+    mount: &Mount,
+    here: Option<&HeaderValue>,
+) -> Response<ReplyBody> {
     let source = reply.source.word();
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
@@ -122,40 +135,43 @@ fn dress(reply: Reply, trail: &Trail, mount: &Mount, here: &str) -> Response<Rep
     let headers = response.headers_mut();
     head::hop_by_hop(headers);
     head::own(headers);
-    let origin = trail.origin.as_deref().unwrap_or_default();
-    let links = trail
-        .provider
-        .as_ref()
-        .map_or_else(Links::default, |live| live.links(origin));
-    links::rewrite(headers, &links, mount, here);
+    if links::has_any(headers) {
+        let origin = trail.origin.as_ref().map(ToString::to_string);
+        let links = trail.provider.as_ref().map_or_else(Links::default, |live| {
+            live.links(origin.as_deref().unwrap_or_default())
+        });
+        links::rewrite(headers, &links, mount, &self::here(here));
+    }
     let decision = if trail.waited >= ASKING {
         "queue"
     } else {
         "allow"
     };
-    headers.insert("x-tollgate-source", HeaderValue::from_static(source));
-    headers.insert("x-tollgate-decision", HeaderValue::from_static(decision));
+    headers.insert(SOURCE, HeaderValue::from_static(source));
+    headers.insert(DECISION, HeaderValue::from_static(decision));
     response
 }
 
 /// What every answer carries.
 fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
-    let millis = trail.waited.0 / 1_000;
-    let waited = format!("{}.{:03}", millis / 1_000, millis % 1_000);
-    for (name, value) in [("x-tollgate-id", id), ("x-tollgate-wait", &waited)] {
-        if let Ok(value) = HeaderValue::from_str(value) {
+    let waited = match trail.waited.0 / 1_000 {
+        0 => Ok(HeaderValue::from_static("0.000")),
+        millis => HeaderValue::try_from(format!("{}.{:03}", millis / 1_000, millis % 1_000)),
+    };
+    for (name, value) in [(ID, HeaderValue::from_str(id)), (WAIT, waited)] {
+        if let Ok(value) = value {
             headers.insert(name, value);
         }
     }
-    headers.insert("x-tollgate-attempts", HeaderValue::from(trail.attempts));
+    headers.insert(ATTEMPTS, HeaderValue::from(trail.attempts));
 }
 
 /// What the gateway says about itself.
 fn own(status: StatusCode, word: &str) -> Response<ReplyBody> {
     let mut response = refusal::json(status, &json!({ "status": word }), None);
     let headers = response.headers_mut();
-    headers.insert("x-tollgate-source", HeaderValue::from_static("tollgate"));
-    headers.insert("x-tollgate-decision", HeaderValue::from_static("allow"));
+    headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
+    headers.insert(DECISION, HeaderValue::from_static("allow"));
     response
 }
 
@@ -174,8 +190,8 @@ fn not_in_cache(target: &Target) -> Error {
 }
 
 /// The gateway's own address, as the caller wrote it.
-fn here(headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+fn here(host: Option<&HeaderValue>) -> String {
+    let host = host.and_then(|host| host.to_str().ok());
     format!("http://{}", host.unwrap_or_default())
 }
 

@@ -6,7 +6,7 @@
 //! Never: touches any other header.
 
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
 };
 use http::{Method, Version, request};
 use tollgate::Error;
@@ -71,6 +71,10 @@ pub(super) fn is_last(headers: &HeaderMap) -> bool {
 impl Head {
     /// Reads what a caller says and takes it out of the headers.
     pub(super) fn take(headers: &mut HeaderMap) -> Result<Head, Error> {
+        if !headers.keys().any(|name| is_said(name.as_str())) {
+            strip(headers);
+            return Ok(Head::default());
+        }
         let mut head = Head {
             cache_only: text(headers, "x-tollgate-cache") == Some("only"),
             ..Head::default()
@@ -90,6 +94,14 @@ impl Head {
         strip(headers);
         Ok(head)
     }
+}
+
+/// Could this header say something about the call?
+fn is_said(name: &str) -> bool {
+    name.starts_with(OWN)
+        || name == "x-stainless-read-timeout"
+        || name == "x-envoy-expected-rq-timeout-ms"
+        || name == "grpc-timeout"
 }
 
 /// Takes out what ends here.
@@ -122,10 +134,15 @@ pub(super) fn hop_by_hop(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
+    // Looking each of them up would cost more than looking at the few that are there.
+    if headers
+        .keys()
+        .any(|name| HOP_BY_HOP.contains(&name.as_str()))
+    {
+        for name in HOP_BY_HOP {
+            headers.remove(name);
+        }
     }
-    headers.remove(UPGRADE);
 }
 
 /// Takes out headers of ours: from callers they are orders, from upstreams they would be lies.

@@ -11,6 +11,13 @@ use tollgate::shop::Links;
 
 use super::address::Mount;
 
+/// Is there anything to rewrite? Most answers have no links.
+pub(super) fn has_any(headers: &HeaderMap) -> bool {
+    [LOCATION, CONTENT_LOCATION, LINK]
+        .iter()
+        .any(|name| headers.contains_key(name))
+}
+
 /// Rewrites the links of an answer. `here` is the gateway's own address as the caller wrote it.
 pub(super) fn rewrite(headers: &mut HeaderMap, links: &Links, mount: &Mount, here: &str) {
     for name in [LOCATION, CONTENT_LOCATION] {

@@ -5,7 +5,7 @@
 //! Never: repeats the message.
 
 use tollgate::Error;
-use tollgate::error::{NotAllowed, Reason};
+use tollgate::error::{NoToken, NotAllowed, Reason};
 use tollgate_core::health::Fault;
 
 /// The next step of a caller.
@@ -29,9 +29,7 @@ pub(super) fn hint(error: &Error) -> String {
             fault: Fault::Dns, ..
         } => "check the domain or upstream in the provider's file",
         Error::NoAnswer { .. } => "the provider may be down; try again",
-        Error::NoCredential { .. } => {
-            "send the token yourself and set `auth: {replace: false}` with a plain style"
-        }
+        Error::NoCredential { why, .. } => of_token(*why),
         Error::UnknownProvider { nearest, .. } => {
             return match nearest {
                 Some(name) => format!("did you mean `{name}`? The first part of the path is a provider's name"),
@@ -54,6 +52,20 @@ pub(super) fn hint(error: &Error) -> String {
         Error::NoBody => "send the whole body, and faster",
     };
     fixed.to_owned()
+}
+
+fn of_token(why: NoToken) -> &'static str {
+    match why {
+        NoToken::Refused(_) => {
+            "check api_key, or what stands under auth.login or auth.oauth2 in the provider's file, and reload; keys are never shown"
+        }
+        NoToken::Missing => {
+            "check auth.login.token in the provider's file: the field of the answer that holds the token"
+        }
+        NoToken::Failed(_) | NoToken::Unanswered(_) => {
+            "come back after retryIn; check auth.login.url or auth.oauth2.token_url if it stays so"
+        }
+    }
 }
 
 fn of_reason(reason: Reason) -> &'static str {

@@ -384,7 +384,7 @@ async fn a_lost_store_is_503() {
     let ledger = Ledger::sqlite(&folder, Clock::System).unwrap();
     let files = [file(upstream.address, "limits: [100/1s]")];
     let options = GatewayOptions::default();
-    let stand = Stand::on(&files, Options::default(), ledger.clone(), options).await;
+    let stand = Stand::over(ledger.clone(), &files, Options::default(), options).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let lock = std::fs::File::options()
         .write(true)

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tollgate::shop::Options;
 use tollgate_core::health::State;
 use tollgate_core::time::Span;
 use tollgate_ledger::Clock;
@@ -356,6 +357,30 @@ async fn c10_c13_costs_are_capped_per_day() {
         left.json()["limit"],
         "spend",
         "of three calls one is left, so it is not `3/1h`"
+    );
+}
+
+/// H4: without `upstream` a URL goes to its own host, under the limits of its domain.
+#[tokio::test]
+async fn h4_a_url_goes_to_its_own_host_and_is_governed() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let options = Options {
+        private: true,
+        ..Options::default()
+    };
+    let local = "name: x\ndomain: localhost\nlimits: [1/1h]\n".to_owned();
+    let stand = Stand::with(&[local], options).await;
+    let url = format!("/http://localhost:{}/a", upstream.address.port());
+    assert_eq!(get(stand.address, &url).await.status, 200);
+    assert_eq!(
+        get_with(stand.address, &url, &is("normal")).await.status,
+        429
+    );
+    let asked = upstream.asked();
+    let host = format!("localhost:{}", upstream.address.port());
+    assert_eq!(
+        (asked.len(), &asked[0].headers["host"]),
+        (1, &host.parse().unwrap())
     );
 }
 

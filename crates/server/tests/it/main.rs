@@ -6,6 +6,7 @@
 
 mod client;
 mod log;
+mod issuer;
 mod rawhost;
 mod stand;
 mod upstream;
@@ -25,3 +26,5 @@ mod resting;
 mod stale;
 mod streaming;
 mod upgrades;
+mod oauth2;
+mod tokens;

@@ -22,21 +22,26 @@ impl Stand {
     }
 
     pub(crate) async fn with(files: &[String], options: Options) -> Stand {
-        let ledger = Ledger::memory(Clock::System);
-        Stand::on(files, options, ledger, GatewayOptions::default()).await
+        Stand::on(Clock::System, files, options).await
+    }
+
+    /// The same by another clock, for what takes hours.
+    pub(crate) async fn on(clock: Clock, files: &[String], options: Options) -> Stand {
+        let ledger = Ledger::memory(clock);
+        Stand::over(ledger, files, options, GatewayOptions::default()).await
     }
 
     /// A gateway with options of its own.
     pub(crate) async fn with_gateway(files: &[String], gateway: GatewayOptions) -> Stand {
         let ledger = Ledger::memory(Clock::System);
-        Stand::on(files, Options::default(), ledger, gateway).await
+        Stand::over(ledger, files, Options::default(), gateway).await
     }
 
-    /// On this ledger.
-    pub(crate) async fn on(
+    /// Over this ledger.
+    pub(crate) async fn over(
+        ledger: Ledger,
         files: &[String],
         options: Options,
-        ledger: Ledger,
         gateway: GatewayOptions,
     ) -> Stand {
         crate::log::keep();

@@ -20,6 +20,10 @@ use super::{BodyError, Tunnel};
 use crate::Permit;
 use crate::pool::Conn;
 
+/// How often a body that still comes is told to the ledger, which holds its place for longer each
+/// time. At least four times as often as it must, or this often: seldom enough to cost nothing.
+const ALIVE_EVERY: Span = Span::from_secs(1);
+
 /// The body of an answer on its way to the caller.
 #[derive(Debug, Default)]
 pub struct ReplyBody {
@@ -36,8 +40,18 @@ pub(crate) struct Flow {
     permit: Option<Permit>,
     has_ended: bool,
     idle: Span,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Option<Idle>,
     alive: Micros,
+    /// How often the ledger hears that it still comes.
+    every: Span,
+}
+
+/// How long nothing has come already.
+#[derive(Debug)]
+struct Idle {
+    timer: Pin<Box<Sleep>>,
+    /// The permit has been told that its answer takes longer.
+    told: bool,
 }
 
 /// The provider stopped in the middle of an answer.
@@ -96,6 +110,7 @@ impl Flow {
             idle,
             timer: None,
             alive: Micros::default(),
+            every: ALIVE_EVERY,
         };
         if flow.incoming.is_end_stream() {
             flow.end();
@@ -106,6 +121,7 @@ impl Flow {
     /// From now on the permit travels with the body. It has been told of the head already.
     pub(crate) fn carry(&mut self, permit: Permit) {
         self.alive = permit.now();
+        self.every = ALIVE_EVERY.min(Span(permit.held_for().0 / 4));
         if self.has_ended {
             permit.finished(|_| None);
         } else {
@@ -146,7 +162,7 @@ impl Flow {
                 if self.incoming.is_end_stream() {
                     self.end();
                 } else {
-                    self.is_alive(Span(self.idle.0 / 2));
+                    self.is_alive(self.every);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -163,17 +179,26 @@ impl Flow {
         }
     }
 
-    /// Nothing comes: how long already?
+    /// Nothing comes: how long already? The permit is told only of answers that take a while: a
+    /// word to the ledger costs as much as a decision, and most bodies come with their heads.
     #[expect(clippy::disallowed_methods, reason = "the idle timeout of a body")]
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.timer.is_none() {
+        let first = self.idle.min(self.every);
+        let idle = self.timer.get_or_insert_with(|| Idle {
+            timer: Box::pin(tokio::time::sleep(first.into())),
+            told: false,
+        });
+        ready!(idle.timer.as_mut().poll(cx));
+        if !idle.told {
+            idle.told = true;
+            let rest = Span(self.idle.0.saturating_sub(first.0));
+            idle.timer = Box::pin(tokio::time::sleep(rest.into()));
+            let is_over = idle.timer.as_mut().poll(cx).is_ready();
             self.is_alive(Span::ZERO);
+            if !is_over {
+                return Poll::Pending;
+            }
         }
-        let idle = self.idle;
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle.into())));
-        ready!(timer.as_mut().poll(cx));
         self.conn = None;
         self.permit = None;
         Poll::Ready(Some(Err(StoodStill.into())))
@@ -181,7 +206,7 @@ impl Flow {
 
     /// Keeps the place of a long answer, at most so often.
     fn is_alive(&mut self, every: Span) {
-        if let Some(permit) = &self.permit {
+        if let Some(permit) = &mut self.permit {
             let now = permit.now();
             if now.since(self.alive) >= every {
                 self.alive = now;

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
@@ -49,18 +50,18 @@ pub(crate) async fn admit(
     tries: &mut Tries,
 ) -> Result<Granted, Error> {
     let live = &route.live;
-    let began = live.ledger.now().at;
+    let began = live.ledger.at();
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
     loop {
         changes.mark_unchanged();
         let plan = live.plan();
         let look = live.machine.look();
-        let wants = Wants::new(route, &plan, credential, &look.local);
+        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
         if plan.provider.enabled {
             may_wait(route, &plan, &look.door)?;
         }
-        let asked = live.permits.acquire(wants.wanted(route, &plan, place));
+        let asked = live.permits.acquire(wanted);
         let answer = tokio::select! {
             biased;
             answer = asked => answer,
@@ -69,10 +70,10 @@ pub(crate) async fn admit(
                 continue;
             }
         };
-        tries.waited = tries.waited + live.ledger.now().at.since(began);
+        tries.waited = tries.waited + live.ledger.at().since(began);
         let permit = answer.map_err(|denied| {
             tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
-            wants.explain(route, denied)
+            wants.explain(route, &plan, denied)
         })?;
         tries.rates = Rates::granted(&plan, route.said.priority, permit.marks());
         let watched = plan.provider.enabled.then(|| live.machine.clone());
@@ -134,69 +135,83 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
     }
 }
 
-/// What an attempt asks for, and the names of it.
+/// What an attempt asks for, as far as it must be named if it is refused.
 struct Wants {
-    terms: Terms,
     /// One per term.
-    names: Vec<(Reason, String)>,
+    terms: SmallVec<[(CellId, Limit); 4]>,
     /// So many of the last terms are this process's own.
     local: usize,
-    scopes: Scopes,
     health: ScopeId,
     cooldown: ScopeId,
 }
 
+/// Which limit a term is. Its name is needed only for a refusal.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// The meter of the plan with this index.
+    Meter(usize),
+    /// One of this process's own.
+    Own(Reason, &'static str),
+}
+
 impl Wants {
-    fn new(route: &Route, plan: &Plan, credential: &Credential, local: &Local) -> Wants {
+    fn new(
+        route: &Route,
+        plan: &Plan,
+        credential: &Credential,
+        local: &Local,
+        place: u64,
+    ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
-        let cooldown = plan.cooldown_scope(who.entity, who.key);
         let mut wants = Wants {
-            terms: Terms::new(),
-            names: Vec::new(),
+            terms: SmallVec::new(),
             local: 0,
-            scopes: Scopes::new(),
             health: route.live.machine.scope(),
-            cooldown,
+            cooldown: plan.cooldown_scope(who.entity, who.key),
         };
-        for meter in &plan.meters {
+        let mut terms = Terms::new();
+        for (index, meter) in plan.meters.iter().enumerate() {
             if let Some(term) = meter.term(&who) {
-                let reason = if meter.is_concurrency() {
-                    Reason::Concurrency
-                } else {
-                    Reason::Limit
-                };
-                wants.terms.push(term);
-                wants.names.push((reason, meter.name.clone()));
+                wants.terms.push((term.cell, Limit::Meter(index)));
+                terms.push(term);
             }
         }
-        for (rule, name, reason) in [
-            (&plan.connections, "connections", Reason::Concurrency),
-            (&local.concurrency, "throttle", Reason::Concurrency),
-            (&local.rate, "throttle rate", Reason::Limit),
+        let own = &route.live.own;
+        for (rule, cell, name, reason) in [
+            (
+                &plan.connections,
+                own.connections,
+                "connections",
+                Reason::Concurrency,
+            ),
+            (
+                &local.concurrency,
+                own.concurrency,
+                "throttle",
+                Reason::Concurrency,
+            ),
+            (&local.rate, own.rate, "throttle rate", Reason::Limit),
         ] {
             if let Some(rule) = rule {
                 wants.local += 1;
-                wants.names.push((reason, name.to_owned()));
-                wants.terms.push(Term {
-                    cell: plan.local_cell(name, route.live.owner),
+                wants.terms.push((cell, Limit::Own(reason, name)));
+                terms.push(Term {
+                    cell,
                     rule: rule.clone(),
                     cost: 1,
                     leave: 0,
                 });
             }
         }
+        let mut scopes = Scopes::new();
         if plan.provider.enabled {
-            wants.scopes.push(wants.health);
-            wants.scopes.push(cooldown);
-            wants.scopes.extend(plan.degrade_scope(who.entity));
+            scopes.push(wants.health);
+            scopes.push(wants.cooldown);
+            scopes.extend(plan.degrade_scope(who.entity));
         }
-        wants
-    }
-
-    fn wanted(&self, route: &Route, plan: &Plan, place: u64) -> Wanted {
-        Wanted {
-            terms: self.terms.clone(),
-            scopes: self.scopes.clone(),
+        let wanted = Wanted {
+            terms,
+            scopes,
             priority: route.said.priority,
             caller: route.caller(),
             patience: route.patience(plan.provider.queue.timeout),
@@ -205,11 +220,12 @@ impl Wants {
                 late: plan.provider.late_arrival,
             },
             seniority: Some(place),
-        }
+        };
+        (wanted, wants)
     }
 
     /// Why there is no permit, in the words of a refusal.
-    fn explain(&self, route: &Route, denied: Denied) -> Error {
+    fn explain(&self, route: &Route, plan: &Plan, denied: Denied) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
             provider: route.live.name.clone(),
             entity: route.entity.clone(),
@@ -224,7 +240,8 @@ impl Wants {
         match denied {
             Denied::Refused { place, retry_in } => match place {
                 Place::Cell(cell) => {
-                    let (reason, limit) = self.named(cell);
+                    let index = self.terms.iter().position(|term| term.0 == cell);
+                    let (reason, limit) = self.named(plan, index);
                     no_permit(reason, limit, Some(retry_in))
                 }
                 Place::Scope(scope) if scope == self.health => Error::Asleep {
@@ -249,7 +266,7 @@ impl Wants {
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
             Denied::Never(Never::TooCostly { term, .. }) => {
-                let name = self.names.get(term).map(|(_, name)| name.clone());
+                let (_, name) = self.named(plan, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
             Denied::Closed => no_permit(Reason::StoreLost, None, None),
@@ -283,14 +300,20 @@ impl Wants {
         else {
             return None;
         };
-        let index = self.terms.iter().position(|term| term.cell == cell)?;
+        let index = self.terms.iter().position(|term| term.0 == cell)?;
         (index < self.terms.len() - self.local).then_some((index, retry_in))
     }
 
-    fn named(&self, cell: CellId) -> (Reason, Option<String>) {
-        let index = self.terms.iter().position(|term| term.cell == cell);
-        match index.and_then(|index| self.names.get(index)) {
-            Some((reason, name)) => (*reason, Some(name.clone())),
+    /// What this term is called, and what a refusal by it is about.
+    fn named(&self, plan: &Plan, term: Option<usize>) -> (Reason, Option<String>) {
+        match term.and_then(|term| self.terms.get(term)) {
+            Some((_, Limit::Meter(index))) => match plan.meters.get(*index) {
+                Some(meter) if meter.is_concurrency() => {
+                    (Reason::Concurrency, Some(meter.name.clone()))
+                }
+                meter => (Reason::Limit, meter.map(|meter| meter.name.clone())),
+            },
+            Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),
         }
     }

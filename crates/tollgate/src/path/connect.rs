@@ -34,7 +34,7 @@ pub(crate) async fn connect(route: &Route, plan: &Plan) -> Result<Expected, Ende
         {
             live.machine.on(Event::Answered(Answer {
                 class: Class::of_fault(fault),
-                granted: live.ledger.now().at,
+                granted: live.ledger.at(),
                 retry_after: None,
             }));
         }

@@ -1,22 +1,38 @@
-//! The credential stage: which key goes with this attempt?
+//! The credential stage: which key or token goes with this attempt?
 //!
-//! Promises: of a pool, the key that is free first; a client's own credential wins where the file
-//! says so, and is counted by its fingerprint. A key leaves this module only as an index.
+//! Promises: of a pool, the key that is free first; one that was refused goes aside while others
+//! serve. A client's own credential wins where the file says so, and is counted by its fingerprint.
+//! A token that met a 401 is renewed once for the call; a second 401 is the caller's.
 //!
 //! Never: adds a key to a request. `send` does, and only there.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use parking_lot::Mutex;
 use tollgate_config::provider::{Per, Style};
-use tollgate_core::time::Span;
+use tollgate_core::feedback::Verdict;
+use tollgate_core::health::Class;
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::{Micros, Span};
 
+use super::learn::Answered;
 use super::query;
+use super::retry::{self, Ended, Tries};
 use super::route::Route;
+use super::token::{self, Held};
 use crate::Error;
+use crate::event::Fact;
 use crate::shop::{Plan, mark};
 
+/// How long a refused key is left alone where the provider does not say: long enough not to annoy,
+/// short enough that a repaired account serves again the same day.
+const ASIDE: Span = Span::from_secs(300);
+
 /// The credential of one attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Credential {
     /// Whose key it is.
     pub(crate) whose: Whose,
@@ -25,48 +41,142 @@ pub(crate) struct Credential {
 }
 
 /// Whose key a call carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Whose {
     /// What the client sent, or nothing.
     Clients,
     /// The key with this index in the pool.
     Ours(usize),
+    /// A token of a login.
+    Token(Held),
+}
+
+/// Keys that were refused, by mark, and until when they are left alone.
+#[derive(Debug, Default)]
+pub(crate) struct Aside {
+    until: Mutex<HashMap<String, Micros>>,
 }
 
 /// Chooses the credential of an attempt.
-pub(crate) fn choose(route: &Route, plan: &Plan) -> Result<Credential, Error> {
-    let needs = match &plan.provider.auth.style {
-        Style::OAuth2(_) => Some("a token of OAuth 2"),
-        Style::Login(_) => Some("a login"),
-        Style::Nothing
-        | Style::Query { .. }
-        | Style::Header { .. }
-        | Style::Bearer
-        | Style::Basic => None,
-    };
-    if let Some(needs) = needs {
-        let provider = route.live.name.clone();
-        return Err(Error::NoCredential { provider, needs });
-    }
-    let theirs = sent(
-        &plan.provider.auth.style,
-        &route.headers,
-        route.query.as_deref(),
-    );
-    let has_own = !plan.keys.is_empty()
-        && !matches!(plan.provider.auth.style, Style::Nothing)
-        && route.is_own;
+pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Error> {
+    let style = &plan.provider.auth.style;
+    let theirs = sent(style, &route.headers, route.query.as_deref());
+    let has_own = count(plan) > 0 && !matches!(style, Style::Nothing) && route.is_own;
     if !has_own || (theirs.is_some() && !plan.provider.auth.replace) {
         return Ok(Credential {
             whose: Whose::Clients,
             mark: theirs.as_deref().map(mark),
         });
     }
+    if !plan.accounts.is_empty() {
+        return with_token(route, plan).await;
+    }
     let index = freest(route, plan);
     Ok(Credential {
         whose: Whose::Ours(index),
-        mark: plan.keys.get(index).map(|key| key.mark.clone()),
+        mark: mark_of(plan, index).map(str::to_owned),
     })
+}
+
+/// The token of the key that is free first; where its login is refused, that of the next.
+async fn with_token(route: &Route, plan: &Plan) -> Result<Credential, Error> {
+    let mut left = plan.accounts.len();
+    loop {
+        let index = freest(route, plan);
+        let Some(account) = plan.accounts.get(index).or(plan.accounts.first()) else {
+            return Err(Error::Malformed(
+                "the provider has no account to log in with",
+            ));
+        };
+        left = left.saturating_sub(1);
+        match token::held(route, plan, account).await {
+            Ok(held) => {
+                return Ok(Credential {
+                    whose: Whose::Token(held),
+                    mark: Some(account.mark.clone()),
+                });
+            }
+            Err(Error::NoCredential { why, .. }) if why.is_lasting() && left > 0 => {
+                set_aside(route, plan, &account.mark, None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What an answer says about its credential. `Again`: the call is made with another one.
+pub(crate) async fn heed(
+    route: &Route,
+    plan: &Plan,
+    credential: &Credential,
+    tries: &mut Tries,
+    answered: Answered,
+) -> Result<Answered, Ended> {
+    let has_next = match &credential.whose {
+        Whose::Clients => false,
+        Whose::Token(held) => {
+            has_new_token(route, held, tries, &answered)
+                || has_other_key(route, plan, credential, tries, &answered)
+        }
+        Whose::Ours(_) => has_other_key(route, plan, credential, tries, &answered),
+    };
+    // A refused call was not carried out, so whatever it was, it may be made again.
+    if !has_next || !route.payload.is_left() {
+        return Ok(answered);
+    }
+    retry::discard(answered).await;
+    Err(Ended::Again)
+}
+
+/// A 401 asks for a new token, once for each call.
+fn has_new_token(route: &Route, held: &Held, tries: &mut Tries, answered: &Answered) -> bool {
+    let is_refused = answered.head.status.as_u16() == 401;
+    let now = route.live.ledger.now().at;
+    if tries.renewed {
+        held.judged(is_refused, now, route.live.machine.throw());
+        return false;
+    }
+    tries.renewed = is_refused && held.refused(now);
+    tries.renewed
+}
+
+/// A key of a pool that was refused goes aside. Is there another that is free?
+fn has_other_key(
+    route: &Route,
+    plan: &Plan,
+    credential: &Credential,
+    tries: &mut Tries,
+    answered: &Answered,
+) -> bool {
+    let Some(mark) = credential.mark.as_deref().filter(|_| count(plan) > 1) else {
+        return false;
+    };
+    let status = answered.head.status.as_u16();
+    let is_token = matches!(credential.whose, Whose::Token(_));
+    let is_refused = match answered.verdict {
+        // The key's quota or its bill, in the provider's own words.
+        Verdict::Spent => true,
+        Verdict::Limited | Verdict::Overloaded | Verdict::Passed => status == 401 && !is_token,
+    };
+    let is_cooling = answered.class == Class::Refused && plan.cools_by_key();
+    if is_refused {
+        let provider = &route.live.name;
+        Fact::SetAside { provider, status }.tell();
+        set_aside(route, plan, mark, answered.retry_after);
+    }
+    if !(is_refused || is_cooling) || tries.moved + 1 >= count(plan) {
+        return false;
+    }
+    tries.moved += 1;
+    frees(route, plan, freest(route, plan)).after == Span::ZERO
+}
+
+fn set_aside(route: &Route, plan: &Plan, mark: &str, told: Option<Span>) {
+    let until = route.live.ledger.now().at + told.unwrap_or(ASIDE);
+    let mut aside = route.live.aside.until.lock();
+    // Bounded by the pool: keys of former files go.
+    aside.retain(|known, _| (0..count(plan)).any(|index| mark_of(plan, index) == Some(known)));
+    aside.insert(mark.to_owned(), until);
 }
 
 /// The credential that the client sent itself, where this provider expects one.
@@ -84,34 +194,82 @@ fn sent(style: &Style, headers: &HeaderMap, query: Option<&str>) -> Option<Strin
     }
 }
 
-/// The key with most left of its tightest limit; where none has anything, the one that is free
-/// first; among equals they take turns.
+/// How many keys there are to choose from.
+fn count(plan: &Plan) -> usize {
+    plan.accounts.len().max(match plan.provider.auth.style {
+        // Without an account its keys are of no use.
+        Style::OAuth2(_) | Style::Login(_) => 0,
+        Style::Nothing
+        | Style::Query { .. }
+        | Style::Header { .. }
+        | Style::Bearer
+        | Style::Basic => plan.keys.len(),
+    })
+}
+
+/// A key's name in cells.
+fn mark_of(plan: &Plan, index: usize) -> Option<&str> {
+    let of_source = plan
+        .accounts
+        .get(index)
+        .map(|account| account.mark.as_str());
+    of_source.or_else(|| plan.keys.get(index).map(|key| key.mark.as_str()))
+}
+
+/// When a key may be used, and how much of its tightest limit is left.
+struct Frees {
+    after: Span,
+    remaining: u64,
+}
+
+/// The key that is free first; of those that are free, the one with most left; among equals they
+/// take turns.
 fn freest(route: &Route, plan: &Plan) -> usize {
-    let count = plan.keys.len();
+    let count = count(plan);
     if count < 2 {
         return 0;
     }
     let turn = route.live.next_turn();
-    let meters: Vec<_> = plan
+    let order = (0..count).map(|step| (turn.wrapping_add(step)) % count);
+    // `max_by_key` keeps the last of equals, so the one whose turn it is comes last.
+    let best = order.rev().max_by_key(|index| {
+        let Frees { after, remaining } = frees(route, plan, *index);
+        (Reverse(after), remaining)
+    });
+    best.unwrap_or(0)
+}
+
+fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
+    let (live, mark) = (&route.live, mark_of(plan, index));
+    let who = route.who(mark);
+    let cells: Vec<_> = plan
         .meters
         .iter()
         .filter(|meter| meter.per == Per::ApiKey && meter.counts_calls())
+        .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
-    let left = |index: usize| {
-        let who = route.who(plan.keys.get(index).map(|key| key.mark.as_str()));
-        let cells: Vec<_> = meters
-            .iter()
-            .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
-            .collect();
-        let views = route.live.ledger.look(&cells);
-        let remaining = views.iter().map(|view| view.remaining).min();
-        let frees = views.iter().filter_map(|view| view.reset_after).max();
-        (
-            remaining.unwrap_or(u64::MAX),
-            std::cmp::Reverse(frees.unwrap_or(Span::ZERO)),
-        )
-    };
-    let order = (0..count).map(|step| (turn + step) % count);
-    // `max_by_key` keeps the last of equals, so the one whose turn it is comes last.
-    order.rev().max_by_key(|index| left(*index)).unwrap_or(0)
+    let views = live.ledger.look(&cells);
+    let remaining = views.iter().map(|view| view.remaining).min();
+    let empty = views.iter().filter(|view| view.remaining == 0);
+    // Nobody knows when: after all others.
+    let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
+    let aside = mark.and_then(|mark| live.aside.until.lock().get(mark).copied());
+    let aside = aside.map(|until| until.since(live.ledger.now().at));
+    let after = full.chain(aside).chain(cooling(route, plan, mark));
+    Frees {
+        after: after.max().unwrap_or(Span::ZERO),
+        remaining: remaining.unwrap_or(u64::MAX),
+    }
+}
+
+/// How long a key still rests after a refusal that was about it alone.
+fn cooling(route: &Route, plan: &Plan, mark: Option<&str>) -> Option<Span> {
+    if !plan.cools_by_key() {
+        return None;
+    }
+    let scope = plan.cooldown_scope(route.entity.as_deref(), mark);
+    match route.live.ledger.look_scope(scope) {
+        ScopeView::Closed { left } => Some(left.unwrap_or(Span(u64::MAX))),
+        ScopeView::Open | ScopeView::Probing => None,
+    }
 }

@@ -35,6 +35,7 @@ pub(crate) struct Answered {
     pub(crate) head: Parts,
     pub(crate) body: ReplyBody,
     pub(crate) class: Class,
+    pub(crate) verdict: Verdict,
     pub(crate) retry_after: Option<Span>,
     pub(crate) probe: bool,
 }
@@ -91,6 +92,7 @@ pub(crate) async fn learn(
         head,
         body: ReplyBody::new(first.freeze(), Some(flow)),
         class,
+        verdict: feedback.verdict,
         retry_after,
         probe,
     }

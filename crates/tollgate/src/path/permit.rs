@@ -169,10 +169,51 @@ impl Permits {
 
     /// Waits for a permit. Dropping the future leaves the line.
     pub async fn acquire(&self, wanted: Wanted) -> Result<Permit, Denied> {
+        let wanted = match self.at_once(wanted) {
+            Ok(decided) => return decided,
+            Err(wanted) => wanted,
+        };
         let (mut line, answer) = self.join(wanted);
         let answer = answer.await;
         line.is_over = true;
         answer.unwrap_or(Err(Denied::Closed))
+    }
+
+    /// Where nobody waits and the ledger answers at once, a call that may go needs neither the line
+    /// nor the task that drives it. `Err`: it must stand in line like everybody.
+    #[expect(
+        clippy::result_large_err,
+        reason = "what is wanted goes back as it came"
+    )]
+    fn at_once(&self, mut wanted: Wanted) -> Result<Result<Permit, Denied>, Wanted> {
+        let Shared { ledger, state, .. } = &*self.shared;
+        let mut state = state.lock();
+        if !state.gate.is_clear(wanted.priority) {
+            return Err(wanted);
+        }
+        let highest = state.gate.highest(wanted.caller);
+        let ask = Ask {
+            id: self.shared.next_id(),
+            terms: std::mem::take(&mut wanted.terms),
+            scopes: std::mem::take(&mut wanted.scopes),
+            priority: wanted.priority.min(highest),
+            evidence: wanted.evidence,
+        };
+        match ledger.offer_at_once(&ask) {
+            Some(Verdict::Go { marks }) => {
+                state.gate.went_past(wanted.caller, &ask.terms);
+                let place = wanted.seniority.unwrap_or_else(|| state.next_place());
+                drop(state);
+                let permit = Permit::new(ledger.clone(), ask, marks, place, Span::ZERO);
+                Ok(Ok(permit))
+            }
+            Some(Verdict::Never(why)) => Ok(Err(Denied::Never(why))),
+            // It has to wait, or the store takes its time.
+            Some(Verdict::Wait { .. }) | None => {
+                (wanted.terms, wanted.scopes) = (ask.terms, ask.scopes);
+                Err(wanted)
+            }
+        }
     }
 
     fn join(&self, wanted: Wanted) -> (InLine, oneshot::Receiver<Result<Permit, Denied>>) {
@@ -188,10 +229,7 @@ impl Permits {
         let (answer, receiver) = oneshot::channel();
         let now = self.shared.ledger.now();
         let mut state = self.shared.state.lock();
-        let id = PermitId {
-            owner: self.shared.owner,
-            seq: SEQ.fetch_add(1, Ordering::Relaxed),
-        };
+        let id = self.shared.next_id();
         let seniority = seniority.unwrap_or_else(|| state.next_place());
         let ask = Ask {
             id,
@@ -277,7 +315,7 @@ async fn drive(shared: Weak<Shared>) {
             strong.ask_ledger(offer).await;
             continue;
         }
-        let pause = arm.map(|at| at.since(strong.ledger.now().at));
+        let pause = arm.map(|at| at.since(strong.ledger.at()));
         drop(strong);
         tokio::select! {
             () = poke.notified() => {}
@@ -300,6 +338,13 @@ async fn sleep(pause: Option<Span>) {
 }
 
 impl Shared {
+    fn next_id(&self) -> PermitId {
+        PermitId {
+            owner: self.owner,
+            seq: SEQ.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
     fn tick(&self) -> Effects {
         self.state.lock().gate.tick(self.ledger.now())
     }
@@ -327,7 +372,7 @@ impl Shared {
         let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
         let since = waiting
             .as_ref()
-            .map_or(self.ledger.now().at, |waiting| waiting.since);
+            .map_or(self.ledger.at(), |waiting| waiting.since);
         let answer = self.answer(resolved, since);
         if let Some(waiting) = waiting {
             drop(waiting.answer.send(answer));
@@ -342,7 +387,7 @@ impl Shared {
         } = resolved;
         match resolution {
             Resolution::Go { marks } => {
-                let waited = self.ledger.now().at.since(since);
+                let waited = self.ledger.at().since(since);
                 Ok(Permit::new(
                     self.ledger.clone(),
                     ask,

@@ -27,10 +27,15 @@ pub(super) fn with(query: Option<&str>, name: &str, value: &str) -> String {
     if !kept.is_empty() {
         kept.push('&');
     }
-    kept.extend(utf8_percent_encode(name, PLAIN));
+    kept.push_str(&encoded(name));
     kept.push('=');
-    kept.extend(utf8_percent_encode(value, PLAIN));
+    kept.push_str(&encoded(value));
     kept
+}
+
+/// A text as it stands in a query or a form.
+pub(super) fn encoded(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, PLAIN).into()
 }
 
 /// The query without any spelling of this parameter.

@@ -18,7 +18,7 @@ use crate::{Error, timer};
 
 /// How often a call asks again because a permit went stale or its connection was just closed. Both
 /// cost nothing; this bounds the loop if a machine is so slow that they never fit.
-const AGAIN_MAX: u32 = 16;
+pub(super) const AGAIN_MAX: u32 = 16;
 
 /// How long the end of an unwanted answer is read. Closing its connection costs less than this.
 const DISCARD_MAX: Span = Span::from_secs(1);
@@ -36,6 +36,10 @@ pub(crate) struct Tries {
     used: u32,
     /// Attempts that cost nothing.
     again: u32,
+    /// It was made again with a new token.
+    pub(crate) renewed: bool,
+    /// How often it was made again with another key.
+    pub(crate) moved: usize,
     /// The call's place in the order of arrival.
     place: Option<u64>,
 }
@@ -100,6 +104,9 @@ impl Tries {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
+        if !class.is_failure() {
+            return Tries::stop(route, attempt);
+        }
         let failed = Failed {
             priority: route.said.priority,
             used: self.used,
@@ -119,18 +126,21 @@ impl Tries {
     }
 
     fn stop(route: &Route, attempt: Result<Answered, Ended>) -> Next {
-        let provider = route.live.name.clone();
+        let provider = || route.live.name.clone();
         Next::Done(attempt.map_err(|ended| match ended {
             Ended::Refused(error) => error,
             Ended::Again => Error::NoAnswer {
-                provider,
+                provider: provider(),
                 fault: Fault::Reset,
             },
             Ended::Fault { .. } if route.left() == Some(Span::ZERO) => Error::TooLate {
-                provider,
+                provider: provider(),
                 at: Stage::Upstream,
             },
-            Ended::Fault { fault, .. } => Error::NoAnswer { provider, fault },
+            Ended::Fault { fault, .. } => Error::NoAnswer {
+                provider: provider(),
+                fault,
+            },
         }))
     }
 }
@@ -149,8 +159,13 @@ fn safety(route: &Route, sent: bool) -> Safety {
 pub(crate) async fn rest(after: Span, unwanted: Option<Answered>) {
     let discarded = async {
         if let Some(answered) = unwanted {
-            let _late = timer::within(Some(DISCARD_MAX), answered.discard()).await;
+            discard(answered).await;
         }
     };
     tokio::join!(timer::rest(Some(after)), discarded);
+}
+
+/// Reads the end of an answer that nobody wants, if it comes soon.
+pub(crate) async fn discard(answered: Answered) {
+    let _late = timer::within(Some(DISCARD_MAX), answered.discard()).await;
 }

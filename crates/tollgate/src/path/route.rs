@@ -124,7 +124,7 @@ where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let started = shop.ledger().now().at;
+    let started = shop.ledger().at();
     let deadline = call.said.timeout.map(|timeout| started + timeout);
     let (place, path, query) = place(shop, call.target)?;
     let patience = call.said.timeout.unwrap_or(BODY_WAIT);
@@ -163,6 +163,64 @@ where
 }
 
 impl Route {
+    /// A post of our own, most urgent, to an address that the provider's file names. As with every
+    /// URL of its domains, the upstream stands in for them where there is one.
+    pub(crate) fn post(live: Arc<Live>, to: &Upstream, headers: HeaderMap, body: Bytes) -> Route {
+        let started = live.ledger.now().at;
+        let plan = live.plan();
+        let provider = &plan.provider;
+        let is_at_home = provider
+            .domains
+            .iter()
+            .any(|domain| domain.matches(&to.host));
+        let at = match &provider.upstream {
+            Some(upstream) if is_at_home => Upstream {
+                base: format!("{}{}", upstream.base, to.base),
+                ..upstream.clone()
+            },
+            Some(_) | None => to.clone(),
+        };
+        let is_own = match &provider.upstream {
+            Some(own) => (own.tls, &own.host, own.port) == (at.tls, &at.host, at.port),
+            None => is_at_home && at.tls && at.port == 443,
+        };
+        let mut path = at.base.clone();
+        if path.is_empty() {
+            path.push('/');
+        }
+        let routed = provider.entities.route(&Asked {
+            named: None,
+            host: Some(&to.host),
+            path: &path,
+            query: "",
+            headers: &[],
+            body: &[],
+        });
+        let entity = routed
+            .ok()
+            .filter(|_| is_own)
+            .and_then(|routed| routed.entity);
+        Route {
+            // The file names it, so it may be a private address.
+            origin: to_upstream(live.clone(), plan.clone(), at, true).origin,
+            entity: entity.map(|entity| entity.as_str().to_owned()),
+            is_own,
+            live,
+            method: Method::POST,
+            headers,
+            path,
+            query: None,
+            payload: Payload::Whole(body),
+            prices: Vec::new(),
+            said: Said {
+                priority: Priority::High,
+                ..Said::default()
+            },
+            deadline: None,
+            started,
+        }
+    }
+
     /// What limits may depend on.
     pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> Who<'a> {
         Who {
@@ -188,15 +246,16 @@ impl Route {
 
     /// What is left of the caller's time; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
-        let now = self.live.ledger.now().at;
-        self.deadline.map(|deadline| deadline.since(now))
+        self.deadline
+            .map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
     /// How long a permit may be waited for: the caller's time, else the queue's.
     pub(crate) fn patience(&self, queue: Span) -> Span {
-        let now = self.live.ledger.now().at;
-        self.left()
-            .unwrap_or_else(|| (self.started + queue).since(now).max(Span::ZERO))
+        self.left().unwrap_or_else(|| {
+            let now = self.live.ledger.at();
+            (self.started + queue).since(now).max(Span::ZERO)
+        })
     }
 }
 

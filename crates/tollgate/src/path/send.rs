@@ -43,6 +43,9 @@ const FRESH: Span = Span::from_millis(500);
 /// that never comes to the point.
 const HINTS_MAX: u32 = 16;
 
+/// Headers whose value is no key, whoever sets them.
+const NO_KEYS: [&str; 4] = ["user-agent", "accept", "accept-language", "from"];
+
 /// An answer whose body is still to come.
 #[derive(Debug)]
 pub(crate) struct Sent {
@@ -202,22 +205,22 @@ fn request(
     credential: &Credential,
 ) -> Result<Request<Outgoing>, Error> {
     let mut headers = route.headers.clone();
-    for (name, value) in &plan.provider.headers {
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::try_from(name), secret_value("", value.expose()))
-            && !headers.contains_key(&name)
-        {
-            headers.insert(name, value);
-        }
-    }
+    add_defaults(route, plan, &mut headers);
     let mut query = route.query.clone();
-    if let Whose::Ours(index) = credential.whose
-        && let Some(key) = plan.keys.get(index)
-    {
-        let style = &plan.provider.auth.style;
-        attach(style, None, key.secret.expose(), &mut headers, &mut query)?;
-        for (name, key) in &plan.provider.auth.also {
-            attach(style, Some(name), key.expose(), &mut headers, &mut query)?;
+    match &credential.whose {
+        Whose::Clients => {}
+        Whose::Ours(index) => {
+            let style = &plan.provider.auth.style;
+            if let Some(key) = plan.keys.get(*index) {
+                attach(style, None, key.secret.expose(), &mut headers, &mut query)?;
+            }
+            for (name, key) in &plan.provider.auth.also {
+                attach(style, Some(name), key.expose(), &mut headers, &mut query)?;
+            }
+        }
+        Whose::Token(held) => {
+            let value = secret_value("Bearer ", held.token.expose())?;
+            headers.insert(AUTHORIZATION, value);
         }
     }
     let host = HeaderValue::try_from(route.origin.authority());
@@ -239,6 +242,20 @@ fn request(
         .map_err(|_| Error::Malformed("the path and query are no valid request target"))?;
     *request.headers_mut() = headers;
     Ok(request)
+}
+
+/// Headers that the file sets where the caller sends none. Their values may be keys, so they go to
+/// the provider's own origin only, except those that never are.
+fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
+    for (name, value) in &plan.provider.headers {
+        if (route.is_own || NO_KEYS.contains(&name.as_str()))
+            && let Ok(name) = HeaderName::try_from(name)
+            && let Ok(value) = secret_value("", value.expose())
+            && !headers.contains_key(&name)
+        {
+            headers.insert(name, value);
+        }
+    }
 }
 
 /// Adds a key, in place of whatever the client sent there. A further key goes the same way under

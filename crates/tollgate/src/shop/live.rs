@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
-use tollgate_core::ask::{OwnerId, Priority};
+use tollgate_core::ask::Priority;
 use tollgate_core::health::Status;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
-use super::plan::Plan;
+use super::plan::{OwnCells, Plan};
 use crate::path::permit::Permits;
+use crate::path::{Aside, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -28,7 +29,10 @@ pub struct Live {
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
-    pub(crate) owner: OwnerId,
+    pub(crate) own: OwnCells,
+    pub(crate) tokens: Tokens,
+    /// Keys that were refused.
+    pub(crate) aside: Aside,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -47,7 +51,9 @@ impl Live {
             permits: Permits::new(ledger.clone(), owner, plan.gate()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
-            owner,
+            own: OwnCells::new(&name, owner),
+            tokens: Tokens::default(),
+            aside: Aside::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -70,7 +76,7 @@ impl Live {
     /// What its health looks like.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.machine.look().status
+        self.machine.status()
     }
 
     /// How many calls wait for a permit.

@@ -48,6 +48,8 @@ pub(crate) struct Machine {
 #[derive(Debug)]
 struct Inner {
     health: Health,
+    /// What the timer was set by last.
+    tick: Option<Micros>,
     local: Local,
     budget: Budget,
     cooldowns: HashMap<ScopeId, Cooldown>,
@@ -66,7 +68,6 @@ pub(crate) struct Local {
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) door: Door,
-    pub(crate) status: Status,
     pub(crate) local: Local,
 }
 
@@ -80,7 +81,7 @@ impl Machine {
         (health, base): (HealthSettings, Base),
         budget: &BudgetSettings,
     ) -> Result<Arc<Machine>, Vec<Problem>> {
-        let now = ledger.now().at;
+        let now = ledger.at();
         let seed = now.0 ^ (u64::from(owner.0) << 32);
         let scope = ScopeId::named(&[provider, "health"]);
         let machine = Arc::new(Machine {
@@ -88,6 +89,7 @@ impl Machine {
             scope,
             inner: Mutex::new(Inner {
                 health: Health::new(health, base, now)?,
+                tick: None,
                 local: Local::default(),
                 budget: Budget::new(budget, now),
                 cooldowns: HashMap::new(),
@@ -110,7 +112,7 @@ impl Machine {
 
     /// Other settings from now on; nothing counted is lost.
     pub(crate) fn configure(&self, health: HealthSettings, base: Base) -> Result<(), Vec<Problem>> {
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let mut inner = self.inner.lock();
         let actions = inner.health.configure(health, base, now)?;
         self.act(&mut inner, actions);
@@ -122,7 +124,7 @@ impl Machine {
     /// Something happened to the provider.
     pub(crate) fn on(&self, event: Event) {
         let mut inner = self.inner.lock();
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let actions = inner.health.on(event, now);
         self.act(&mut inner, actions);
     }
@@ -132,7 +134,7 @@ impl Machine {
     pub(crate) fn scope_changed(&self) {
         let mut inner = self.inner.lock();
         let view = self.ledger.look_scope(self.scope);
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let actions = inner.health.on(Event::Shared(view), now);
         self.act(&mut inner, actions);
     }
@@ -140,7 +142,7 @@ impl Machine {
     /// An attempt got its permit. `true`: it is a probe.
     pub(crate) fn granted(&self) -> bool {
         let mut inner = self.inner.lock();
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let actions = inner.health.on(Event::Granted, now);
         self.act(&mut inner, actions);
         inner.health.state() == State::HalfOpen
@@ -149,12 +151,17 @@ impl Machine {
     /// What a call meets now.
     pub(crate) fn look(&self) -> Look {
         let inner = self.inner.lock();
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         Look {
             door: inner.health.door(now),
-            status: inner.health.status(now),
             local: inner.local.clone(),
         }
+    }
+
+    /// What its health looks like now, for people.
+    pub(crate) fn status(&self) -> Status {
+        let inner = self.inner.lock();
+        inner.health.status(self.ledger.at())
     }
 
     /// Hears of changes from now on: a new pace, a door that closed, other settings.
@@ -176,7 +183,7 @@ impl Machine {
         told: Told,
     ) -> Option<Span> {
         let mut inner = self.inner.lock();
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         if inner.cooldowns.len() >= SCOPES_MAX && !inner.cooldowns.contains_key(&scope) {
             inner.cooldowns.retain(|_, known| known.left(now).is_some());
         }
@@ -185,6 +192,11 @@ impl Machine {
         let rest = cooldown.refused(settings, granted, told, dice, now)?;
         self.ledger.settle(cooldown::settle(scope, rest));
         Some(rest)
+    }
+
+    /// A throw of this provider's dice.
+    pub(crate) fn throw(&self) -> Dice {
+        Dice(self.inner.lock().dice.u64(..))
     }
 
     /// A call of this scope went well: the next rest is a first one again.
@@ -203,7 +215,7 @@ impl Machine {
         ours: Ours,
     ) {
         let mut inner = self.inner.lock();
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         if inner.degrades.len() >= SCOPES_MAX && !inner.degrades.contains_key(&scope) {
             inner.degrades.retain(|_, known| known.is_on(now));
         }
@@ -221,13 +233,13 @@ impl Machine {
 
     /// A call is made for the first time.
     pub(crate) fn called(&self, settings: &BudgetSettings) {
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         self.inner.lock().budget.called(settings, now);
     }
 
     /// May a failed attempt be made again?
     pub(crate) fn decide(&self, settings: &RetrySettings, failed: &Failed) -> Decision {
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let mut inner = self.inner.lock();
         let dice = Dice(inner.dice.u64(..));
         settings.decide(failed, &mut inner.budget, dice, now)
@@ -235,6 +247,11 @@ impl Machine {
 
     /// Does what the health machine wants, in order and under its lock.
     fn act(&self, inner: &mut Inner, actions: Actions) {
+        let tick = inner.health.next_tick();
+        if tick != inner.tick {
+            inner.tick = tick;
+            self.poke.notify_one();
+        }
         let mut concerns_waiting = false;
         for action in actions {
             if let Some(settle) = action.settle(self.scope) {
@@ -259,15 +276,17 @@ impl Machine {
                 }
             }
         }
-        self.poke.notify_one();
         if concerns_waiting {
             self.tell_waiting();
         }
     }
 
     fn next_tick(&self) -> Option<Span> {
-        let tick = self.inner.lock().health.next_tick();
-        tick.map(|tick| tick.since(self.ledger.now().at))
+        let mut inner = self.inner.lock();
+        let tick = inner.health.next_tick();
+        inner.tick = tick;
+        drop(inner);
+        tick.map(|tick| tick.since(self.ledger.at()))
     }
 }
 

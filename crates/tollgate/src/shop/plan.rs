@@ -18,6 +18,7 @@ use tollgate_core::retry::RetrySettings;
 
 use super::meter::Meter;
 use super::settings;
+use crate::path::Account;
 
 /// One provider as it is obeyed.
 #[derive(Debug)]
@@ -29,12 +30,23 @@ pub(crate) struct Plan {
     pub(crate) connections_max: usize,
     pub(crate) dialect: Arc<Dialect>,
     pub(crate) keys: Vec<Key>,
+    /// Where tokens come from, if calls carry tokens: one for each key.
+    pub(crate) accounts: Vec<Arc<Account>>,
     pub(crate) retry: RetrySettings,
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
     /// What a refusal is about.
     cools: Cools,
+    /// The scopes of the whole provider, named once.
+    whole: Whole,
+}
+
+/// Scopes that are the same for every call: naming one takes a hash.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    cooldown: ScopeId,
+    degrade: ScopeId,
 }
 
 /// A key of a pool.
@@ -80,11 +92,16 @@ impl Plan {
             connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
             dialect: Arc::new(dialect.clone()),
             keys: provider.keys.iter().map(key).collect(),
+            accounts: Account::all(&provider),
             retry: provider.retry,
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
             cools,
+            whole: Whole {
+                cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
+                degrade: ScopeId::named(&[&provider.name, "degrade"]),
+            },
             meters,
             provider,
         }
@@ -104,10 +121,15 @@ impl Plan {
     pub(crate) fn cooldown_scope(&self, entity: Option<&str>, key: Option<&str>) -> ScopeId {
         let name = &self.provider.name;
         match self.cools {
-            Cools::Provider => ScopeId::named(&[name, "cooldown"]),
+            Cools::Provider => self.whole.cooldown,
             Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
             Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
         }
+    }
+
+    /// Is a refusal about the key alone?
+    pub(crate) fn cools_by_key(&self) -> bool {
+        self.cools == Cools::ApiKey
     }
 
     /// The scope that degrade mode closes.
@@ -116,13 +138,29 @@ impl Plan {
         let name = &self.provider.name;
         Some(match self.cools {
             Cools::Entity => ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")]),
-            Cools::Provider | Cools::ApiKey => ScopeId::named(&[name, "degrade"]),
+            Cools::Provider | Cools::ApiKey => self.whole.degrade,
         })
     }
+}
 
-    /// A cell of this process alone.
-    pub(crate) fn local_cell(&self, what: &str, owner: OwnerId) -> CellId {
-        CellId::named(&[&self.provider.name, "local", what, &owner.0.to_string()])
+/// The cells of a provider that concern this process alone. Named once, because its name and its
+/// owner do not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnCells {
+    pub(crate) connections: CellId,
+    pub(crate) concurrency: CellId,
+    pub(crate) rate: CellId,
+}
+
+impl OwnCells {
+    pub(crate) fn new(provider: &str, owner: OwnerId) -> OwnCells {
+        let owner = owner.0.to_string();
+        let cell = |what| CellId::named(&[provider, "local", what, &owner]);
+        OwnCells {
+            connections: cell("connections"),
+            concurrency: cell("throttle"),
+            rate: cell("throttle rate"),
+        }
     }
 }
 

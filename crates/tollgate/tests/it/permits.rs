@@ -191,12 +191,17 @@ async fn a_waiter_that_is_dropped_leaves_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_was_decided_but_not_taken_goes_to_the_next() {
     let stage = Stage::new(sliding(1, secs(10)));
+    let unused = stage.take().await;
     {
         let mut leaving = pin!(stage.permits.acquire(stage.wanted()));
         assert!(futures_pending(leaving.as_mut()).await);
-        // The driver decides now, and nobody polls for the answer.
         tokio::task::yield_now().await;
-        tokio::task::yield_now().await;
+        drop(unused);
+        assert_eq!(stage.used(), 0);
+        // The driver hears of it and decides, and nobody polls for the answer.
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(stage.used(), 1);
     }
     assert_eq!(stage.take().await.waited(), Span::ZERO);
@@ -217,6 +222,15 @@ async fn a_permit_dropped_before_a_byte_left_is_given_back_and_after_that_it_cou
         stage.now().since(start) >= secs(15),
         "late arrival and a window"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_waits_a_permit_is_there_at_once() {
+    let stage = Stage::new(sliding(1, secs(10)));
+    let mut first = pin!(stage.permits.acquire(stage.wanted()));
+    let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().poll(cx))).await;
+    assert!(polled.is_ready(), "no other task has run");
+    assert_eq!(stage.used(), 1);
 }
 
 /// M3: urgent calls overtake, and order is that of arrival inside one priority.

@@ -1,0 +1,96 @@
+//! The bare proxy: hyper on both sides, a stack of idle connections, and nothing else.
+//!
+//! It is the floor for every proxy that is made of the same parts: no limits, no key, no metrics.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use anyhow::Context;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::client::conn::http1 as client;
+use hyper::header::{HOST, HeaderValue};
+use hyper::server::conn::http1 as server;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+
+type Sender = client::SendRequest<Incoming>;
+type Idle = Rc<RefCell<Vec<Sender>>>;
+type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>;
+
+/// Serves until it is killed.
+pub fn run(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async move {
+        let listener = TcpListener::bind(listen).await.context("listen")?;
+        let idle = Idle::default();
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            tokio::task::spawn_local(connection(stream, upstream, idle.clone()));
+        }
+    })
+}
+
+async fn connection(stream: TcpStream, upstream: SocketAddr, idle: Idle) {
+    let service = service_fn(move |request| {
+        let idle = idle.clone();
+        async move { Ok::<_, Infallible>(answer(request, upstream, idle).await) }
+    });
+    // What goes wrong on a client's connection is the client's affair.
+    let _ended = server::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn answer(
+    mut request: Request<Incoming>,
+    upstream: SocketAddr,
+    idle: Idle,
+) -> Response<Body> {
+    let host = HeaderValue::from_static("upstream.example");
+    request.headers_mut().insert(HOST, host);
+    let mut sender = match take(&idle) {
+        Some(sender) => sender,
+        None => match dial(upstream).await {
+            Ok(sender) => sender,
+            Err(_) => return failed(),
+        },
+    };
+    let Ok(response) = sender.send_request(request).await else {
+        return failed();
+    };
+    // It is ready again once the answer has been read.
+    idle.borrow_mut().push(sender);
+    response.map(BodyExt::boxed_unsync)
+}
+
+/// The youngest connection that is done with its last answer.
+fn take(idle: &Idle) -> Option<Sender> {
+    let mut idle = idle.borrow_mut();
+    idle.retain(|sender| !sender.is_closed());
+    let at = idle.iter().rposition(Sender::is_ready)?;
+    Some(idle.remove(at))
+}
+
+async fn dial(upstream: SocketAddr) -> anyhow::Result<Sender> {
+    let stream = TcpStream::connect(upstream).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = client::handshake(TokioIo::new(stream)).await?;
+    tokio::task::spawn_local(connection);
+    Ok(sender)
+}
+
+fn failed() -> Response<Body> {
+    let empty = http_body_util::Empty::new().map_err(|never| match never {});
+    let mut response = Response::new(empty.boxed_unsync());
+    *response.status_mut() = hyper::StatusCode::BAD_GATEWAY;
+    response
+}

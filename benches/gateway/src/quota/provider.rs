@@ -1,0 +1,122 @@
+//! The judge: `tollgate-sim serve` as a process of its own, and what its log says in the end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+/// A provider that enforces its limits and keeps its own log. Killed when dropped.
+pub struct Provider {
+    child: Child,
+    pub url: String,
+}
+
+/// What the provider saw.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    report: Value,
+    /// Every request in the order of arrival.
+    pub log: Vec<Arrival>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Seconds since the provider started.
+    pub at: f64,
+    pub call: String,
+    pub accepted: bool,
+    /// Answered by the limiter, and not by an outage.
+    pub judged: bool,
+}
+
+impl Provider {
+    pub fn start(sim: &Path, rule: &str, more: &[&str]) -> anyhow::Result<Provider> {
+        let mut child = Command::new(sim)
+            .args(["serve", "--rule", rule])
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .context("tollgate-sim could not be started")?;
+        let stdout = child.stdout.take().context("its output")?;
+        let mut url = String::new();
+        BufReader::new(stdout).read_line(&mut url)?;
+        if url.trim().is_empty() {
+            bail!("tollgate-sim did not say where it listens");
+        }
+        let url = url.trim().to_owned();
+        Ok(Provider { child, url })
+    }
+
+    pub fn judge(&self) -> anyhow::Result<Judged> {
+        let report = serde_json::from_str(&self.get("/-/report")?)?;
+        let log = self.get("/-/log")?;
+        let log: anyhow::Result<Vec<Arrival>> = log.lines().map(arrival).collect();
+        Ok(Judged { report, log: log? })
+    }
+
+    fn get(&self, path: &str) -> anyhow::Result<String> {
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address)?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+        Ok(body.to_owned())
+    }
+}
+
+fn arrival(line: &str) -> anyhow::Result<Arrival> {
+    let line: Value = serde_json::from_str(line)?;
+    Ok(Arrival {
+        at: line["at_us"].as_f64().context("at_us")? / 1e6,
+        call: line["call"].as_str().unwrap_or_default().to_owned(),
+        accepted: line["accepted"].as_bool().unwrap_or(false),
+        judged: line["fate"].as_str() == Some("answered"),
+    })
+}
+
+impl Judged {
+    pub fn violations(&self) -> u64 {
+        self.report["violations"].as_u64().unwrap_or(0)
+    }
+
+    pub fn accepted(&self) -> u64 {
+        self.report["accepted"].as_u64().unwrap_or(0)
+    }
+
+    pub fn arrivals(&self) -> u64 {
+        self.report["arrivals"].as_u64().unwrap_or(0)
+    }
+
+    /// Requests that a planned fault struck.
+    pub fn struck(&self) -> u64 {
+        self.report["struck"].as_u64().unwrap_or(0)
+    }
+
+    /// 99 % of the urgent calls waited no longer, in milliseconds.
+    pub fn urgent_p99(&self) -> f64 {
+        self.report["scopes"][0]["waits"]["high"]["p99_ms"]
+            .as_f64()
+            .unwrap_or(f64::NAN)
+    }
+
+    /// From the first request to the last one that was let through.
+    pub fn lasted(&self) -> f64 {
+        let accepted = || self.log.iter().filter(|arrival| arrival.accepted);
+        let first = self.log.first().map_or(0.0, |arrival| arrival.at);
+        accepted().next_back().map_or(0.0, |last| last.at - first)
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}

@@ -1,0 +1,155 @@
+//! A workload as data: what the provider allows, and when which call is asked for.
+//!
+//! The same file is read by the clients of all languages, so that all of them get the same calls.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// One workload for one client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Where calls go.
+    pub url: String,
+    pub kind: Kind,
+    pub limit: u64,
+    pub period_ms: u64,
+    pub burst: u64,
+    /// When each call is asked for, in milliseconds, and how urgent it is.
+    pub calls: Vec<(u64, Urgency)>,
+    /// When the client stops and tells.
+    pub until_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Sliding,
+    Bucket,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    High,
+    Normal,
+    Low,
+}
+
+/// What a client tells about its calls.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    pub sent: u64,
+    pub ok: u64,
+    pub refused: u64,
+    pub failed: u64,
+}
+
+impl Scenario {
+    /// S: a strict sliding log of 40 in 10 s.
+    pub fn s() -> Scenario {
+        Scenario {
+            url: String::new(),
+            kind: Kind::Sliding,
+            limit: 40,
+            period_ms: 10_000,
+            burst: 40,
+            calls: Vec::new(),
+            until_ms: 0,
+        }
+    }
+
+    /// T: a token bucket of 50 a second, 50 deep.
+    pub fn t() -> Scenario {
+        Scenario {
+            kind: Kind::Bucket,
+            limit: 50,
+            period_ms: 1_000,
+            burst: 50,
+            ..Scenario::s()
+        }
+    }
+
+    /// A sliding log of 50 in a second.
+    pub fn second() -> Scenario {
+        Scenario {
+            limit: 50,
+            period_ms: 1_000,
+            burst: 50,
+            ..Scenario::s()
+        }
+    }
+
+    /// Calls at an even pace of `per_second` for so long; every tenth is urgent if `urgent`.
+    pub fn flood(mut self, per_second: u64, seconds: u64, urgent: bool) -> Scenario {
+        self.calls = (0..per_second * seconds)
+            .map(|call| {
+                let urgency = match (urgent, call % 10) {
+                    (false, _) => Urgency::Normal,
+                    (true, 0) => Urgency::High,
+                    (true, _) => Urgency::Low,
+                };
+                (call * 1_000 / per_second, urgency)
+            })
+            .collect();
+        self.until_ms = seconds * 1_000;
+        self
+    }
+
+    /// Three times as much as the limit lets through.
+    pub fn overload(self, seconds: u64, urgent: bool) -> Scenario {
+        let per_second = (self.limit * 3_000).div_ceil(self.period_ms);
+        self.flood(per_second, seconds, urgent)
+    }
+
+    pub fn until(mut self, seconds: u64) -> Scenario {
+        self.until_ms = seconds * 1_000;
+        self
+    }
+
+    /// The most that the limit lets through in the whole run.
+    pub fn most(&self) -> u64 {
+        match self.kind {
+            Kind::Sliding => self.limit * self.until_ms.div_ceil(self.period_ms),
+            Kind::Bucket => self.burst + self.limit * self.until_ms / self.period_ms,
+        }
+    }
+
+    /// The rule as the provider enforces it.
+    pub fn rule(&self) -> String {
+        let Scenario {
+            limit,
+            period_ms,
+            burst,
+            ..
+        } = self;
+        match self.kind {
+            Kind::Sliding => format!("sliding {limit}/{period_ms}ms"),
+            Kind::Bucket => format!("bucket {limit}/{period_ms}ms burst {burst}"),
+        }
+    }
+
+    /// The limit as a provider file of ours has it.
+    pub fn ours(&self) -> String {
+        let Scenario {
+            limit,
+            period_ms,
+            burst,
+            ..
+        } = self;
+        match self.kind {
+            Kind::Sliding => {
+                format!("{{ limit: {limit}, period: {period_ms}ms, algorithm: sliding-window }}")
+            }
+            Kind::Bucket => format!(
+                "{{ limit: {limit}, period: {period_ms}ms, algorithm: token-bucket, burst: {burst} }}"
+            ),
+        }
+    }
+
+    pub fn save(&self, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+        let path = folder.join(format!("{name}.json"));
+        std::fs::write(&path, serde_json::to_string(self)?)?;
+        Ok(path)
+    }
+}

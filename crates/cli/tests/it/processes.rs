@@ -1,0 +1,254 @@
+//! Several programs on one folder, killed and started again, judged by the provider's own log.
+//!
+//! Only safety is asserted: what a busy machine can slow down is measured elsewhere.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tollgate_sim::http::{Settings, SimProvider};
+
+use crate::folder::Folder;
+
+/// A running `tollgate serve`, killed when the test is over.
+struct Program {
+    child: Child,
+    address: String,
+    /// Held open, so that it can go on printing.
+    _lines: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(folder: &Folder, args: &[&str]) -> Program {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .args(args)
+            .current_dir(folder.path())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut first = String::new();
+        lines.read_line(&mut first).unwrap();
+        let address = first.trim().rsplit("http://").next().unwrap().to_owned();
+        Program {
+            child,
+            address,
+            _lines: lines,
+        }
+    }
+
+    /// kill -9.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The status of one call; `None` where the program is gone.
+fn call(address: &str, number: usize) -> Option<u16> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .ok()?;
+    let request = format!(
+        "GET /strict/items/{number} HTTP/1.1\r\nHost: g\r\nX-Call-Id: {number}\r\nX-Tollgate-Timeout: 20s\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
+}
+
+/// Clients that call one after the other until they are told to stop.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(addresses: &[&str], clients: usize) -> Flood {
+        let (stop, answered) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut threads = Vec::new();
+        for address in addresses {
+            for _ in 0..clients {
+                let (address, stop) = ((*address).to_owned(), stop.clone());
+                let (answered, next) = (answered.clone(), next.clone());
+                threads.push(thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        match call(&address, next.fetch_add(1, Ordering::Relaxed)) {
+                            Some(200) => answered.fetch_add(1, Ordering::Relaxed),
+                            Some(_) => return, // refused: the quota is used up
+                            None => return,    // killed
+                        };
+                    }
+                }));
+            }
+        }
+        Flood {
+            stop,
+            answered,
+            threads,
+        }
+    }
+
+    /// Waits until so many calls were answered, or every client has given up.
+    fn until(&self, calls: usize) {
+        while self.answered.load(Ordering::Relaxed) < calls
+            && self.threads.iter().any(|thread| !thread.is_finished())
+        {
+            thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    fn end(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        self.answered.load(Ordering::Relaxed)
+    }
+}
+
+/// A provider that judges, with a runtime of its own.
+struct Judge {
+    runtime: tokio::runtime::Runtime,
+    provider: SimProvider,
+}
+
+impl Judge {
+    fn start(rules: &str) -> Judge {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let settings = Settings::with_rules(rules).unwrap();
+        let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
+        Judge { runtime, provider }
+    }
+
+    fn file(&self, rest: &str) -> String {
+        format!("name: strict\nupstream: {}\n{rest}\n", self.provider.url())
+    }
+
+    /// Requests that arrived, and how many of them were too many.
+    fn verdict(self) -> (usize, usize) {
+        let arrived = self
+            .provider
+            .judges()
+            .into_iter()
+            .map(|(_, judge)| judge.arrivals().len());
+        let arrived = arrived.sum();
+        let report = self.runtime.block_on(self.provider.stop());
+        (arrived, report.violations)
+    }
+}
+
+fn sqlite(folder: &Folder) -> Vec<String> {
+    let folder: &Path = folder.path();
+    vec![
+        "--provider".into(),
+        "strict.yaml".into(),
+        "--store".into(),
+        format!("sqlite:{}", folder.join("state").display()),
+    ]
+}
+
+fn as_args(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
+}
+
+/// A13, A18 scenario 6: three programs share one bucket of 35/s and 4 calls at a time with no daemon;
+/// one is killed on the way. The provider refuses nothing.
+#[test]
+fn a13_a18_6_three_programs_share_one_bucket_and_one_is_killed() {
+    let judge = Judge::start("bucket 35/1s burst 35, in-flight 4");
+    let yaml =
+        "limits: [{limit: 35, period: 1s, algorithm: token-bucket, burst: 35}]\nconcurrency: 3";
+    let folder = Folder::new("a13").file("strict.yaml", &judge.file(yaml));
+    let args = sqlite(&folder);
+    let mut programs = [0, 1, 2].map(|_| Program::start(&folder, &as_args(&args)));
+    let addresses: Vec<&str> = programs
+        .iter()
+        .map(|program| program.address.as_str())
+        .collect();
+    let flood = Flood::start(&addresses, 4);
+    flood.until(40);
+    programs[0].kill();
+    flood.until(110);
+    let answered = flood.end();
+    let (arrived, violations) = judge.verdict();
+    assert_eq!(violations, 0);
+    assert!(
+        answered >= 110 && arrived >= answered,
+        "{answered} of {arrived}"
+    );
+}
+
+/// M13: two programs, one call a second: never two inside a second, never two at a time.
+#[test]
+fn m13_two_programs_never_send_two_calls_inside_a_second() {
+    let judge = Judge::start("sliding 1/1s, in-flight 1");
+    let yaml = "limits: [1/1s]\nconcurrency: 1\nqueue: {order: fifo, timeout: 60s}";
+    let folder = Folder::new("m13").file("strict.yaml", &judge.file(yaml));
+    let args = sqlite(&folder);
+    let programs = [0, 1].map(|_| Program::start(&folder, &as_args(&args)));
+    let addresses: Vec<&str> = programs
+        .iter()
+        .map(|program| program.address.as_str())
+        .collect();
+    let flood = Flood::start(&addresses, 2);
+    flood.until(4);
+    flood.end();
+    let (arrived, violations) = judge.verdict();
+    assert_eq!(violations, 0);
+    assert!(arrived >= 4);
+}
+
+/// M14, H9: a daily quota of 200 through three kills under load: never above it, and at the end it is
+/// used but for what was on its way when the program died.
+#[test]
+fn m14_h9_a_daily_quota_survives_kills_under_load() {
+    const QUOTA: usize = 200;
+    const CLIENTS: usize = 8;
+    let judge = Judge::start("first-use 200/1d");
+    let folder = Folder::new("m14").file("strict.yaml", &judge.file("limits: [200/1d]"));
+    let args = sqlite(&folder);
+    for kill in 1..=3 {
+        let mut program = Program::start(&folder, &as_args(&args));
+        let flood = Flood::start(&[&program.address], CLIENTS);
+        flood.until(20 * kill);
+        program.kill();
+        flood.end();
+    }
+    let program = Program::start(&folder, &as_args(&args));
+    Flood::start(&[&program.address], CLIENTS).until(usize::MAX);
+    let refused = call(&program.address, 9_999);
+    let (arrived, violations) = judge.verdict();
+    assert_eq!((violations, refused), (0, Some(429)));
+    // A permit in hand at the kill counts as used, whether its bytes left or not.
+    assert!(
+        arrived <= QUOTA && arrived + 3 * CLIENTS >= QUOTA,
+        "{arrived} of {QUOTA}"
+    );
+}

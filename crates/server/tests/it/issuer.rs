@@ -1,0 +1,153 @@
+//! An upstream that gives tokens and accepts only the newest of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_ledger::{Clock, ManualClock};
+
+use crate::upstream::{Asked, Reply, Upstream, reply};
+
+/// The password that it accepts.
+pub(crate) const PASSWORD: &str = "canary-password-77aa";
+
+/// An upstream with a login at `/v4/login`.
+pub(crate) struct Issuer {
+    pub(crate) upstream: Upstream,
+    desk: Arc<Desk>,
+}
+
+struct Desk {
+    logins: AtomicUsize,
+    /// Accepts tokens from this one on.
+    since: AtomicUsize,
+    /// What the login answers in place of a token.
+    fails: AtomicU16,
+    /// Refuses every token.
+    refuses: AtomicBool,
+    /// A login waits for one of these.
+    gate: Semaphore,
+}
+
+impl Issuer {
+    pub(crate) async fn start() -> Issuer {
+        let desk = Arc::new(Desk {
+            logins: AtomicUsize::new(0),
+            since: AtomicUsize::new(0),
+            fails: AtomicU16::new(0),
+            refuses: AtomicBool::new(false),
+            gate: Semaphore::new(1_000),
+        });
+        let shared = desk.clone();
+        let upstream = Upstream::start(move |_, asked| {
+            let desk = shared.clone();
+            async move { desk.answer(asked).await }
+        })
+        .await;
+        Issuer { upstream, desk }
+    }
+
+    /// A file of the built-in preset, with its calls sent here.
+    pub(crate) fn tvdb(&self, rest: &str) -> String {
+        format!(
+            "name: x\npreset: tvdb\nupstream: http://{}\napi_key: {PASSWORD}\n{rest}\n",
+            self.upstream.address
+        )
+    }
+
+    pub(crate) fn logins(&self) -> usize {
+        self.desk.logins.load(Ordering::SeqCst)
+    }
+
+    /// Tokens given so far are worth nothing any more.
+    pub(crate) fn revoke(&self) {
+        self.desk.since.store(self.logins() + 1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn refuse_all(&self) {
+        self.desk.refuses.store(true, Ordering::SeqCst);
+    }
+
+    /// Logins are answered with this status; 0 = with a token.
+    pub(crate) fn fail(&self, status: u16) {
+        self.desk.fails.store(status, Ordering::SeqCst);
+    }
+
+    /// Logins wait until they are let through.
+    pub(crate) fn close(&self) {
+        self.desk.gate.forget_permits(1_000);
+    }
+
+    pub(crate) fn open(&self) {
+        self.desk.gate.add_permits(1_000);
+    }
+
+    /// The tokens with which it was called, in order.
+    pub(crate) fn tokens(&self) -> Vec<String> {
+        let calls = self.upstream.asked().into_iter();
+        calls
+            .filter(|asked| asked.method == "GET")
+            .map(|asked| bearer(&asked))
+            .collect()
+    }
+
+    /// What was posted to the login.
+    pub(crate) fn posted(&self) -> Vec<Asked> {
+        let asked = self.upstream.asked().into_iter();
+        asked.filter(|asked| asked.method == "POST").collect()
+    }
+}
+
+pub(crate) fn bearer(asked: &Asked) -> String {
+    let value = asked.headers.get("authorization");
+    let text = value.map_or("", |value| value.to_str().unwrap());
+    text.trim_start_matches("Bearer ").to_owned()
+}
+
+impl Desk {
+    async fn answer(&self, asked: Asked) -> Reply {
+        if asked.method == "POST" && asked.target.ends_with("/login") {
+            return self.login(&asked).await;
+        }
+        let number = bearer(&asked).strip_prefix("token-").map(str::to_owned);
+        let number: Option<usize> = number.and_then(|number| number.parse().ok());
+        let is_good = number.is_some_and(|number| number >= self.since.load(Ordering::SeqCst));
+        if is_good && !self.refuses.load(Ordering::SeqCst) {
+            return reply(200, &[], "fine");
+        }
+        // As careless providers do, it repeats what it was sent.
+        reply(401, &[], &format!("bad token {}", bearer(&asked).len()))
+    }
+
+    async fn login(&self, asked: &Asked) -> Reply {
+        let number = self.logins.fetch_add(1, Ordering::SeqCst) + 1;
+        drop(self.gate.acquire().await.unwrap());
+        let body: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+        match self.fails.load(Ordering::SeqCst) {
+            0 if body["apikey"] == PASSWORD => {}
+            0 => return reply(401, &[], &body.to_string()),
+            status => return reply(status, &[], &body.to_string()),
+        }
+        let token = json!({"status": "success", "data": {"token": format!("token-{number}")}});
+        reply(
+            200,
+            &[("content-type", "application/json")],
+            &token.to_string(),
+        )
+    }
+}
+
+/// A clock for what takes hours.
+pub(crate) fn clock() -> (Arc<ManualClock>, Clock) {
+    let clock = ManualClock::new(Now {
+        at: Micros(1_000_000),
+        wall: Wall(1_772_323_200_000_000),
+    });
+    (clock.clone(), Clock::Manual(clock))
+}
+
+pub(crate) fn minutes(minutes: u64) -> Span {
+    Span::from_secs(minutes * 60)
+}

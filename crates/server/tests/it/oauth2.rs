@@ -1,0 +1,169 @@
+//! M6: tokens of OAuth 2 (RFC 6749), as forms.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tollgate::shop::Options;
+use tollgate_core::time::Span;
+
+use crate::client::get;
+use crate::issuer::{bearer, clock};
+use crate::stand::{Stand, file};
+use crate::upstream::{Asked, Upstream, ok, reply};
+
+/// `id:s/1` as RFC 6749 wants it: each part form-encoded, then base64.
+const BASIC: &str = "Basic aWQ6cyUyRjE=";
+
+/// What the token endpoint was sent.
+#[derive(Clone, Default)]
+struct Forms(Arc<Mutex<Vec<String>>>);
+
+impl Forms {
+    fn all(&self) -> Vec<String> {
+        self.0.lock().clone()
+    }
+}
+
+/// A token endpoint at `/token/` beside an API that takes every token.
+async fn server(accepts_basic: bool, answer: &'static str) -> (Upstream, Forms) {
+    let forms = Forms::default();
+    let kept = forms.clone();
+    let upstream = Upstream::start(move |_, asked: Asked| {
+        let forms = kept.clone();
+        async move {
+            if asked.target != "/token/" {
+                return ok();
+            }
+            let is_basic = asked
+                .headers
+                .get("authorization")
+                .is_some_and(|is| is == BASIC);
+            assert_eq!(
+                asked.headers["content-type"],
+                "application/x-www-form-urlencoded"
+            );
+            let form = String::from_utf8(asked.body.to_vec()).unwrap();
+            let number = {
+                let mut all = forms.0.lock();
+                all.push(form);
+                all.len()
+            };
+            if is_basic != accepts_basic {
+                return reply(401, &[], "{\"error\":\"invalid_client\"}");
+            }
+            reply(200, &[], &answer.replace('N', &number.to_string()))
+        }
+    })
+    .await;
+    (upstream, forms)
+}
+
+fn provider(upstream: &Upstream, more: &str) -> String {
+    let rest = format!(
+        "auth: {{oauth2: {{token_url: \"http://{}/token/\", client_id: id, client_secret: s/1, {more}}}}}\nlimits: [100/1s]",
+        upstream.address
+    );
+    file(upstream.address, &rest)
+}
+
+fn tokens(upstream: &Upstream) -> Vec<String> {
+    let calls = upstream.asked().into_iter();
+    let calls = calls.filter(|asked| asked.target == "/a");
+    calls.map(|asked| bearer(&asked)).collect()
+}
+
+/// M6: client credentials, shown as `Authorization: Basic`, with a scope.
+#[tokio::test]
+async fn m6_client_credentials_give_a_token() {
+    let (upstream, forms) = server(true, "{\"access_token\":\"tN\",\"expires_in\":3600}").await;
+    let stand = Stand::open(&[provider(&upstream, "scope: a b")]).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    assert_eq!(tokens(&upstream), ["t1", "t1"]);
+    assert_eq!(forms.all(), ["grant_type=client_credentials&scope=a%20b"]);
+}
+
+/// M6: where `Basic` is refused, id and secret go into the form, and so from then on.
+#[tokio::test]
+async fn m6_id_and_secret_go_into_the_form_where_basic_is_refused() {
+    let (upstream, forms) = server(false, "{\"access_token\":\"tN\",\"expires_in\":\"60\"}").await;
+    let (clock, at) = clock();
+    let stand = Stand::on(at, &[provider(&upstream, "")], Options::default()).await;
+    get(stand.address, "/x/a").await;
+    clock.pass(Span::from_secs(60));
+    get(stand.address, "/x/a").await;
+    assert_eq!(tokens(&upstream), ["t2", "t3"]);
+    let in_form = "grant_type=client_credentials&client_id=id&client_secret=s%2F1";
+    assert_eq!(
+        forms.all(),
+        ["grant_type=client_credentials", in_form, in_form]
+    );
+}
+
+/// M6: a refresh token gives tokens, and the one that comes back takes its place.
+#[tokio::test]
+async fn m6_a_refresh_token_that_is_replaced_is_followed() {
+    let answer = "{\"access_token\":\"tN\",\"expires_in\":60,\"refresh_token\":\"rN\"}";
+    let (upstream, forms) = server(true, answer).await;
+    let (clock, at) = clock();
+    let stand = Stand::on(
+        at,
+        &[provider(&upstream, "refresh_token: r0")],
+        Options::default(),
+    )
+    .await;
+    for _ in 0..3 {
+        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+        clock.pass(Span::from_secs(60));
+    }
+    assert_eq!(
+        forms.all(),
+        [
+            "grant_type=refresh_token&refresh_token=r0",
+            "grant_type=refresh_token&refresh_token=r1",
+            "grant_type=refresh_token&refresh_token=r2"
+        ]
+    );
+    assert_eq!(tokens(&upstream), ["t1", "t2", "t3"]);
+}
+
+/// M6: an answer that does not say how long its token lives means an hour.
+#[tokio::test]
+async fn m6_a_token_without_a_life_is_taken_for_an_hour() {
+    let (upstream, forms) = server(true, "{\"access_token\":\"tN\"}").await;
+    let (clock, at) = clock();
+    let stand = Stand::on(at, &[provider(&upstream, "")], Options::default()).await;
+    for pass in [0, 54 * 60, 6 * 60] {
+        clock.pass(Span::from_secs(pass));
+        get(stand.address, "/x/a").await;
+    }
+    assert_eq!(
+        (tokens(&upstream), forms.all().len()),
+        (vec!["t1".to_owned(), "t1".to_owned(), "t2".to_owned()], 2)
+    );
+}
+
+/// Refused in both ways: the error names the provider, and neither id nor secret.
+#[tokio::test]
+async fn m6_a_refused_client_is_told() {
+    let refuses = Upstream::start(|_, asked| async move {
+        let body = String::from_utf8_lossy(&asked.body).into_owned();
+        reply(
+            400,
+            &[],
+            &format!("{{\"error\":\"invalid_client\",\"you_sent\":\"{body}\"}}"),
+        )
+    });
+    let upstream = refuses.await;
+    let secret = provider(&upstream, "").replace("s/1", "canary-secret-0c");
+    let stand = Stand::open(&[secret]).await;
+    let answer = get(stand.address, "/x/a").await;
+    assert_eq!((answer.status, upstream.count()), (502, 2));
+    assert!(
+        answer.body.contains("refused the credentials"),
+        "{}",
+        answer.body
+    );
+    let told = answer.everything() + &crate::log::so_far();
+    assert!(!told.contains("canary-secret-0c"));
+}

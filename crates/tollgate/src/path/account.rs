@@ -1,0 +1,219 @@
+//! Accounts: the credentials that tokens are fetched for, and what is posted for them.
+//!
+//! Promises: a key is written as one value, whatever letters it has. Accounts are told apart by a
+//! fingerprint, so that a reload keeps the token of one that has not changed. OAuth 2 as in RFC 6749.
+//!
+//! Never: sends anything.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::HeaderMap;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use serde_json::Value;
+use tollgate_config::Secret;
+use tollgate_config::provider::{Login, OAuth2, Provider, Style};
+
+use super::query;
+use crate::shop::mark;
+
+/// What stands for the key in the body of a login.
+const KEY: &str = "{api_key}";
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// A credential that gives tokens.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(super) way: Way,
+    key: Option<Secret>,
+    also: Vec<(String, Secret)>,
+    /// A fingerprint of all of it: another credential is another account.
+    name: String,
+    /// Its name in cells.
+    pub(crate) mark: String,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    Login(Login),
+    OAuth2(OAuth2),
+}
+
+/// What is posted.
+pub(super) struct Post {
+    kind: &'static str,
+    pub(super) body: String,
+    authorization: Option<String>,
+}
+
+impl Account {
+    /// The accounts of a provider's tokens: one for each key of a pool. None if it needs no tokens,
+    /// or if the key that its login needs is missing; then the client's own credential passes.
+    pub(crate) fn all(provider: &Provider) -> Vec<Arc<Account>> {
+        let also = &provider.auth.also;
+        match &provider.auth.style {
+            Style::Login(login) if provider.keys.is_empty() => {
+                let needs_key = login.body.expose().contains(KEY);
+                let account = || Account::new(Way::Login(login.clone()), None, also);
+                (!needs_key).then(account).into_iter().collect()
+            }
+            Style::Login(login) => {
+                let account = |key| Account::new(Way::Login(login.clone()), Some(key), also);
+                provider.keys.iter().map(account).collect()
+            }
+            Style::OAuth2(oauth2) => {
+                vec![Account::new(Way::OAuth2(oauth2.clone()), None, also)]
+            }
+            Style::Nothing
+            | Style::Query { .. }
+            | Style::Header { .. }
+            | Style::Bearer
+            | Style::Basic => Vec::new(),
+        }
+    }
+
+    fn new(way: Way, key: Option<&Secret>, also: &[(String, Secret)]) -> Arc<Account> {
+        let mut hasher = blake3::Hasher::new_derive_key("tollgate 2026 account of tokens");
+        let mut part = |text: &str| {
+            hasher.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        let who = match &way {
+            Way::Login(login) => {
+                part(&format!(
+                    "{:?} {} {:?}",
+                    login.url, login.token, login.lifetime
+                ));
+                part(login.body.expose());
+                &login.body
+            }
+            Way::OAuth2(oauth2) => {
+                let OAuth2 {
+                    scope,
+                    client_auth,
+                    token_url,
+                    ..
+                } = oauth2;
+                part(&format!("{token_url:?} {scope:?} {client_auth:?}"));
+                part(oauth2.client_id.expose());
+                part(oauth2.client_secret.expose());
+                part(oauth2.refresh_token.as_ref().map_or("", Secret::expose));
+                &oauth2.client_id
+            }
+        };
+        part(key.map_or("", Secret::expose));
+        for (name, value) in also {
+            part(name);
+            part(value.expose());
+        }
+        Arc::new(Account {
+            mark: mark(key.unwrap_or(who).expose()),
+            name: hasher.finalize().to_hex().to_string(),
+            key: key.cloned(),
+            also: also.to_vec(),
+            way,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What a login posts: the file's body with the key in its place, and further keys beside it.
+    pub(super) fn login(&self, login: &Login) -> Post {
+        let key = self.key.as_ref().map_or("", Secret::expose);
+        let template = login.body.expose();
+        let Ok(mut json) = serde_json::from_str::<Value>(template) else {
+            let mut body = template.replace(KEY, &query::encoded(key));
+            for (name, value) in &self.also {
+                push(&mut body, name, value.expose());
+            }
+            return Post {
+                kind: FORM,
+                body,
+                authorization: None,
+            };
+        };
+        fill(&mut json, key);
+        if let Value::Object(fields) = &mut json {
+            for (name, value) in &self.also {
+                fields.insert(name.clone(), Value::from(value.expose()));
+            }
+        }
+        Post {
+            kind: JSON,
+            body: json.to_string(),
+            authorization: None,
+        }
+    }
+
+    /// RFC 6749, 4.4 and 6; id and secret as in 2.3.1.
+    pub(super) fn oauth2(&self, oauth2: &OAuth2, refresh: Option<&Secret>, by_form: bool) -> Post {
+        let (id, secret) = (oauth2.client_id.expose(), oauth2.client_secret.expose());
+        let mut body = String::new();
+        match refresh {
+            Some(refresh) => {
+                push(&mut body, "grant_type", "refresh_token");
+                push(&mut body, "refresh_token", refresh.expose());
+            }
+            None => push(&mut body, "grant_type", "client_credentials"),
+        }
+        if let Some(scope) = &oauth2.scope {
+            push(&mut body, "scope", scope);
+        }
+        for (name, value) in &self.also {
+            push(&mut body, name, value.expose());
+        }
+        let mut authorization = None;
+        if by_form {
+            push(&mut body, "client_id", id);
+            push(&mut body, "client_secret", secret);
+        } else {
+            let pair = format!("{}:{}", query::encoded(id), query::encoded(secret));
+            authorization = Some(format!("Basic {}", BASE64.encode(pair)));
+        }
+        Post {
+            kind: FORM,
+            body,
+            authorization,
+        }
+    }
+}
+
+impl Post {
+    /// `None`: the credentials have a letter that no header can carry.
+    pub(super) fn headers(&self) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        headers.insert(ACCEPT, HeaderValue::from_static(JSON));
+        if let Some(authorization) = &self.authorization {
+            let mut value = HeaderValue::try_from(authorization).ok()?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        Some(headers)
+    }
+}
+
+/// Puts the key where it is meant.
+fn fill(json: &mut Value, key: &str) {
+    match json {
+        Value::String(text) if text.contains(KEY) => *text = text.replace(KEY, key),
+        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, key)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| fill(field, key)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// One more field of a form.
+fn push(form: &mut String, name: &str, value: &str) {
+    if !form.is_empty() {
+        form.push('&');
+    }
+    form.push_str(&query::encoded(name));
+    form.push('=');
+    form.push_str(&query::encoded(value));
+}
