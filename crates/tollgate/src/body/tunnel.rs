@@ -43,7 +43,7 @@ impl Tunnel {
     {
         let Tunnel {
             upstream,
-            permit,
+            mut permit,
             idle,
         } = self;
         let Ok(Ok(upstream)) = within(Some(idle), upstream).await else {
@@ -60,7 +60,7 @@ impl Tunnel {
         };
         let carried = tokio::select! {
             carried = tokio::io::copy_bidirectional(&mut caller, &mut upstream) => carried.is_ok(),
-            () = stands_still(&moved, idle, &permit) => false,
+            () = stands_still(&moved, idle, &mut permit) => false,
         };
         // Closed before the place is given up.
         drop(upstream);
@@ -71,7 +71,7 @@ impl Tunnel {
 }
 
 /// Waits until nothing has moved for the idle time; keeps the permit's place meanwhile.
-async fn stands_still(moved: &AtomicU64, idle: Span, permit: &Permit) {
+async fn stands_still(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
     let look = Span((idle.0 / LOOKS).max(1));
     let mut seen = moved.load(Ordering::Relaxed);
     let mut quiet = 0;

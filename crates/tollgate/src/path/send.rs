@@ -69,32 +69,28 @@ pub(crate) async fn send(
         Ok(conn) => conn,
         Err(unreached) => return Err(not_connected(route, watch, permit, unreached)),
     };
-    if permit.age() > FRESH {
-        let provider = &route.live.name;
-        let age = permit.age();
-        Fact::Stale { provider, age }.tell();
+    if is_stale(route, &permit) {
         // If it was the handshake that took so long, the next attempt finds it done.
         conn.give_back();
         return Err(Ended::Again);
     }
     let mut request = request(route, plan, credential)?;
-    let progress = request.body().progress();
-    let flood = heed(&mut request);
+    let (progress, flood) = (request.body().progress(), heed(&mut request));
     permit.sent();
     tries.made += 1;
-    let patience = patience(route, plan);
+    let most = patience(route, plan);
     let answer = tokio::select! {
-        answer = flowing(patience, &progress, conn.sender.try_send_request(request)) => answer,
+        answer = flowing(most, &progress, conn.sender.try_send_request(request)) => answer,
         () = flood.notified() => return Err(broken(route, watch, Fault::Reset)),
     };
     match answer {
         Ok(Ok(mut response)) => {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                if !is_upgrade(&route.headers) {
-                    // Nobody asked for it, so nobody could speak what follows.
-                    return Err(broken(route, watch, Fault::Reset));
-                }
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
+            }
+            if conn.upgraded.is_some() && !is_upgrade(&route.headers) {
+                // Nobody asked for it, so nobody could speak what follows.
+                return Err(broken(route, watch, Fault::Reset));
             }
             Ok(Sent {
                 response,
@@ -120,6 +116,16 @@ pub(crate) async fn send(
         })),
         Err(_) => Err(broken(route, watch, Fault::Timeout)),
     }
+}
+
+/// Is the permit too old to send under?
+fn is_stale(route: &Route, permit: &Permit) -> bool {
+    let (provider, age) = (&route.live.name, permit.age());
+    let is_stale = age > FRESH;
+    if is_stale {
+        Fact::Stale { provider, age }.tell();
+    }
+    is_stale
 }
 
 /// Bytes have left, and no answer came.
