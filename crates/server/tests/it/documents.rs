@@ -3,7 +3,7 @@
 //! Safety, order among those who wait, and counts are asserted; speed never is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tollgate::shop::Options;
 use tollgate_core::health::State;
@@ -192,10 +192,10 @@ async fn m7_a_failure_that_passes_is_not_seen() {
 /// one failure in between opens it again.
 #[tokio::test]
 async fn m9_the_breaker_opens_tests_and_closes_over_sockets() {
-    let answers = Arc::new(AtomicU32::new(503));
+    let answers = Arc::new(AtomicU16::new(503));
     let now = answers.clone();
     let upstream = Upstream::start(move |_, _| {
-        let status = now.load(Ordering::SeqCst) as u16;
+        let status = now.load(Ordering::SeqCst);
         async move { reply(status, &[], "") }
     })
     .await;

@@ -110,12 +110,16 @@ pub(crate) async fn send(
             None => Err(broken(route, watch, Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.left() == Some(Span::ZERO) => Err(Ended::Refused(Error::TooLate {
-            provider: route.live.name.clone(),
-            at: Stage::Upstream,
-        })),
+        Err(_) if route.left() == Some(Span::ZERO) => Err(too_late(route)),
         Err(_) => Err(broken(route, watch, Fault::Timeout)),
     }
+}
+
+fn too_late(route: &Route) -> Ended {
+    Ended::Refused(Error::TooLate {
+        provider: route.live.name.clone(),
+        at: Stage::Upstream,
+    })
 }
 
 /// Is the permit too old to send under?
