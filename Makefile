@@ -13,13 +13,16 @@ help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 # Installs only what is missing, so that it also works without a network once everything is there.
-# valgrind counts instructions; where it cannot be had, the test that wants it says so itself.
+# valgrind counts instructions; where it cannot be had, the test that wants it says so itself. strace
+# makes disks fail and libfaketime sets clocks; the tests that want them fail without.
 tools:
 	@$(CARGO) fmt --version >/dev/null 2>&1 || rustup component add rustfmt
 	@$(CARGO) clippy --version >/dev/null 2>&1 || rustup component add clippy
-	@command -v valgrind >/dev/null || sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; \
-	  $$S apt-get update -qq && $$S apt-get install -y -qq --no-install-recommends valgrind' \
-	  || echo "make: valgrind is missing and apt-get could not install it; instruction counts are not checked" >&2
+	@for tool in valgrind strace libfaketime; do command -v $$tool >/dev/null || \
+	  ls /usr/lib/*/faketime/$$tool.so.1 >/dev/null 2>&1 || missing="$$missing $$tool"; done; [ -z "$$missing" ] || \
+	  sh -c 'S=; [ "$$(id -u)" = 0 ] || S="sudo -n"; $$S apt-get update -qq && \
+	  $$S apt-get install -y -qq --no-install-recommends '"$$missing" \
+	  || echo "make: apt-get could not install$$missing; tests that want them fail or say so" >&2
 
 check: tools ## formatting and lints, as strict as CI
 	$(CARGO) fmt --all --check

@@ -85,6 +85,8 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
             UnknownDomain::Allow => Unknown::Allow,
             UnknownDomain::Refuse => Unknown::Refuse,
         },
+        nodes: config.nodes,
+        node_lease: config.node_lease,
         ..ShopOptions::default()
     };
     let providers = config.all().map(|provider| (**provider).clone());
@@ -118,8 +120,17 @@ async fn listen(
 pub(crate) fn open(store: &Store) -> anyhow::Result<Ledger> {
     match store {
         Store::Memory => Ok(Ledger::memory(Clock::System)),
-        Store::Sqlite(folder) => Ledger::sqlite(folder, Clock::System)
-            .with_context(|| format!("could not open the ledger in {folder}")),
+        Store::Sqlite(folder) => {
+            let (ledger, why) = Ledger::sqlite_or_lost(folder, Clock::System)
+                .with_context(|| format!("could not open the ledger in {folder}"))?;
+            if let Some(why) = why {
+                // Each provider obeys its on_store_loss until the folder can be opened.
+                let mut out = io::stderr().lock();
+                writeln!(out, "error: {}", why.in_full())?;
+                writeln!(out, "  calls follow on_store_loss until it is mended")?;
+            }
+            Ok(ledger)
+        }
         Store::Postgres(_) | Store::Redis(_) => {
             bail!("this store is not built yet; use --store sqlite:DIR or --store memory:")
         }

@@ -15,6 +15,7 @@ pub mod scope;
 pub mod turn;
 pub mod table;
 pub mod gate;
+pub mod loss;
 pub mod ratio;
 pub mod problem;
 pub mod backoff;

@@ -11,7 +11,7 @@ pub use clock::{Clock, ManualClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, Events};
 mod offered;
-pub use offered::{Lost, Offered};
+pub use offered::{Loss, Lost, Offered};
 mod memory;
 pub use memory::MemoryLedger;
 #[cfg(feature = "sqlite")]
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Rule, View};
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::{Micros, Now};
+use tollgate_core::time::{Micros, Now, Span};
 
 /// One ledger, shared by all clones of this handle. An enum and not a trait object: backends are
 /// few and known, and a new one must fail to compile wherever it matters.
@@ -55,6 +55,28 @@ impl Ledger {
         SqliteLedger::open(folder.as_ref(), clock).map(Ledger::Sqlite)
     }
 
+    /// The same, but a folder that cannot be opened is a store that is lost from the start: the
+    /// reason is told, and the store is there as soon as the folder can be opened. An error only if
+    /// this process can have no more threads.
+    #[cfg(feature = "sqlite")]
+    pub fn sqlite_or_lost(
+        folder: impl AsRef<std::path::Path>,
+        clock: Clock,
+    ) -> Result<(Ledger, Option<OpenError>), OpenError> {
+        let (ledger, why) = SqliteLedger::open_or_lost(folder.as_ref(), clock)?;
+        Ok((Ledger::Sqlite(ledger), why))
+    }
+
+    /// An empty ledger in this process on the same clock, for what must go on without the store.
+    #[must_use]
+    pub fn beside(&self) -> Ledger {
+        Ledger::memory(match self {
+            Ledger::Memory(memory) => memory.clock(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.clock(),
+        })
+    }
+
     /// This process among those that share the ledger. Permits carry it.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
@@ -72,6 +94,26 @@ impl Ledger {
             Ledger::Memory(_) => None,
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(sqlite) => sqlite.trouble(),
+        }
+    }
+
+    /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        match self {
+            Ledger::Memory(_) => None,
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.loss(),
+        }
+    }
+
+    /// While the store is lost: closes a scope for `rest` from the moment at which it is back,
+    /// before anything is granted. Said again, the last word counts. Forgotten once it is back.
+    pub fn close_on_return(&self, scope: ScopeId, rest: Span) {
+        match self {
+            Ledger::Memory(_) => {}
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.close_on_return(scope, rest),
         }
     }
 
@@ -152,7 +194,7 @@ impl Ledger {
         match self {
             Ledger::Memory(memory) => memory.at(),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.now().at,
+            Ledger::Sqlite(sqlite) => sqlite.at(),
         }
     }
 

@@ -53,6 +53,10 @@ impl MemoryLedger {
         self.shared.table.lock().len()
     }
 
+    pub(crate) fn clock(&self) -> Clock {
+        self.shared.clock.clone()
+    }
+
     pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
         let turn = self.turn(&[], &asks);
         let answer = asks.into_iter().zip(turn.verdicts).collect();

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 use tollgate_core::ask::{Ask, Outcome, PermitId, Settle, Verdict};
+use tollgate_core::time::Micros;
 
 use crate::Ledger;
 
@@ -20,6 +21,15 @@ use crate::Ledger;
     "the ledger's store cannot be reached; `on_store_loss` says what happens to calls meanwhile"
 )]
 pub struct Lost;
+
+/// The store cannot be reached, and has not been for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Since when, on the ledger's clock.
+    pub since: Micros,
+    /// It does not come back by itself: only a restart helps.
+    pub is_final: bool,
+}
 
 /// What a store says to an offer: the asks as they were given, each with its verdict.
 pub(crate) type Answer = Result<Vec<(Ask, Verdict)>, Lost>;

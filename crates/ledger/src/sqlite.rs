@@ -18,33 +18,38 @@ mod clerk;
 mod inbox;
 mod keeper;
 mod lock;
+mod note;
 mod open;
 mod page;
 mod share;
+mod store;
+mod tables;
 mod trouble;
 pub use trouble::OpenError;
 mod wake;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, oneshot};
-use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle};
+use tollgate_core::ask::{Ask, CellId, OwnerId, Reopen, ScopeId, Settle};
 use tollgate_core::limit::{Rule, Rung, View};
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::Now;
+use tollgate_core::time::{Micros, Now, Span};
 
-use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Lost, Offered};
-use book::{Book, Question, Reply};
+use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Loss, Lost, Offered};
+use book::{Question, Reply};
 use clerk::Clerk;
 use inbox::{Asked, Inbox, Offer, Told};
-use open::Opened;
-use wake::{Post, Waiting};
+use open::OPEN_WAIT;
+use store::Store;
+use wake::Waiting;
 
 /// Whoever looks waits this long for the ledger thread; past it everything looks used up.
 const LOOK_WAIT: Duration = Duration::from_millis(1_500);
@@ -55,6 +60,9 @@ pub struct SqliteLedger {
     handle: Arc<Handle>,
 }
 
+/// Scopes that are closed when the store comes back: one per provider, as many as offers wait.
+const ON_RETURN_MAX: usize = 1_024;
+
 /// What handles and the ledger's threads share.
 #[derive(Debug)]
 struct Shared {
@@ -63,84 +71,101 @@ struct Shared {
     events: broadcast::Sender<Event>,
     waiting: Mutex<Waiting>,
     trouble: Mutex<Option<String>>,
+    /// When the store was lost, on the ledger's clock; [`NOT_LOST`] while it is there.
+    lost_at: AtomicU64,
+    /// It does not come back by itself.
+    is_final: AtomicBool,
+    on_return: Mutex<BTreeMap<ScopeId, Span>>,
+    /// This process among those that share the folder; 0 until it is open.
+    owner: AtomicU32,
     damaged: AtomicU64,
     /// How long the log was at the last checkpoint that could not move all of it.
     log_pages: AtomicI64,
     /// The disk has failed a checkpoint.
     is_broken: AtomicBool,
-    post: Post,
     is_over: AtomicBool,
 }
+
+const NOT_LOST: u64 = u64::MAX;
 
 /// Ends the ledger's threads when the last handle goes.
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    owner: OwnerId,
     pid: u32,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    clerk: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SqliteLedger {
     pub(crate) fn open(folder: &Path, clock: Clock) -> Result<SqliteLedger, OpenError> {
-        let Opened {
-            conn,
-            keeper,
-            lock,
-            home,
-            log,
-            post,
-            socket,
-        } = open::open(folder, clock.now())?;
-        let (events, _) = broadcast::channel(EVENTS_MAX);
-        let shared = Arc::new(Shared {
-            clock: clock.clone(),
-            inbox: Inbox::default(),
-            events,
-            waiting: Mutex::default(),
-            trouble: Mutex::default(),
-            damaged: AtomicU64::new(0),
-            log_pages: AtomicI64::new(0),
-            is_broken: AtomicBool::new(false),
-            post,
-            is_over: AtomicBool::new(false),
-        });
-        let book = Book::new(conn, home, clock);
-        let (checkpoint, asked) = sync_channel(1);
-        let clerk = Clerk::new(shared.clone(), book, lock, log, folder, checkpoint);
-        let fail = |source| OpenError::from_io(folder, source);
-        let (listener, kept) = (shared.clone(), shared.clone());
-        let threads = vec![
-            spawn("tollgate-ledger", move || clerk.run()).map_err(fail)?,
-            spawn("tollgate-wake", move || {
-                wake::listen(
-                    &socket,
-                    &listener.waiting,
-                    &listener.events,
-                    &listener.is_over,
-                );
-            })
-            .map_err(fail)?,
-            spawn("tollgate-keeper", move || {
-                keeper::keep(&keeper, &asked, &kept);
-            })
-            .map_err(fail)?,
-        ];
+        let opened = open::open(folder, clock.now(), OPEN_WAIT, None)?;
+        let shared = Shared::new(clock);
+        let store = Store::start(opened, folder, &shared)?;
+        SqliteLedger::start(shared, folder, Some(store))
+    }
+
+    /// Opens the folder; if that cannot be, the store is lost from the start, and comes back when
+    /// the folder can be opened.
+    pub(crate) fn open_or_lost(
+        folder: &Path,
+        clock: Clock,
+    ) -> Result<(SqliteLedger, Option<OpenError>), OpenError> {
+        let now = clock.now();
+        let shared = Shared::new(clock);
+        let opened = open::open(folder, now, OPEN_WAIT, None);
+        let (store, error) = match opened.and_then(|opened| Store::start(opened, folder, &shared)) {
+            Ok(store) => (Some(store), None),
+            Err(error) => {
+                shared.lost(now.at, error.in_full(), false);
+                (None, Some(error))
+            }
+        };
+        Ok((SqliteLedger::start(shared, folder, store)?, error))
+    }
+
+    fn start(
+        shared: Arc<Shared>,
+        folder: &Path,
+        store: Option<Store>,
+    ) -> Result<SqliteLedger, OpenError> {
+        let clerk = Clerk::new(shared.clone(), folder, store);
+        let clerk = spawn("tollgate-ledger", move || clerk.run())
+            .map_err(|source| OpenError::from_io(folder, source))?;
         let handle = Handle {
             shared,
-            owner: home.owner,
             pid: std::process::id(),
-            threads: Mutex::new(threads),
+            clerk: Mutex::new(Some(clerk)),
         };
         Ok(SqliteLedger {
             handle: Arc::new(handle),
         })
     }
 
-    /// This process among those that share the folder: a number that is never given twice.
+    /// This process among those that share the folder: a number that is never given twice. 0 until
+    /// the folder could be opened.
     #[must_use]
     pub fn owner(&self) -> OwnerId {
-        self.handle.owner
+        OwnerId(self.handle.shared.owner.load(Ordering::Acquire))
+    }
+
+    /// Since when the store cannot be reached, while it cannot.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        let shared = &self.handle.shared;
+        let since = shared.lost_at.load(Ordering::Acquire);
+        (since != NOT_LOST).then(|| Loss {
+            since: Micros(since),
+            is_final: shared.is_final.load(Ordering::Acquire),
+        })
+    }
+
+    /// Closes a scope for so long from the moment at which the store is back, before anything is
+    /// granted.
+    pub(crate) fn close_on_return(&self, scope: ScopeId, rest: Span) {
+        let mut closes = self.handle.shared.on_return.lock();
+        if closes.len() < ON_RETURN_MAX || closes.contains_key(&scope) {
+            closes.insert(scope, rest);
+        }
     }
 
     /// Why the store cannot be reached, while it cannot.
@@ -162,6 +187,10 @@ impl SqliteLedger {
         self.handle.shared.damaged.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn clock(&self) -> Clock {
+        self.handle.shared.clock.clone()
+    }
+
     pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
         if self.is_forked() {
             return Offered::ready(ledger.clone(), Err(Lost));
@@ -176,7 +205,7 @@ impl SqliteLedger {
             return;
         }
         let shared = &self.handle.shared;
-        let at = shared.clock.now().at;
+        let at = shared.clock.at();
         shared.inbox.settle(Told { settle, at });
     }
 
@@ -198,12 +227,16 @@ impl SqliteLedger {
         }
     }
 
+    pub(crate) fn at(&self) -> Micros {
+        self.handle.shared.clock.at()
+    }
+
     pub(crate) fn now(&self) -> Now {
         self.handle.shared.clock.now()
     }
 
     fn ask(&self, question: Question) -> Option<Reply> {
-        if self.is_forked() {
+        if self.is_forked() || self.loss().is_some() {
             return None;
         }
         let (reply, answer) = sync_channel(1);
@@ -218,9 +251,58 @@ impl SqliteLedger {
 }
 
 impl Shared {
+    fn new(clock: Clock) -> Arc<Shared> {
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        Arc::new(Shared {
+            clock,
+            inbox: Inbox::default(),
+            events,
+            waiting: Mutex::default(),
+            trouble: Mutex::default(),
+            lost_at: AtomicU64::new(NOT_LOST),
+            is_final: AtomicBool::new(false),
+            on_return: Mutex::default(),
+            owner: AtomicU32::new(0),
+            damaged: AtomicU64::new(0),
+            log_pages: AtomicI64::new(0),
+            is_broken: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
     /// Nobody listening is no error: then nobody waits.
     fn tell(&self, event: Event) {
         drop(self.events.send(event));
+    }
+
+    fn lost(&self, at: Micros, why: String, is_final: bool) {
+        *self.trouble.lock() = Some(why);
+        self.is_final.store(is_final, Ordering::Release);
+        self.lost_at.store(at.0, Ordering::Release);
+        self.tell(Event::Lost);
+    }
+
+    fn found(&self) {
+        self.on_return.lock().clear();
+        self.lost_at.store(NOT_LOST, Ordering::Release);
+        *self.trouble.lock() = None;
+        self.tell(Event::Back);
+    }
+
+    /// What is to be settled first when the store is back.
+    fn on_return(&self) -> Vec<Told> {
+        let at = self.clock.now().at;
+        let closes = self.on_return.lock();
+        let close = |(&scope, &rest): (&ScopeId, &Span)| Told {
+            settle: Settle::Close {
+                scope,
+                age: Span::ZERO,
+                rest: Some(rest),
+                then: Reopen::All,
+            },
+            at,
+        };
+        closes.iter().map(close).collect()
     }
 }
 
@@ -231,11 +313,10 @@ impl Drop for Handle {
         if std::process::id() != self.pid {
             return;
         }
-        self.shared.inbox.close();
         self.shared.is_over.store(true, Ordering::Release);
-        self.shared.post.close();
-        for thread in self.threads.lock().drain(..) {
-            drop(thread.join());
+        self.shared.inbox.close();
+        if let Some(clerk) = self.clerk.lock().take() {
+            drop(clerk.join());
         }
     }
 }

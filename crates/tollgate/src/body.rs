@@ -1,4 +1,5 @@
-//! Bodies on their way: the request's to the upstream here, the answer's to the caller in `reply`.
+//! Bodies on their way: the request's to the upstream here, the answer's to the caller in `reply`,
+//! and to many callers in `shared`.
 //!
 //! Promises: a request body of at most 256 KiB is whole before the permit is asked for, so that a
 //! dribbling client cannot hold quota. A larger one is sent as it comes, once.
@@ -6,9 +7,12 @@
 //! Never: changes a byte.
 
 mod reply;
+mod shared;
 mod tunnel;
 pub(crate) use reply::Flow;
 pub use reply::{ReplyBody, StoodStill};
+pub use shared::{Broken, LeftBehind};
+pub(crate) use shared::{Held, OBJECT_MAX, Shared, Ticket};
 pub use tunnel::Tunnel;
 
 use std::pin::Pin;
@@ -94,6 +98,11 @@ impl Payload {
             Payload::Whole(bytes) => bytes,
             Payload::Stream(_) => &[],
         }
+    }
+
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Payload::Whole(bytes) if bytes.is_empty())
     }
 
     /// Can it be sent once more?

@@ -72,7 +72,7 @@ impl Reason {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// No permit in time.
-    #[error("no permit for `{provider}` in time")]
+    #[error("{}", no_permit(.provider, *.reason))]
     NoPermit {
         /// Whose.
         provider: String,
@@ -267,6 +267,13 @@ impl Error {
             | Error::NoAnswer { .. } => Blame::Provider,
         }
     }
+}
+
+fn no_permit(provider: &str, reason: Reason) -> String {
+    if reason == Reason::StoreLost {
+        return format!("the ledger that counts the calls to `{provider}` cannot be reached");
+    }
+    format!("no permit for `{provider}` in time")
 }
 
 fn words(fault: Fault) -> &'static str {

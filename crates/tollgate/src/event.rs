@@ -68,6 +68,18 @@ pub enum Fact<'a> {
         /// How old.
         age: Span,
     },
+    /// The ledger's store cannot be reached; each provider's `on_store_loss` says what follows.
+    StoreLost {
+        /// Why, in words.
+        why: &'a str,
+    },
+    /// The ledger's store is there again.
+    StoreBack {
+        /// How long it was away.
+        away: Span,
+        /// How many calls have gone on uncounted since the start.
+        uncounted: u64,
+    },
     /// A login gave a new token.
     Renewed {
         /// Whose.
@@ -143,6 +155,10 @@ impl Fact<'_> {
             }
             Fact::Stale { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
+            }
+            Fact::StoreLost { why } => tracing::error!(event = "store_lost", why),
+            Fact::StoreBack { away, uncounted } => {
+                tracing::warn!(event = "store_back", away = %away, uncounted);
             }
             Fact::Renewed { provider, lives } => {
                 tracing::info!(event = "token_renewed", provider, lives = %lives);

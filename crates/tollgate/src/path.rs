@@ -17,17 +17,23 @@ mod cache;
 mod connect;
 mod credential;
 mod flight;
+mod landing;
 mod learn;
 mod login;
+mod merge;
 mod query;
 mod rates;
+mod recipe;
 mod retry;
 mod route;
 mod send;
+mod share;
 mod token;
+mod urgency;
 pub(crate) use account::Account;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
+pub(crate) use merge::Items;
 pub(crate) use query::without_parameter;
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
@@ -112,7 +118,6 @@ pub struct Trail {
 struct Outcome {
     answer: Result<Reply, Error>,
     /// The answer, or the lack of one, is a failure of the provider.
-    #[expect(dead_code, reason = "nothing is shared yet")]
     is_failure: bool,
     /// Attempts whose bytes may have left.
     attempts: u32,
@@ -120,6 +125,30 @@ struct Outcome {
     waited: Span,
     /// What the limits had left when it was decided.
     rates: Rates,
+}
+
+impl Outcome {
+    /// An answer for which this call did nothing.
+    fn of(reply: Reply) -> Outcome {
+        Outcome {
+            answer: Ok(reply),
+            is_failure: false,
+            attempts: 0,
+            waited: Span::ZERO,
+            rates: Rates::default(),
+        }
+    }
+
+    /// No answer.
+    fn refused(error: Error) -> Outcome {
+        Outcome {
+            answer: Err(error),
+            is_failure: true,
+            attempts: 0,
+            waited: Span::ZERO,
+            rates: Rates::default(),
+        }
+    }
 }
 
 /// Makes a call: the whole path, outermost first. The trail is filled on the way.
@@ -132,7 +161,7 @@ where
     trail.provider = Some(route.live.clone());
     trail.origin = Some(route.origin.clone());
     let question = match cache::look(shop, &mut route).await {
-        Looked::Answer(reply) => return Ok(reply), // an answer that we already have costs nothing
+        Looked::Answer(reply) => return Ok(*reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
     };
     loop {
@@ -144,7 +173,7 @@ where
         let outcome = match place {
             Place::Alone => go(route, question).await,
             Place::First(flight) => flight.lead(go(route, question)).await,
-            Place::Behind(flight) => match flight.follow(&route).await {
+            Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // whoever went ahead failed or may not share: our turn
             },
@@ -158,14 +187,18 @@ where
 /// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
 async fn go(mut route: Route, question: Question) -> Outcome {
     let mut tries = Tries::default();
-    route.live.machine.called(&route.live.plan().retry.budget);
     let done = loop {
-        let plan = route.live.plan();
-        let attempt = attempt(&mut route, &plan, &mut tries).await; // everything once per attempt
-        match tries.next(&route, &plan, attempt) {
-            // Retry-After, backoff and budget said when.
-            Next::Again(after, unwanted) => retry::rest(after, unwanted).await,
-            Next::Done(done) => break done,
+        if !send::is_upgrade(&route.headers)
+            && let Some(ride) = merge::join(&mut route)
+        {
+            match ride.part(&mut route).await {
+                Some(part) => break part, // calls for one item that wait together are one
+                None => continue,
+            }
+        }
+        let done = attempts(&mut route, &mut tries).await;
+        if let Some(done) = merge::split(&mut route, done).await {
+            break done; // each caller gets its own part
         }
     };
     let is_failure = match &done {
@@ -173,12 +206,32 @@ async fn go(mut route: Route, question: Question) -> Outcome {
         Err(_) => true,
     };
     tell(&route, &tries, &done);
+    let mut answer = cache::keep(&route, question, done).await; // may it be used again?
+    if let Ok(reply) = &mut answer
+        && route.merging.is_part
+    {
+        reply.source = Source::Merged;
+    }
     Outcome {
-        answer: cache::keep(&route, question, done).await, // may it be used again?
+        answer,
         is_failure,
         attempts: tries.made,
         waited: tries.waited,
         rates: tries.rates,
+    }
+}
+
+/// Attempts until one is the answer, or no other is allowed.
+async fn attempts(route: &mut Route, tries: &mut Tries) -> Result<Answered, Error> {
+    route.live.machine.called(&route.live.plan().retry.budget);
+    loop {
+        let plan = route.live.plan();
+        let attempt = attempt(route, &plan, tries).await; // everything once per attempt
+        match tries.next(route, &plan, attempt) {
+            // Retry-After, backoff and budget said when.
+            Next::Again(after, unwanted) => retry::rest(after, unwanted).await,
+            Next::Done(done) => return done,
+        }
     }
 }
 

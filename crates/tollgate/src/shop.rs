@@ -9,24 +9,30 @@ mod links;
 mod live;
 mod machine;
 mod meter;
+mod part;
 mod plan;
 mod settings;
+mod spare;
 pub use links::Links;
 pub use live::Live;
 pub(crate) use machine::{Local, Machine};
 pub(crate) use meter::{Meter, Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
+pub(crate) use spare::{Instead, just_now};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
 use tollgate_core::feedback::Dialects;
+use tollgate_core::loss::Share;
 use tollgate_core::problem::Problem;
+use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, Ledger};
 
 use crate::Error;
@@ -49,7 +55,7 @@ pub enum Unknown {
 }
 
 /// How a shop works.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// What becomes of calls to domains that no provider has.
     pub unknown: Unknown,
@@ -57,6 +63,32 @@ pub struct Options {
     pub private: bool,
     /// Whose certificates are believed.
     pub roots: Roots,
+    /// How many share the limits. Each has this part of them if its ledger is its own, and under
+    /// `on_store_loss: local-share`.
+    pub nodes: u32,
+    /// Within this time all of them have noticed that the store is lost, or is back.
+    pub node_lease: Span,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            unknown: Unknown::default(),
+            private: false,
+            roots: Roots::default(),
+            nodes: 1,
+            node_lease: Span::from_secs(5),
+        }
+    }
+}
+
+impl Options {
+    fn share(&self) -> Share {
+        Share {
+            nodes: self.nodes,
+            lease: self.node_lease,
+        }
+    }
 }
 
 /// Why providers cannot be obeyed.
@@ -102,6 +134,8 @@ struct Shared {
     dialer: Arc<Dialer>,
     shelf: ArcSwap<Shelf>,
     unknown: Arc<Live>,
+    /// When the store was lost, if that was told and is still so.
+    lost_at: Mutex<Option<Micros>>,
     flights: Flights,
 }
 
@@ -122,7 +156,7 @@ impl Shop {
         let dialer = Arc::new(Dialer::new(&options.roots)?);
         let dialects = Dialects::built_in();
         let unknown = Plan::new(nobody(), &dialects);
-        let unknown = Live::start(unknown, &ledger, &dialer)
+        let unknown = Live::start(unknown, &ledger, &dialer, options.share())
             .map_err(|problems| settings_refused(UNKNOWN, problems))?;
         let mut events = ledger.events();
         let shop = Shop {
@@ -133,10 +167,12 @@ impl Shop {
                 dialer,
                 shelf: ArcSwap::default(),
                 unknown: Arc::new(unknown),
+                lost_at: Mutex::default(),
                 flights: Flights::default(),
             }),
         };
         shop.replace(providers)?;
+        shop.shared.look_at_store();
         let shared = Arc::downgrade(&shop.shared);
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
@@ -155,6 +191,7 @@ impl Shop {
             dialects,
             dialer,
             shelf,
+            options,
             ..
         } = &*self.shared;
         let old = shelf.load();
@@ -163,7 +200,7 @@ impl Shop {
         for provider in providers {
             let name = provider.name.clone();
             let domains = provider.domains.clone();
-            let plan = Plan::new(provider, dialects);
+            let plan = self.shared.plan(provider, dialects);
             let refused = |problems| settings_refused(&name, problems);
             let live = match old.names.get(&name) {
                 Some(live) => {
@@ -174,7 +211,9 @@ impl Shop {
                     followers.push((live.clone(), plan));
                     live.clone()
                 }
-                None => Arc::new(Live::start(plan, ledger, dialer).map_err(refused)?),
+                None => {
+                    Arc::new(Live::start(plan, ledger, dialer, options.share()).map_err(refused)?)
+                }
             };
             for domain in &domains {
                 if let Err(first) = new.domains.insert(domain, live.clone()) {
@@ -247,6 +286,12 @@ impl Shop {
         &self.shared.ledger
     }
 
+    /// How many calls went on uncounted because the ledger's store was lost, all providers together.
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.shared.uncounted()
+    }
+
     /// What is on its way, of all providers.
     pub(crate) fn flights(&self) -> &Flights {
         &self.shared.flights
@@ -272,13 +317,60 @@ fn hear(shared: &Weak<Shared>, event: &Event) -> bool {
             let changed = scopes.iter().filter_map(|scope| shelf.scopes.get(scope));
             changed.for_each(|live| live.machine.scope_changed());
         }
-        Event::Back | Event::Anything => {
+        Event::Anything => {
+            shared.look_at_store();
             let all = shelf.names.values();
             all.for_each(|live| live.machine.scope_changed());
         }
-        Event::Freed(_) | Event::Lost => {}
+        Event::Lost | Event::Back => shared.look_at_store(),
+        Event::Freed(_) => {}
     }
     true
+}
+
+impl Shared {
+    /// Tells once that the store is lost or back, and moves those who wait.
+    fn look_at_store(&self) {
+        let mut lost_at = self.lost_at.lock();
+        let shelf = self.shelf.load();
+        let everybody = shelf.names.values().chain([&self.unknown]);
+        match (*lost_at, self.ledger.loss()) {
+            (None, Some(loss)) => {
+                *lost_at = Some(loss.since);
+                let why = self.ledger.trouble().unwrap_or_default();
+                Fact::StoreLost { why: &why }.tell();
+                everybody.for_each(|live| live.store_lost());
+            }
+            (Some(since), None) => {
+                *lost_at = None;
+                let away = self.ledger.now().at.since(since);
+                let uncounted = self.uncounted();
+                Fact::StoreBack { away, uncounted }.tell();
+                everybody.for_each(|live| live.store_back());
+            }
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+    }
+
+    /// A provider as it is obeyed: as a whole where the ledger is common, else this node's part.
+    fn plan(&self, provider: Provider, dialects: &Dialects) -> Plan {
+        let mut provider = provider;
+        let nothing = match self.ledger {
+            Ledger::Memory(_) if self.options.nodes > 1 => {
+                part::cut(&mut provider, self.options.nodes)
+            }
+            _ => None,
+        };
+        let mut plan = Plan::new(provider, dialects);
+        plan.nothing = nothing;
+        plan
+    }
+
+    fn uncounted(&self) -> u64 {
+        let shelf = self.shelf.load();
+        let everybody = shelf.names.values().chain([&self.unknown]);
+        everybody.map(|live| live.uncounted()).sum()
+    }
 }
 
 /// Neither limits nor retries: what nobody described is passed on as it is.

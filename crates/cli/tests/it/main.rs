@@ -8,6 +8,7 @@ mod canary;
 mod check;
 mod explain;
 mod serve;
+mod store;
 mod folder;
 mod gateway;
 mod init;

@@ -29,8 +29,6 @@ pub const CONFIG_NOT_YET: &[&str] = &[
     "postgres",
     "cache_store",
     "guard_store",
-    "nodes",
-    "node_lease",
     "intercept",
     "limiting",
     "guards",

@@ -205,6 +205,16 @@ impl Rule {
         rule
     }
 
+    /// The same with other numbers, which the caller has checked.
+    pub(super) fn resized(&self, limit: u64, depth: Option<u64>) -> Rule {
+        let mut rule = self.clone();
+        rule.limit = limit;
+        if let (Algorithm::Bucket { burst, .. }, Some(depth)) = (&mut rule.algorithm, depth) {
+            *burst = depth;
+        }
+        rule
+    }
+
     /// How it counts.
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {

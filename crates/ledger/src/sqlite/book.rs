@@ -7,6 +7,7 @@
 //! Never: leaves a read open, which would keep the log from being reused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, Result, params};
 use tollgate_core::ask::{Ask, CellId, On, Outcome, OwnerId, ScopeId, Settle, Verdict};
@@ -61,6 +62,8 @@ pub(super) struct Done {
     pub(super) is_long: bool,
     /// Rows that could not be believed.
     pub(super) damaged: u64,
+    /// What is to be noted outside of the database: generation and time.
+    pub(super) noted: Option<(i64, i64)>,
 }
 
 /// The database of one process.
@@ -74,6 +77,8 @@ pub(super) struct Book {
     swept_to: Vec<u8>,
     /// Owners found dead, whose rows go with the next transaction.
     dead: Vec<OwnerId>,
+    /// The busy timeout that is set.
+    waits: Duration,
 }
 
 impl Book {
@@ -86,6 +91,7 @@ impl Book {
             paired: Micros(0),
             swept_to: Vec::new(),
             dead: Vec::new(),
+            waits: Duration::ZERO,
         }
     }
 
@@ -94,12 +100,20 @@ impl Book {
         self.dead.push(owner);
     }
 
+    /// How long programs that do not take the kernel lock (SQLite's own shell) are waited for.
+    pub(super) fn wait_for_others(&mut self, longest: Duration) {
+        if self.waits != longest && self.conn.busy_timeout(longest).is_ok() {
+            self.waits = longest;
+        }
+    }
+
     /// One transaction: settles, then asks. The caller holds the kernel lock.
     pub(super) fn turn(&mut self, told: &[Told], asks: &[Ask]) -> Result<Done> {
         self.conn
             .prepare_cached("BEGIN IMMEDIATE")?
             .execute([])
             .inspect_err(|_| self.roll_back())?;
+        failpoint::reached("locked");
         let done = self.decide(told, asks).and_then(|done| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;
@@ -129,13 +143,15 @@ impl Book {
         let before = turn(&mut page, now, &settles, &[]);
         let (verdicts, wakes) = self.serve(&mut page, asks, &before.freed, now)?;
         page.write(&self.conn, self.home)?;
-        self.note_pair(now)?;
+        let is_long = asks.iter().zip(&verdicts).any(is_long);
+        let noted = self.note_pair(now, is_long)?;
         self.turns += 1;
         if self.turns.is_multiple_of(SWEEP_EVERY) {
             self.sweep(now.at)?;
         }
         Ok(Done {
-            is_long: asks.iter().zip(&verdicts).any(is_long),
+            is_long,
+            noted,
             verdicts,
             freed: before.freed,
             scopes: before.scopes,
@@ -221,15 +237,29 @@ impl Book {
         Ok(())
     }
 
-    /// Notes which calendar time belongs to which boot time, for the next boot.
-    fn note_pair(&mut self, now: Now) -> Result<()> {
-        if self.paired == Micros(0) || now.at.since(self.paired) >= PAIR_EVERY {
-            self.conn
-                .prepare_cached("UPDATE meta SET at = ?1, wall = ?2, pair = ?3")?
-                .execute(pair(now))?;
-            self.paired = now.at;
+    /// Notes which calendar time belongs to which boot time, for the next boot, and which generation
+    /// this is. Hears from the same row if somebody has found the rows to be older than they were.
+    fn note_pair(&mut self, now: Now, is_long: bool) -> Result<Option<(i64, i64)>> {
+        let is_due = self.paired == Micros(0) || now.at.since(self.paired) >= PAIR_EVERY;
+        if !is_due && !is_long {
+            return Ok(None);
         }
-        Ok(())
+        let [at, wall, sum] = pair(now);
+        let home = &mut self.home;
+        let noted = self
+            .conn
+            .prepare_cached(
+                "UPDATE meta SET at = ?1, wall = ?2, pair = ?3, generation = generation + ?4 \
+                 RETURNING generation, epoch, unknown_epoch, unknown_at",
+            )?
+            .query_row(params![at, wall, sum, is_long], |row| {
+                home.epoch = row.get(1)?;
+                let unknown_at: i64 = row.get(3)?;
+                home.unknown = (row.get(2)?, Micros(unknown_at.cast_unsigned()));
+                row.get(0)
+            })?;
+        self.paired = now.at;
+        Ok(Some((noted, at)))
     }
 
     /// Forgets idle rows, some at a time. A cell that is missing is empty, so shortly after a boot

@@ -6,13 +6,9 @@
 //!
 //! Never: ends while somebody may still ask, and never waits without end.
 
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use tollgate_core::ask::{Ask, By, CellId, On, Verdict};
 use tollgate_core::time::{Micros, Span};
@@ -20,72 +16,47 @@ use tollgate_core::time::{Micros, Span};
 use crate::failpoint;
 use crate::offered::unsent;
 use crate::sqlite::Shared;
-use crate::sqlite::book::{Book, Done};
+use crate::sqlite::book::Done;
 use crate::sqlite::inbox::{Batch, Offer, Pace, Told};
-use crate::sqlite::lock::KernelLock;
-use crate::sqlite::open::DATABASE;
+use crate::sqlite::note::Note;
+use crate::sqlite::open;
 use crate::sqlite::share::Wake;
+use crate::sqlite::store::{LOST_WAIT, Store};
 use crate::sqlite::trouble::Trouble;
 use crate::sqlite::wake::Waiting;
 use crate::{Clock, Event, Lost};
-
-/// The lock is waited for this long; then the store is lost. A turn takes some 20 µs, so only a
-/// process that is stopped in the middle of one keeps it so long.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
-
-/// While the store is lost, an offer waits only this long before it is told so again.
-const LOST_WAIT: Duration = Duration::from_millis(20);
 
 /// A decision this old is not handed out: this process was stopped in between, and the sender must
 /// not send later than 500 ms after the grant.
 const STALE: Span = Span::from_millis(250);
 
-/// Transactions between two checkpoints: the log grows by some 10 KiB with each, so it stays
-/// around 4 MiB while others are not faster than that.
-const CHECKPOINT_EVERY: u64 = 400;
-
-/// Pages from which a checkpoint is made under the lock. Others may write faster than one can
-/// clear up behind them; 32 MiB is the most that the log grows to.
-const CHECKPOINT_LATE: i64 = 8_192;
-
-/// How often the thread makes sure that the folder is still the one it opened.
-const STILL_THERE_EVERY: Span = Span::from_secs(1);
+/// How often a folder that cannot be opened is tried again.
+const OPEN_EVERY: Span = Span::from_secs(1);
 
 pub(super) struct Clerk {
     shared: Arc<Shared>,
-    book: Book,
-    lock: KernelLock,
-    log: File,
-    database: (PathBuf, u64),
-    checked: Micros,
+    folder: PathBuf,
+    /// `None`: it could not be opened yet.
+    store: Option<Store>,
+    /// What the one before knew of the database.
+    known: Option<Note>,
+    /// When opening was tried last.
+    tried: Micros,
     is_lost: bool,
     is_over: bool,
-    turns: u64,
-    keeper: SyncSender<()>,
 }
 
 impl Clerk {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        book: Book,
-        lock: KernelLock,
-        log: File,
-        folder: &Path,
-        keeper: SyncSender<()>,
-    ) -> Clerk {
-        let path = folder.join(DATABASE);
-        let inode = inode(&path).unwrap_or_default();
+    /// With a store that is open, or with one that cannot be opened and is lost from the start.
+    pub(super) fn new(shared: Arc<Shared>, folder: &Path, store: Option<Store>) -> Clerk {
         Clerk {
+            is_lost: store.is_none(),
+            tried: Clock::System.now().at,
+            known: None,
+            folder: folder.to_owned(),
             shared,
-            book,
-            lock,
-            log,
-            database: (path, inode),
-            checked: Clock::System.now().at,
-            is_lost: false,
+            store,
             is_over: false,
-            turns: 0,
-            keeper,
         }
     }
 
@@ -104,8 +75,11 @@ impl Clerk {
             self.serve(batch);
             // With the store lost, what was told cannot be written; that only delays slots.
             if is_last || (self.is_lost && self.shared.is_over.load(Ordering::Acquire)) {
-                return;
+                break;
             }
+        }
+        if let Some(store) = self.store {
+            store.close();
         }
     }
 
@@ -122,15 +96,44 @@ impl Clerk {
         if !idle || (self.is_lost && questions.is_empty()) {
             self.turn(offers, settles);
         }
+        let Some(store) = &self.store else {
+            // Whoever asks hears at once that there is nothing to know.
+            drop(questions);
+            return self.open();
+        };
         for asked in questions {
-            if let Ok(reply) = self.book.look(&asked.question) {
+            if let Ok(reply) = store.look(&asked.question) {
                 drop(asked.reply.try_send(reply));
             }
         }
     }
 
+    /// Tries again to open the folder, now and then.
+    fn open(&mut self) {
+        let now = Clock::System.now().at;
+        if now.since(self.tried) < OPEN_EVERY {
+            return;
+        }
+        let (now, known) = (self.shared.clock.now(), self.known.as_ref());
+        let opened = open::open(&self.folder, now, LOST_WAIT, known);
+        let opened = opened.and_then(|opened| Store::start(opened, &self.folder, &self.shared));
+        self.tried = Clock::System.now().at;
+        match opened {
+            Ok(store) => {
+                self.store = Some(store);
+                self.turn(Vec::new(), Vec::new());
+            }
+            Err(error) => *self.shared.trouble.lock() = Some(error.in_full()),
+        }
+    }
+
     /// One transaction and everything around it.
     fn turn(&mut self, offers: Vec<Offer>, settles: Vec<Told>) {
+        let mut settles = settles;
+        let told = settles.len();
+        if self.is_lost {
+            settles.extend(self.shared.on_return());
+        }
         let mut asks: Vec<Ask> = Vec::new();
         let mut answers = Vec::with_capacity(offers.len());
         for offer in offers {
@@ -164,10 +167,13 @@ impl Clerk {
                 failpoint::reached("after handing out");
                 self.wake(&wakes);
                 self.tell(freed, scopes);
-                self.checkpoint();
+                if let Some(store) = &mut self.store {
+                    store.checkpoint();
+                }
             }
             Err(trouble) => {
                 self.lost(&trouble);
+                settles.truncate(told);
                 self.shared.inbox.put_back(settles);
                 for (answer, _) in answers {
                     drop(answer.send(Err(Lost)));
@@ -178,65 +184,26 @@ impl Clerk {
 
     /// Wakes the first of those who wait, as many as there is room for; the dead are passed over.
     fn wake(&mut self, wakes: &[Wake]) {
+        let Some(store) = &mut self.store else {
+            return;
+        };
         for wake in wakes {
             let mut left = wake.at_most;
             for &owner in &wake.owners {
                 if left == 0 {
                     break;
-                } else if self.shared.post.freed(owner, &[wake.cell]) {
+                } else if store.wake(owner, wake.cell) {
                     left -= 1;
-                } else {
-                    self.book.has_died(owner);
                 }
             }
         }
     }
 
-    /// Lock, decide, commit, unlock, sync.
     fn commit(&mut self, settles: &[Told], asks: &[Ask]) -> Result<Done, Trouble> {
-        if self.is_over {
-            return Err(Trouble::Replaced);
-        }
-        if self.shared.is_broken.load(Ordering::Acquire) {
-            let failed = io::Error::other("a checkpoint failed");
-            return Err(Trouble::Sync(failed));
-        }
-        self.still_there()?;
-        let longest = if self.is_lost { LOST_WAIT } else { LOCK_WAIT };
-        if !self.lock.acquire(longest).map_err(Trouble::Lock)? {
-            return Err(Trouble::Busy);
-        }
-        let done = self.book.turn(settles, asks);
-        if self.shared.log_pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
-            // One that fails is tried again with the next turn.
-            if let Ok(pages) = self.book.checkpoint() {
-                self.shared.log_pages.store(pages, Ordering::Relaxed);
-            }
-        }
-        self.lock.release().map_err(Trouble::Lock)?;
-        let done = done?;
-        self.shared
-            .damaged
-            .fetch_add(done.damaged, Ordering::Relaxed);
-        if done.is_long {
-            self.log.sync_data().map_err(Trouble::Sync)?;
-        }
-        Ok(done)
-    }
-
-    /// A folder that was removed and made again counts from nothing elsewhere: two ledgers would
-    /// hand out the same quota.
-    fn still_there(&mut self) -> Result<(), Trouble> {
-        let now = Clock::System.now().at;
-        if now.since(self.checked) < STILL_THERE_EVERY {
-            return Ok(());
-        }
-        self.checked = now;
-        let (path, opened) = &self.database;
-        if inode(path) == Some(*opened) {
-            Ok(())
-        } else {
-            Err(Trouble::Replaced)
+        match &mut self.store {
+            Some(_) if self.is_over => Err(Trouble::Closed),
+            Some(store) => store.commit(settles, asks, self.is_lost),
+            None => Err(Trouble::Closed),
         }
     }
 
@@ -277,33 +244,37 @@ impl Clerk {
             self.shared.tell(Event::Freed(freed.into()));
         }
         if !scopes.is_empty() {
-            self.shared.post.scopes(&scopes);
+            if let Some(store) = &self.store {
+                store.tell_scopes(&scopes);
+            }
             self.shared.tell(Event::Scopes(scopes.into()));
         }
     }
 
-    fn checkpoint(&mut self) {
-        self.turns += 1;
-        if self.turns.is_multiple_of(CHECKPOINT_EVERY) {
-            // Full means that it has been asked already.
-            self.keeper.try_send(()).unwrap_or(());
-        }
-    }
-
+    /// Said before anybody is answered, so that whoever hears of it finds it said.
     fn lost(&mut self, trouble: &Trouble) {
         self.is_over |= trouble.is_final();
+        if let Trouble::Replaced = trouble
+            && let Some(store) = self.store.take()
+        {
+            // What is there now is opened like any other folder, but it is not believed to be new.
+            self.known = Some(store.note().clone());
+            self.tried = Clock::System.now().at;
+            store.close();
+        }
         if !self.is_lost {
             self.is_lost = true;
-            *self.shared.trouble.lock() = Some(trouble.to_string());
-            self.shared.tell(Event::Lost);
+            let now = self.shared.clock.now().at;
+            self.shared.lost(now, trouble.to_string(), self.is_over);
+        } else if trouble.is_final() {
+            self.shared.is_final.store(true, Ordering::Release);
         }
     }
 
     fn found(&mut self) {
         if self.is_lost {
             self.is_lost = false;
-            *self.shared.trouble.lock() = None;
-            self.shared.tell(Event::Back);
+            self.shared.found();
         }
     }
 }
@@ -322,9 +293,4 @@ fn retry((ask, verdict): &mut (Ask, Verdict)) {
             by,
         };
     }
-}
-
-fn inode(path: &PathBuf) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|file| file.ino())
 }

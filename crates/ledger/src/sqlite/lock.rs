@@ -74,6 +74,11 @@ impl KernelLock {
         }
     }
 
+    /// The file that is locked.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn release(&self) -> io::Result<()> {
         self.file.unlock()
     }

@@ -2,13 +2,15 @@
 //!
 //! Promises: a folder that cannot be believed is refused with a message that names it and the next
 //! step; nothing in it is changed then. After a boot, limits of a minute or longer keep their
-//! counts at the distance that calendar time says, and shorter ones start used up.
+//! counts at the distance that calendar time says, and shorter ones start used up. A database that
+//! is older than what the folder or this process remembers was restored from a copy: everything
+//! that was counted since is unknown, so every limit is used up for one period.
 //!
 //! Never: starts anew over something that was there.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,40 +20,19 @@ use tollgate_core::limit::{Cell, PERIOD_MAX};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Wall};
 
+use crate::failpoint;
 use crate::sqlite::lock::KernelLock;
-use crate::sqlite::page::{FIRST_EPOCH, Home, is_complete, pair};
+use crate::sqlite::note::{MARK, Note, this_boot};
+use crate::sqlite::page::{Home, is_complete, number, pair};
+use crate::sqlite::tables::{check, create, migrate, tables, tables_1};
 use crate::sqlite::trouble::OpenError;
 use crate::sqlite::wake::Post;
 
-/// "Toll": marks the file as ours for every SQLite tool.
-const APPLICATION: i64 = 0x546f_6c6c;
-
-/// The tables as they are written today.
-const SCHEMA: i64 = 1;
-
-/// Written into the lock file once there is a database: without it an empty folder is new, with it
-/// somebody has taken the database away.
-const MARK: &[u8] = b"tollgate ledger\n";
-
 /// Opening waits this long for the lock: a boot's first process may be reading every row.
-const OPEN_WAIT: Duration = Duration::from_secs(5);
+pub(super) const OPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
-
-/// By name, as SQLite keeps their text: what is found must be this to the letter.
-const TABLES: [&str; 4] = [
-    "CREATE TABLE cells (id BLOB PRIMARY KEY, epoch INTEGER NOT NULL, state BLOB NOT NULL) \
-     STRICT, WITHOUT ROWID",
-    "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, \
-     epoch INTEGER NOT NULL, since INTEGER NOT NULL, at INTEGER NOT NULL, wall INTEGER NOT NULL, \
-     pair INTEGER NOT NULL, ids BLOB NOT NULL, owners INTEGER NOT NULL) STRICT",
-    "CREATE TABLE scopes (id BLOB PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
-    "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
-     want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
-     until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \
-     STRICT, WITHOUT ROWID",
-];
 
 /// A folder that is open.
 #[derive(Debug)]
@@ -68,20 +49,27 @@ pub(super) struct Opened {
     pub(super) socket: std::os::unix::net::UnixDatagram,
 }
 
-/// Opens the folder, and makes it if it is not there.
-pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
+/// Opens the folder, and makes it if it is not there. The lock is waited for so long. `known` is
+/// what this process remembers of it, if it had it open before.
+pub(super) fn open(
+    folder: &Path,
+    now: Now,
+    longest: Duration,
+    known: Option<&Note>,
+) -> Result<Opened, OpenError> {
     let fail = |source| OpenError::from_io(folder, source);
     make_folder(folder).map_err(fail)?;
     refuse_network(folder)?;
     let mut mark = lock_file(folder).map_err(fail)?;
     let mut lock = KernelLock::new(lock_file(folder).map_err(fail)?).map_err(fail)?;
-    if !lock.acquire(OPEN_WAIT).map_err(fail)? {
+    if !lock.acquire(longest).map_err(fail)? {
         return Err(OpenError::Busy(folder.to_owned()));
     }
     let mut found = Vec::new();
     mark.read_to_end(&mut found).map_err(fail)?;
     let database = folder.join(DATABASE);
-    let is_new = found != MARK;
+    let is_new = !found.starts_with(MARK);
+    let noted = Note::read(found.get(MARK.len()..).unwrap_or_default());
     if !is_new && !database.exists() {
         return Err(OpenError::Wiped(database));
     }
@@ -89,7 +77,8 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
     check(&conn, &database, is_new)?;
     configure(&conn, &database)?;
     let store = |error| OpenError::from_store(&database, error);
-    let (home, is_other_clock) = enter(&conn, now).map_err(store)?;
+    let remembered = [noted.as_ref(), known].into_iter().flatten();
+    let (home, is_other_clock) = enter(&conn, now, remembered).map_err(store)?;
     let post = Post::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
     let alive = post.0.alive();
     if is_other_clock && !alive.is_empty() {
@@ -97,11 +86,13 @@ pub(super) fn open(folder: &Path, now: Now) -> Result<Opened, OpenError> {
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
     forget_dead(&conn, &alive).map_err(store)?;
+    failpoint::reached("opening");
     conn.execute_batch("COMMIT").map_err(store)?;
+    failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
     if is_new {
         mark.set_len(0).map_err(fail)?;
-        mark.write_all(MARK).map_err(fail)?;
+        mark.write_all_at(MARK, 0).map_err(fail)?;
     }
     log.sync_data().map_err(fail)?;
     File::open(folder)
@@ -170,47 +161,6 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
     Ok(conn)
 }
 
-/// Is the database whole and ours? Only a new one may be empty: to SQLite a file that was cut off
-/// at its beginning is an empty database.
-fn check(conn: &Connection, path: &Path, is_new: bool) -> Result<(), OpenError> {
-    let store = |error| OpenError::from_store(path, error);
-    let read = |name: &str| -> rusqlite::Result<i64> {
-        conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
-    };
-    let tables = tables(conn).map_err(store)?;
-    if tables.is_empty() && !is_new {
-        return Err(OpenError::Wiped(path.to_owned()));
-    }
-    let application = read("application_id").map_err(store)?;
-    if !tables.is_empty() && application != APPLICATION {
-        return Err(OpenError::Foreign(path.to_owned()));
-    }
-    let schema = read("user_version").map_err(store)?;
-    if schema > SCHEMA {
-        return Err(OpenError::Newer {
-            path: path.to_owned(),
-            found: schema,
-            known: SCHEMA,
-        });
-    }
-    if !tables.is_empty() && tables != TABLES {
-        return Err(OpenError::Corrupt {
-            path: path.to_owned(),
-            what: "its tables are not the ones that were made".to_owned(),
-        });
-    }
-    let check: String = conn
-        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
-        .map_err(store)?;
-    if check != "ok" {
-        return Err(OpenError::Corrupt {
-            path: path.to_owned(),
-            what: check,
-        });
-    }
-    Ok(())
-}
-
 /// A commit is in the kernel's hands when it returns, so it survives the process; what must survive
 /// the power as well is synced by ourselves, after the lock is given up.
 fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
@@ -228,34 +178,31 @@ fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
     .map_err(store)
 }
 
-/// How the tables were made, by name.
-fn tables(conn: &Connection) -> rusqlite::Result<Vec<String>> {
-    conn.prepare("SELECT sql FROM sqlite_schema ORDER BY name")?
-        .query_map([], |row| row.get(0))?
-        .collect()
-}
-
 /// Begins a transaction in which this process gets its number, and the rows this boot's clock.
 /// The second of the pair: other processes of this very boot may work on another clock.
-fn enter(conn: &Connection, now: Now) -> rusqlite::Result<(Home, bool)> {
+fn enter<'a>(
+    conn: &Connection,
+    now: Now,
+    remembered: impl Iterator<Item = &'a Note>,
+) -> rusqlite::Result<(Home, bool)> {
     conn.execute_batch("BEGIN IMMEDIATE")?;
     let (boot, clock) = this_boot();
     let boot_now = format!("{boot} {clock}");
     let [at, wall, sum] = pair(now);
-    if tables(conn)?.is_empty() {
-        conn.execute_batch(&TABLES.join(";"))?;
-        conn.execute_batch(&format!(
-            "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
-        ))?;
-        conn.execute(
-            "INSERT INTO meta VALUES (1, ?1, ?5, ?2, ?2, ?3, ?4, zeroblob(16), 0)",
-            params![boot_now, at, wall, sum, FIRST_EPOCH],
-        )?;
+    if tables(conn)? == tables_1() {
+        migrate(conn)?;
     }
-    let (found, noted): (String, [i64; 3]) =
-        conn.query_row("SELECT boot, at, wall, pair FROM meta", [], |row| {
-            Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?]))
-        })?;
+    if tables(conn)?.is_empty() {
+        create(conn, &boot_now, now)?;
+    }
+    let (found, noted, generation): (String, [i64; 3], i64) = conn.query_row(
+        "SELECT boot, at, wall, pair, generation FROM meta",
+        [],
+        |row| {
+            let pair = [row.get(1)?, row.get(2)?, row.get(3)?];
+            Ok((row.get(0)?, pair, row.get(4)?))
+        },
+    )?;
     let then = Now {
         at: Micros(noted[0].cast_unsigned()),
         wall: Wall(noted[1].cast_unsigned()),
@@ -263,25 +210,48 @@ fn enter(conn: &Connection, now: Now) -> rusqlite::Result<(Home, bool)> {
     if pair(then) != noted || !is_complete(conn)? {
         return Err(damaged());
     }
+    let stored = Note {
+        generation,
+        at: noted[0],
+        boot: found.clone(),
+    };
+    let mut remembered = remembered;
+    let is_older = remembered.any(|note| stored.is_older_than(note));
     if found != boot_now {
         rebase(conn, then, now)?;
         conn.execute(
             "UPDATE meta SET boot = ?1, epoch = epoch + 1, since = ?2, at = ?2, wall = ?3, \
-             pair = ?4",
-            params![boot_now, at, wall, sum],
+             pair = ?4, unknown_at = max(0, unknown_at + ?5)",
+            params![boot_now, at, wall, sum, at - number(rebased_to(then, now))],
         )?;
     }
-    let (owner, epoch, since): (u32, i64, i64) = conn.query_row(
-        "UPDATE meta SET owners = (owners + 1) & 0xffffffff RETURNING owners, epoch, since",
-        [],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-    )?;
-    let home = Home {
-        owner: OwnerId(owner),
-        epoch,
-        since: Micros(since.cast_unsigned()).min(now.at),
-    };
+    if is_older {
+        conn.execute(
+            "UPDATE meta SET epoch = epoch + 1, unknown_epoch = epoch + 1, unknown_at = ?1",
+            [at],
+        )?;
+    }
+    let home = register(conn, now)?;
     Ok((home, found != boot_now && found.starts_with(&boot)))
+}
+
+/// Gives this process its number, and tells it where it is.
+fn register(conn: &Connection, now: Now) -> rusqlite::Result<Home> {
+    conn.query_row(
+        "UPDATE meta SET owners = (owners + 1) & 0xffffffff \
+         RETURNING owners, epoch, since, unknown_epoch, unknown_at",
+        [],
+        |row| {
+            let [since, unknown_at] =
+                [row.get(2)?, row.get(4)?].map(|at: i64| Micros(at.cast_unsigned()).min(now.at));
+            Ok(Home {
+                owner: OwnerId(row.get(0)?),
+                epoch: row.get(1)?,
+                since,
+                unknown: (row.get(3)?, unknown_at),
+            })
+        },
+    )
 }
 
 /// Those who were killed wait for nothing any more.
@@ -304,21 +274,10 @@ fn damaged() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(corrupt, Some("rows are missing or changed".to_owned()))
 }
 
-/// Which boot this is, and which view of its clock this process has.
-fn this_boot() -> (String, String) {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let clock = std::fs::read_link("/proc/self/ns/time")
-        .map(|link| link.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    (boot.trim().to_owned(), clock)
-}
-
 /// Puts every row onto this boot's clock. Calendar time says how long ago the old one was read; a
 /// calendar that went back says nothing, and then nothing has come free.
 fn rebase(conn: &Connection, pair: Now, now: Now) -> rusqlite::Result<()> {
-    let mut elapsed = now.wall.since(pair.wall);
-    elapsed.0 = elapsed.0.min(PERIOD_MAX.0);
-    let then = pair.at + elapsed;
+    let then = rebased_to(pair, now);
     let rebase_all = |table: &str, rebased: &dyn Fn(&[u8]) -> Option<Vec<u8>>| {
         let mut select = conn.prepare(&format!("SELECT id, state FROM {table}"))?;
         let mut update = conn.prepare(&format!("UPDATE {table} SET state = ?2 WHERE id = ?1"))?;
@@ -343,6 +302,13 @@ fn rebase(conn: &Connection, pair: Now, now: Now) -> rusqlite::Result<()> {
     })?;
     conn.execute("DELETE FROM waiters", [])?;
     Ok(())
+}
+
+/// What the old clock would read now.
+fn rebased_to(pair: Now, now: Now) -> Micros {
+    let mut elapsed = now.wall.since(pair.wall);
+    elapsed.0 = elapsed.0.min(PERIOD_MAX.0);
+    pair.at + elapsed
 }
 
 #[cfg(test)]

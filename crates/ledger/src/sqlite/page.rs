@@ -30,9 +30,17 @@ pub(super) struct Home {
     pub(super) epoch: i64,
     /// When this boot's first process came.
     pub(super) since: Micros,
+    /// Rows from before this epoch, and rows that are missing, say nothing of what was used until
+    /// this time: an older database was put in place. Epoch 0: that never happened.
+    pub(super) unknown: (i64, Micros),
 }
 
 impl Home {
+    /// Is what was written in this epoch all there was?
+    fn believes(self, epoch: i64) -> bool {
+        epoch >= self.unknown.0
+    }
+
     /// Shortly after a boot a row that is missing may have been lost with the power: rows of short
     /// limits are not synced. Before the first boot there was nothing to lose.
     fn is_unsure(self, now: Micros) -> bool {
@@ -166,7 +174,10 @@ impl Page {
             Span::ZERO => Cell::default(),
             _ => Cell::used_up(rule, home.since),
         };
+        let unknown = || Cell::used_up(rule, home.unknown.1);
         let (cell, stored) = match row {
+            None if !home.believes(0) => (unknown(), None),
+            Some((epoch, _)) if !home.believes(epoch) => (unknown(), None),
             None if is_short && home.is_unsure(now) => (after_boot(), None),
             None => (Cell::default(), None),
             Some((epoch, _)) if is_short && epoch != home.epoch => (after_boot(), None),

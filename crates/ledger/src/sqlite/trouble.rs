@@ -93,6 +93,15 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// With what it comes from, in one sentence.
+    #[must_use]
+    pub fn in_full(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(source) => format!("{self}: {source}"),
+            None => self.to_string(),
+        }
+    }
+
     pub(super) fn from_io(folder: &Path, source: io::Error) -> OpenError {
         let folder = folder.to_owned();
         match source.kind() {
@@ -135,16 +144,19 @@ pub(super) enum Trouble {
     /// What a sync failed for may be lost or not; trying again and believing it would be a guess.
     #[error("the disk has refused to keep what was written ({0}); restart when it is sound")]
     Sync(io::Error),
-    #[error("the state folder was removed or replaced; restart")]
+    #[error("the state folder was removed or replaced; what was used is unknown for one period")]
     Replaced,
+    /// Why not was said when it was tried.
+    #[error("the state folder is not open")]
+    Closed,
 }
 
 impl Trouble {
     /// Nothing but a restart helps.
     pub(super) fn is_final(&self) -> bool {
         match self {
-            Trouble::Busy | Trouble::Lock(_) => false,
-            Trouble::Sync(_) | Trouble::Replaced => true,
+            Trouble::Busy | Trouble::Lock(_) | Trouble::Replaced | Trouble::Closed => false,
+            Trouble::Sync(_) => true,
             Trouble::Store(error) => matches!(
                 error.sqlite_error_code(),
                 Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)

@@ -68,7 +68,12 @@ impl Post {
             sender,
             owner,
         };
-        let socket = UnixDatagram::bind(post.address(owner))?;
+        let bind = || UnixDatagram::bind(post.address(owner));
+        let socket = bind().or_else(|error| match error.kind() {
+            // Left by one that was given this number, and killed before that was committed.
+            io::ErrorKind::AddrInUse if !post.send(owner, &message(1, [].into_iter())) => bind(),
+            _ => Err(error),
+        })?;
         socket.set_read_timeout(Some(Duration::from(WATCHDOG)))?;
         Ok((post, socket))
     }
@@ -207,6 +212,20 @@ mod tests {
         for nonsense in [&[][..], &[0], &[9, 9], &bytes[..5], &[1]] {
             assert_eq!(read(nonsense), None);
         }
+    }
+
+    /// The first process on a folder was killed while it opened it: the second got the same number,
+    /// found the socket in its way, and so did everybody after it.
+    #[test]
+    fn a_socket_that_a_dead_owner_has_left_is_not_in_the_way() {
+        let path = std::env::temp_dir().join(format!("tollgate-left-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let folder = || File::open(&path).unwrap();
+        drop(Post::open(folder(), OwnerId(1)).unwrap());
+        let (_post, socket) = Post::open(folder(), OwnerId(1)).unwrap();
+        assert!(Post::open(folder(), OwnerId(1)).is_err(), "that one lives");
+        drop(socket);
+        std::fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]

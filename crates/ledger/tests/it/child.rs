@@ -7,27 +7,22 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use smallvec::smallvec;
-use tollgate_core::ask::{Outcome, Verdict};
-use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
-use tollgate_ledger::{Clock, Event, Ledger, failpoint};
+use tollgate_ledger::{Clock, failpoint};
 
-use crate::bench::{Owner, Permit, arrived, secs, term};
+use crate::role;
 
-/// The role of a child: `quota`, `hammer` or `hold`, with the words it needs.
+/// The role of a child, with the words it needs.
 const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
 
-/// Asks per offer.
-const BATCH: usize = 8;
+/// Called at every place that the ledger or a role comes to.
+static REACHED: OnceLock<Hook> = OnceLock::new();
 
-/// The sender's own rule: a permit that was asked for longer ago is not used.
-const TOO_OLD: Span = Span::from_millis(500);
+type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A process at work.
 pub(crate) struct Worker {
@@ -39,6 +34,13 @@ impl Worker {
     pub(crate) fn start(role: &str, folder: &Path, words: &str) -> Worker {
         let command = Command::new(std::env::current_exe().unwrap());
         Worker::spawn(command, role, folder, words)
+    }
+
+    /// Starts one under another program, whose last argument is the program to run.
+    pub(crate) fn under(wrapper: Command, role: &str, folder: &Path, words: &str) -> Worker {
+        let mut wrapper = wrapper;
+        wrapper.arg(std::env::current_exe().unwrap());
+        Worker::spawn(wrapper, role, folder, words)
     }
 
     /// Starts one for which no file may grow beyond so many half KiB: its disk is full.
@@ -54,6 +56,7 @@ impl Worker {
         let mut child = command
             .args(["child::plays_its_role", "--exact", "--nocapture"])
             .env(ROLE, format!("{role} {} {words}", folder.display()))
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -72,6 +75,23 @@ impl Worker {
             line.clear();
         }
         None
+    }
+
+    /// The next number said with this word; what is said before is passed over.
+    pub(crate) fn hear(&mut self, word: &str) -> u64 {
+        loop {
+            match self.next() {
+                Some((said, number)) if said == word => return number,
+                Some(_) => {}
+                None => panic!("it ended before it said `{word}`"),
+            }
+        }
+    }
+
+    /// Says a line to it.
+    pub(crate) fn tell(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{line}").unwrap();
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -102,131 +122,68 @@ fn plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    let words: Vec<&str> = role.split(' ').collect();
+    let words: Vec<&str> = role.trim().split(' ').collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .unwrap();
+    let place = |place: &str, times: &str| stand_still_at(place, times.parse().unwrap());
+    let number = |word: &str| word.parse::<u64>().unwrap();
     match words[..] {
-        ["quota", folder, limit, place, times] => {
-            stand_still_at(place, times.parse().unwrap());
-            runtime.block_on(quota(folder, limit.parse().unwrap()));
+        ["quota", folder, limit, at, times] => {
+            place(at, times);
+            runtime.block_on(role::quota(folder, number(limit)));
         }
-        ["hammer", folder, limit, millis] => {
-            let span = Span::from_millis(millis.parse().unwrap());
-            runtime.block_on(hammer(folder, limit.parse().unwrap(), span));
+        ["spend", folder, limit, at, times, provider] => {
+            place(at, times);
+            runtime.block_on(role::spend(folder, number(limit), provider));
         }
-        ["hold", folder, cell] => runtime.block_on(hold(folder, cell)),
+        ["hammer", folder, limit, millis, at, times] => {
+            place(at, times);
+            let span = Span::from_millis(number(millis));
+            runtime.block_on(role::hammer(folder, number(limit), span));
+        }
+        ["hold", folder, cell] => runtime.block_on(role::hold(folder, cell)),
+        ["clocks", folder] => runtime.block_on(role::clocks(folder)),
+        ["open", folder] => role::open(folder),
         ref other => panic!("no such role: {other:?}"),
     }
 }
 
-fn say(word: &str, number: u64) {
+pub(crate) fn say(word: &str, number: u64) {
     // Past the test harness, which captures only what is printed by macros.
     let mut out = std::io::stdout().lock();
     writeln!(out, "@{word} {number}").unwrap();
     out.flush().unwrap();
 }
 
+/// The child has come to this place.
+pub(crate) fn reached(place: &str) {
+    if let Some(hook) = REACHED.get() {
+        hook(place);
+    }
+}
+
+/// At the place, reached so many times, says so and stands still; `stop:` before its name: stops
+/// itself as SIGSTOP does, until somebody lets it go on.
 fn stand_still_at(place: &str, times: u32) {
+    let (stops, place) = match place.strip_prefix("stop:") {
+        Some(place) => (true, place),
+        None => (false, place),
+    };
     let (place, seen) = (place.replace('-', " "), AtomicU32::new(0));
-    failpoint::set(Box::new(move |reached| {
+    let hook = move |reached: &str| {
         if reached == place && seen.fetch_add(1, Ordering::SeqCst) + 1 == times {
-            say("at", u64::from(times));
+            say("at", Clock::System.now().at.0);
+            if stops {
+                kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
+                return;
+            }
             loop {
                 std::thread::park();
             }
         }
-    }));
-}
-
-async fn quota(folder: &str, limit: u64) {
-    let rule = Arc::new(Rule::sliding(limit, secs(86_400)).unwrap());
-    let mut owner = Owner::of(Ledger::sqlite(folder, Clock::System).unwrap());
-    loop {
-        let asks: Vec<_> = (0..BATCH)
-            .map(|_| owner.ask(smallvec![term("day", &rule)]))
-            .collect();
-        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
-            say(&owner.ledger.trouble().unwrap_or_default(), 0);
-            say("lost", 0);
-            return;
-        };
-        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
-            if let Verdict::Go { marks } = verdict {
-                say("sent", ask.id.seq);
-                owner.settle(&Permit { ask, marks }, arrived());
-            } else if let Verdict::Wait { after, .. } = verdict
-                && after > secs(60)
-            {
-                say("refused", 0);
-                return;
-            }
-        }
-    }
-}
-
-/// Sends as much as it may for a while, with a way to the provider that varies.
-async fn hammer(folder: &str, limit: u64, span: Span) {
-    let rule = Arc::new(Rule::sliding(limit, secs(1)).unwrap());
-    let mut owner = Owner::of(Ledger::sqlite(folder, Clock::System).unwrap());
-    let mut events = owner.ledger.events();
-    let mut dice = u64::from(std::process::id());
-    let started = owner.ledger.now().at;
-    say("started", started.0);
-    while owner.ledger.now().at.since(started) < span {
-        let asked = owner.ledger.now().at;
-        let asks: Vec<_> = (0..BATCH)
-            .map(|_| owner.ask(smallvec![term("second", &rule)]))
-            .collect();
-        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
-            pause(Span::from_millis(20)).await;
-            continue;
-        };
-        let mut wait = None;
-        let mut granted = Vec::new();
-        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
-            match verdict {
-                Verdict::Go { marks } => granted.push(Permit { ask, marks }),
-                Verdict::Wait { after, .. } => wait = Some(wait.unwrap_or(after).max(after)),
-                Verdict::Never(why) => panic!("{why:?}"),
-            }
-        }
-        for permit in granted {
-            dice = dice
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(99);
-            if dice >> 62 == 0 {
-                pause(Span(dice >> 53)).await;
-            }
-            let now = owner.ledger.now().at;
-            if now.since(asked) > TOO_OLD {
-                owner.settle(&permit, Outcome::Unsent);
-            } else {
-                say("sent", now.0);
-                owner.settle(&permit, arrived());
-            }
-        }
-        if let Some(after) = wait {
-            let pause = Duration::from(after).min(Duration::from_secs(1));
-            drop(tokio::time::timeout(pause, events.next()).await);
-        }
-    }
-}
-
-/// Takes the one place there is, says so, and gives it back when it hears of a scope.
-async fn hold(folder: &str, cell: &str) {
-    let rule = Arc::new(Rule::in_flight(1).unwrap());
-    let mut owner = Owner::of(Ledger::sqlite(folder, Clock::System).unwrap());
-    let mut events = owner.ledger.events();
-    let permit = owner.take(smallvec![term(cell, &rule)]).await.unwrap();
-    say("held", 1);
-    while !matches!(events.next().await, None | Some(Event::Scopes(_))) {}
-    owner.settle(&permit, Outcome::Unsent);
-    owner.settled().await;
-    say("given back", 1);
-}
-
-async fn pause(span: Span) {
-    drop(tokio::time::timeout(span.into(), std::future::pending::<()>()).await);
+    };
+    drop(REACHED.set(Box::new(hook)));
+    failpoint::set(Box::new(reached));
 }

@@ -200,19 +200,110 @@ async fn a_damaged_cell_is_used_up_for_one_period() {
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }
 
+/// R-A5: under a process that runs. It looks once a second; until then the old files are as good as
+/// ever. What it has granted is in nobody's books any more, so everything counts as used.
 #[tokio::test]
-async fn a_folder_that_was_replaced_meanwhile_is_no_longer_used() {
+async fn a_folder_that_was_removed_meanwhile_is_used_up_for_one_period() {
     let bench = used_folder().await;
     let mut owner = Owner::new(&bench, 1);
     let mut events = owner.ledger.events();
     std::fs::remove_dir_all(bench.folder.path()).unwrap();
-    // It looks once a second; until then the old files are as good as ever.
     loop {
         let ask = owner.ask(smallvec![term("other", &sliding(1_000_000, secs(10)))]);
         if owner.ledger.offer(vec![ask]).await.is_err() {
             break;
         }
     }
-    assert!(owner.ledger.trouble().unwrap().contains("replaced"));
     assert_eq!(events.next().await, Some(tollgate_ledger::Event::Lost));
+    assert_eq!(events.next().await, Some(tollgate_ledger::Event::Back));
+    for cell in ["x", "never used"] {
+        assert!(owner.take(smallvec![term(cell, &hour())]).await.is_err());
+    }
+    bench.pass(secs(3_600));
+    assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
+}
+
+fn copy(bench: &Sqlite) -> Vec<u8> {
+    std::fs::read(database(bench)).unwrap()
+}
+
+fn put_back(bench: &Sqlite, copy: &[u8]) {
+    remove_log(bench.folder.path());
+    std::fs::write(database(bench), copy).unwrap();
+}
+
+/// R-A5: an old copy says less was used than there was. Nothing that it does not know is free, not
+/// even of limits that it has never heard of.
+#[tokio::test]
+async fn an_old_copy_that_was_put_back_is_used_up_for_one_period() {
+    let bench = used_folder().await;
+    let old = copy(&bench);
+    let mut owner = Owner::new(&bench, 1);
+    owner.take(smallvec![term("x", &hour())]).await.unwrap();
+    drop(owner);
+    put_back(&bench, &old);
+    let mut owner = Owner::new(&bench, 2);
+    for cell in ["x", "y", "never used"] {
+        assert!(owner.take(smallvec![term(cell, &hour())]).await.is_err());
+    }
+    drop(owner);
+    // That stays so for those who come later.
+    let mut owner = Owner::new(&bench, 3);
+    assert!(owner.take(smallvec![term("z", &hour())]).await.is_err());
+    bench.pass(secs(3_600));
+    for cell in ["x", "y", "never used"] {
+        assert_eq!(owner.take_all(cell, &hour()).await.len() as u64, LIMIT);
+    }
+}
+
+/// Of short limits the time of the last transaction is enough to tell.
+#[tokio::test]
+async fn an_old_copy_is_noticed_if_only_short_limits_were_used_since() {
+    let bench = used_folder().await;
+    let old = copy(&bench);
+    bench.pass(secs(2));
+    let mut owner = Owner::new(&bench, 1);
+    let short = sliding(5, secs(10));
+    owner.take(smallvec![term("short", &short)]).await.unwrap();
+    drop(owner);
+    put_back(&bench, &old);
+    let mut owner = Owner::new(&bench, 2);
+    assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
+    bench.pass(secs(10));
+    assert_eq!(owner.take_all("short", &short).await.len(), 5);
+}
+
+#[tokio::test]
+async fn a_copy_of_the_latest_state_is_believed() {
+    let bench = used_folder().await;
+    let latest = copy(&bench);
+    put_back(&bench, &latest);
+    let owner = Owner::new(&bench, 2);
+    assert_eq!(owner.look("x", &hour()).used, USED as u64);
+}
+
+/// Folders that were made before the generation was counted.
+#[tokio::test]
+async fn a_folder_of_format_1_is_opened_with_its_counts() {
+    let bench = used_folder().await;
+    let conn = Connection::open(database(&bench)).unwrap();
+    conn.execute_batch(
+        "ALTER TABLE meta RENAME TO meta_2;
+         CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, \
+         epoch INTEGER NOT NULL, since INTEGER NOT NULL, at INTEGER NOT NULL, wall INTEGER NOT NULL, \
+         pair INTEGER NOT NULL, ids BLOB NOT NULL, owners INTEGER NOT NULL) STRICT;
+         INSERT INTO meta SELECT id, boot, epoch, since, at, wall, pair, ids, owners FROM meta_2;
+         DROP TABLE meta_2; PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(conn);
+    std::fs::write(
+        bench.folder.path().join("ledger.lock"),
+        b"tollgate ledger\n",
+    )
+    .unwrap();
+    for _ in 0..2 {
+        let owner = Owner::new(&bench, 2);
+        assert_eq!(owner.look("x", &hour()).used, USED as u64);
+    }
 }

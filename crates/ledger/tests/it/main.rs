@@ -11,6 +11,16 @@ mod sqlite;
 #[cfg(feature = "sqlite")]
 mod child;
 #[cfg(feature = "sqlite")]
+mod role;
+#[cfg(feature = "sqlite")]
+mod kills;
+#[cfg(feature = "sqlite")]
+mod stopped;
+#[cfg(feature = "sqlite")]
+mod faults;
+#[cfg(feature = "sqlite")]
+mod loss;
+#[cfg(feature = "sqlite")]
 mod processes;
 #[cfg(feature = "sqlite")]
 mod folder;

@@ -15,13 +15,13 @@ use crate::child::Worker;
 use crate::sqlite::Folder;
 
 /// W7's quota.
-const QUOTA: u64 = 200;
+pub(crate) const QUOTA: u64 = 200;
 
 /// What one transaction grants of it at most.
-const BATCH_MAX: u64 = 2;
+pub(crate) const BATCH_MAX: u64 = 2;
 
 /// Uses up what is left and says how much that was.
-fn use_up(folder: &Folder) -> u64 {
+pub(crate) fn use_up(folder: &Folder) -> u64 {
     let mut worker = Worker::start("quota", folder.path(), &format!("{QUOTA} nowhere 1"));
     let mut sent = 0;
     while let Some((word, _)) = worker.next() {
@@ -73,6 +73,19 @@ fn h9_killed_before_the_commit_nothing_is_counted() {
     assert_eq!(use_up(&folder), QUOTA);
 }
 
+/// Found by W7: a kill while the folder was opened kept everybody out of it afterwards.
+#[test]
+fn h9_killed_while_it_opens_the_folder_the_next_one_opens_it() {
+    let folder = Folder::new();
+    for place in ["opening", "opened", "opening"] {
+        let words = format!("{QUOTA} {place} 1");
+        let mut worker = Worker::start("quota", folder.path(), &words);
+        assert_eq!(worker.next().unwrap().0, "at");
+        assert!(worker.kill().is_empty());
+    }
+    assert_eq!(use_up(&folder), QUOTA);
+}
+
 #[test]
 fn h9_killed_before_the_commit_with_permits_in_hand_the_quota_holds() {
     kill_at("before-commit", 12);
@@ -111,7 +124,7 @@ fn on_a_full_disk_the_store_is_lost_and_the_count_is_kept() {
     );
 }
 
-fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
+pub(crate) fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
     std::thread::spawn(move || {
         let said = std::iter::from_fn(|| worker.next());
         said.filter(|(word, _)| word == "sent")
@@ -121,7 +134,7 @@ fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
 }
 
 /// What a provider with this limit per second refuses of these arrivals.
-fn refused(limit: u64, mut arrivals: Vec<u64>) -> usize {
+pub(crate) fn refused(limit: u64, mut arrivals: Vec<u64>) -> usize {
     arrivals.sort_unstable();
     let counting = Counting::Sliding {
         limit,
@@ -147,7 +160,7 @@ fn hammer_together(processes: usize, limit: u64) {
         collect(Worker::start(
             "hammer",
             folder.path(),
-            &format!("{limit} 3500"),
+            &format!("{limit} 3500 nowhere 1"),
         ))
     };
     let workers: Vec<_> = (0..processes).map(start).collect();
@@ -177,7 +190,7 @@ fn m13_one_call_a_second_is_kept_by_three_processes() {
 #[test]
 fn a13_processes_that_are_stopped_and_killed_meanwhile_break_nothing() {
     let (folder, limit) = (Folder::new(), 40);
-    let start = || Worker::start("hammer", folder.path(), &format!("{limit} 3500"));
+    let start = || Worker::start("hammer", folder.path(), &format!("{limit} 3500 nowhere 1"));
     let steady = collect(start());
     let (mut stopped, mut killed) = (start(), start());
     let mut arrivals = Vec::new();

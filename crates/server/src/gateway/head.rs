@@ -91,6 +91,10 @@ impl Head {
             said.costs = self::costs(costs)?;
         }
         said.timeout = timeout(headers)?;
+        said.alone = match text(headers, "x-tollgate-dedup") {
+            Some(word) => dedup(word)?,
+            None => false,
+        };
         strip(headers);
         Ok(head)
     }
@@ -168,6 +172,16 @@ fn priority(word: &str) -> Result<Priority, Error> {
         "low" | "background" => Ok(Priority::Low),
         _ => Err(Error::Malformed(
             "X-Tollgate-Priority must be high, normal or low (also user, webhook, ui, manual, background)",
+        )),
+    }
+}
+
+/// `no` = an answer of its own.
+fn dedup(word: &str) -> Result<bool, Error> {
+    match word.to_ascii_lowercase().as_str() {
+        "no" | "off" => Ok(true),
+        _ => Err(Error::Malformed(
+            "X-Tollgate-Dedup must be `no`; without it the provider's setting holds",
         )),
     }
 }

@@ -84,7 +84,9 @@ fn of_reason(reason: Reason) -> &'static str {
             "the call costs more than the limit ever has; split it or raise the limit"
         }
         Reason::QueueFull => "raise queue.max or send fewer low-priority calls",
-        Reason::StoreLost => "the ledger cannot be reached; see the log of tollgate",
+        Reason::StoreLost => {
+            "the log of tollgate says why; on_store_loss in the provider's file says what happens meanwhile"
+        }
         Reason::Degraded | Reason::CacheOnly | Reason::Sleep | Reason::Deadline => {
             "come back later"
         }

@@ -5,7 +5,6 @@ use tokio::task::JoinHandle;
 use tollgate::shop::{Options, Unknown};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
-use tollgate_server::GatewayOptions;
 
 use crate::client::{Answer, get, get_with, soon, until};
 use crate::stand::{Stand, file};
@@ -383,8 +382,7 @@ async fn a_lost_store_is_503() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("lost_store");
     let ledger = Ledger::sqlite(&folder, Clock::System).unwrap();
     let files = [file(upstream.address, "limits: [100/1s]")];
-    let options = GatewayOptions::default();
-    let stand = Stand::over(ledger.clone(), &files, Options::default(), options).await;
+    let stand = Stand::over(ledger.clone(), &files, Options::default()).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let lock = std::fs::File::options()
         .write(true)

@@ -145,3 +145,27 @@ async fn s1_no_spelling_of_an_entity_dodges_its_limit() {
         "others go on"
     );
 }
+
+/// A13: two nodes that each count in memory keep one limit together, and one of which a node has no
+/// part lets nothing through.
+#[tokio::test]
+async fn a13_nodes_that_count_for_themselves_keep_to_their_part() {
+    let provider = provider("sliding 10/200ms").await;
+    let options = || tollgate::shop::Options {
+        nodes: 2,
+        ..tollgate::shop::Options::default()
+    };
+    let files = [file(provider.address(), "limits: [10/200ms]")];
+    let one = Stand::with(&files, options()).await;
+    let two = Stand::with(&files, options()).await;
+    let (first, second) = tokio::join!(greedy(&one, 8, 3), greedy(&two, 8, 3));
+    assert_eq!((first, second), (vec![200; 24], vec![200; 24]));
+    let small = [file(provider.address(), "limits: [1/1s]")];
+    let refused = get(Stand::with(&small, options()).await.address, "/x/a").await;
+    assert_eq!(
+        (refused.status, refused.json()["limit"].as_str()),
+        (429, Some("1/1s"))
+    );
+    let report = provider.stop().await;
+    assert_eq!((report.violations, report.accepted), (0, 48));
+}

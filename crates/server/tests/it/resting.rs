@@ -23,7 +23,7 @@ async fn m8_nothing_is_sent_during_retry_after_and_the_call_succeeds_after_it() 
     let first = tokio::spawn(get(stand.address, "/x/a"));
     until(|| upstream.count() == 1).await;
     let others: Vec<_> = (0..20)
-        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
         .collect();
     assert_eq!(
         soon(first).await.unwrap().header("x-tollgate-attempts"),
@@ -84,7 +84,7 @@ async fn a5_an_outage_is_slept_through_and_nothing_is_lost() {
         health: {failure_threshold: 2, sleep_first: 200ms, sleep_min: 200ms, probe_success: 2, probe_rate: 50, p_probe: 100%}";
     let stand = Stand::open(&[file(provider.address(), rest)]).await;
     let calls: Vec<_> = (0..12)
-        .map(|_| tokio::spawn(get(stand.address, "/x/a")))
+        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
         .collect();
     for call in calls {
         assert_eq!(soon(call).await.unwrap().status, 200);

@@ -27,18 +27,21 @@ impl Stand {
 
     /// The same by another clock, for what takes hours.
     pub(crate) async fn on(clock: Clock, files: &[String], options: Options) -> Stand {
-        let ledger = Ledger::memory(clock);
-        Stand::over(ledger, files, options, GatewayOptions::default()).await
+        Stand::over(Ledger::memory(clock), files, options).await
+    }
+
+    /// The same over another ledger.
+    pub(crate) async fn over(ledger: Ledger, files: &[String], options: Options) -> Stand {
+        Stand::built(ledger, files, options, GatewayOptions::default()).await
     }
 
     /// A gateway with options of its own.
     pub(crate) async fn with_gateway(files: &[String], gateway: GatewayOptions) -> Stand {
         let ledger = Ledger::memory(Clock::System);
-        Stand::over(ledger, files, Options::default(), gateway).await
+        Stand::built(ledger, files, Options::default(), gateway).await
     }
 
-    /// Over this ledger.
-    pub(crate) async fn over(
+    async fn built(
         ledger: Ledger,
         files: &[String],
         options: Options,

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
+use super::shared::Reader;
 use super::{BodyError, Tunnel};
 use crate::Permit;
 use crate::pool::Conn;
@@ -30,6 +31,8 @@ pub struct ReplyBody {
     /// What was read already to learn from it.
     first: Option<Bytes>,
     flow: Option<Box<Flow>>,
+    /// Others read it too.
+    shared: Option<Reader>,
 }
 
 /// An answer that still comes in, with the permit and the connection that it holds.
@@ -67,7 +70,21 @@ impl ReplyBody {
         ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
             flow: flow.map(Box::new),
+            shared: None,
         }
+    }
+
+    /// A body that others read too.
+    pub(crate) fn shared(reader: Reader) -> ReplyBody {
+        ReplyBody {
+            shared: Some(reader),
+            ..ReplyBody::default()
+        }
+    }
+
+    /// All of it is here already.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.shared.is_none() && self.flow.as_deref().is_none_or(Flow::has_ended)
     }
 
     /// A body that is known.
@@ -248,6 +265,9 @@ impl Body for ReplyBody {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
+        if let Some(reader) = &mut self.shared {
+            return reader.poll(cx);
+        }
         match &mut self.flow {
             Some(flow) => flow.poll(cx),
             None => Poll::Ready(None),
@@ -255,11 +275,17 @@ impl Body for ReplyBody {
     }
 
     fn is_end_stream(&self) -> bool {
+        if let Some(reader) = &self.shared {
+            return reader.is_end();
+        }
         let ended = |flow: &Flow| flow.incoming.is_end_stream();
         self.first.is_none() && self.flow.as_deref().is_none_or(ended)
     }
 
     fn size_hint(&self) -> SizeHint {
+        if let Some(reader) = &self.shared {
+            return reader.size();
+        }
         let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
         let Some(flow) = &self.flow else {
             return SizeHint::with_exact(first);

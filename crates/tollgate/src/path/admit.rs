@@ -3,6 +3,7 @@
 //! Promises: limits, health, cool-down, degrade, concurrency, connections and this process's pace
 //! are one ask. A call that must not wait is refused at once; one that waits asks again, in its old
 //! place, when the limits or the pace have changed. A permit whose call is given up tells health.
+//! While the ledger's store is lost, what follows is what `on_store_loss` says.
 //!
 //! Never: counts or decides by itself.
 
@@ -12,8 +13,10 @@ use smallvec::SmallVec;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
+use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
 use super::permit::{Denied, Wanted};
@@ -21,11 +24,8 @@ use super::rates::Rates;
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Local, Machine, Plan};
+use crate::shop::{Instead, Live, Local, Machine, Plan, just_now};
 use crate::{Error, Permit};
-
-/// When to come back if the store cannot be reached: those who wait ask again as often.
-const STORE_RETRY: Span = Span::from_secs(1);
 
 /// The right to make one attempt.
 #[derive(Debug)]
@@ -53,44 +53,65 @@ pub(crate) async fn admit(
     let began = live.ledger.at();
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
+    let mut told = None;
     loop {
         changes.mark_unchanged();
         let plan = live.plan();
         let look = live.machine.look();
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
-        if plan.provider.enabled {
-            may_wait(route, &plan, &look.door)?;
+        if let Some(limit) = &plan.nothing {
+            return Err(nothing(route, limit));
         }
-        let asked = live.permits.acquire(wanted);
-        let answer = tokio::select! {
-            biased;
-            answer = asked => answer,
-            Ok(()) = changes.changed() => {
-                live.permits.look_again();
-                continue;
+        let until = route.patient_until(plan.provider.queue.timeout);
+        let loss = live.ledger.loss().or(told.take());
+        if plan.provider.enabled {
+            let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
+            may_wait(route, &plan, &look.door, scopes)?;
+        }
+        let (permits, wanted, is_counted) = match loss {
+            None => (&live.permits, wanted, true),
+            Some(loss) => {
+                let spare = &live.spare;
+                match spare.instead(&plan, wanted, wants.local, &live.ledger, loss) {
+                    Instead::Refuse(retry_in) => return Err(store_lost(route, retry_in)),
+                    Instead::Ask { wanted, is_counted } => (&spare.permits, *wanted, is_counted),
+                }
             }
         };
+        let answer = tokio::select! {
+            biased;
+            answer = permits.acquire(wanted) => answer,
+            Ok(()) = changes.changed() => {
+                permits.look_again();
+                continue;
+            }
+            // Somebody more urgent waits for it too: ask in that name, in the old place.
+            () = route.raised() => continue,
+        };
+        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
+        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
+            continue; // somebody more patient has joined meanwhile
+        }
+        if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
+            // Whoever was told so by the store does not ask it again, even if it is back already.
+            told = loss.is_none().then(|| just_now(live.ledger.at()));
+            continue;
+        }
         tries.waited = tries.waited + live.ledger.at().since(began);
         let permit = answer.map_err(|denied| {
             tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
-            wants.explain(route, &plan, denied)
+            wants.explain(route, &plan, denied, loss)
         })?;
         tries.rates = Rates::granted(&plan, route.said.priority, permit.marks());
-        let watched = plan.provider.enabled.then(|| live.machine.clone());
-        let probe = watched.as_ref().is_some_and(|machine| machine.granted());
-        return Ok(Granted {
-            watch: OnItsWay {
-                machine: watched,
-                granted: permit.granted(),
-                probe,
-            },
-            permit: permit.with_local(wants.local),
-        });
+        if !is_counted {
+            live.spare.went_on();
+        }
+        return Ok(wants.granted(live, &plan, permit));
     }
 }
 
 /// Is there a door that nobody may wait at?
-fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
+fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
     let provider = || route.live.name.clone();
     match *door {
         Door::Closed {
@@ -124,7 +145,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door) -> Result<(), Error> {
         } => {}
     }
     let scope = plan.degrade_scope(route.entity.as_deref());
-    match scope.map(|scope| route.live.ledger.look_scope(scope)) {
+    match scope.map(|scope| scopes.look_scope(scope)) {
         Some(ScopeView::Closed { left }) => Err(Error::NotInCache {
             provider: provider(),
             entity: route.entity.clone(),
@@ -143,6 +164,8 @@ struct Wants {
     local: usize,
     health: ScopeId,
     cooldown: ScopeId,
+    /// Closed after a loss during which nodes had their shares.
+    share: Option<ScopeId>,
 }
 
 /// Which limit a term is. Its name is needed only for a refusal.
@@ -168,6 +191,7 @@ impl Wants {
             local: 0,
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
+            share: plan.share,
         };
         let mut terms = Terms::new();
         for (index, meter) in plan.meters.iter().enumerate() {
@@ -176,44 +200,13 @@ impl Wants {
                 terms.push(term);
             }
         }
-        let own = &route.live.own;
-        for (rule, cell, name, reason) in [
-            (
-                &plan.connections,
-                own.connections,
-                "connections",
-                Reason::Concurrency,
-            ),
-            (
-                &local.concurrency,
-                own.concurrency,
-                "throttle",
-                Reason::Concurrency,
-            ),
-            (&local.rate, own.rate, "throttle rate", Reason::Limit),
-        ] {
-            if let Some(rule) = rule {
-                wants.local += 1;
-                wants.terms.push((cell, Limit::Own(reason, name)));
-                terms.push(Term {
-                    cell,
-                    rule: rule.clone(),
-                    cost: 1,
-                    leave: 0,
-                });
-            }
-        }
-        let mut scopes = Scopes::new();
-        if plan.provider.enabled {
-            scopes.push(wants.health);
-            scopes.push(wants.cooldown);
-            scopes.extend(plan.degrade_scope(who.entity));
-        }
+        wants.add_own(route, plan, local, &mut terms);
+        let wish = route.wish();
         let wanted = Wanted {
             terms,
-            scopes,
-            priority: route.said.priority,
-            caller: route.caller(),
+            scopes: wants.scopes(plan, who.entity),
+            priority: wish.priority,
+            caller: wish.caller,
             patience: route.patience(plan.provider.queue.timeout),
             evidence: Evidence::Report {
                 by: plan.provider.timeouts.first_byte,
@@ -224,8 +217,49 @@ impl Wants {
         (wanted, wants)
     }
 
+    /// The terms that concern this process alone: they stand last.
+    fn add_own(&mut self, route: &Route, plan: &Plan, local: &Local, terms: &mut Terms) {
+        for (rule, cell, name, reason) in own(&route.live, plan, local) {
+            if let Some(rule) = rule {
+                self.local += 1;
+                self.terms.push((cell, Limit::Own(reason, name)));
+                terms.push(Term {
+                    cell,
+                    rule: rule.clone(),
+                    cost: 1,
+                    leave: 0,
+                });
+            }
+        }
+    }
+
+    /// Every scope that must be open.
+    fn scopes(&self, plan: &Plan, entity: Option<&str>) -> Scopes {
+        let mut scopes = Scopes::new();
+        if plan.provider.enabled {
+            scopes.push(self.health);
+            scopes.push(self.cooldown);
+            scopes.extend(plan.degrade_scope(entity));
+            scopes.extend(self.share);
+        }
+        scopes
+    }
+
+    fn granted(&self, live: &Live, plan: &Plan, permit: Permit) -> Granted {
+        let watched = plan.provider.enabled.then(|| live.machine.clone());
+        let probe = watched.as_ref().is_some_and(|machine| machine.granted());
+        Granted {
+            watch: OnItsWay {
+                machine: watched,
+                granted: permit.granted(),
+                probe,
+            },
+            permit: permit.with_local(self.local),
+        }
+    }
+
     /// Why there is no permit, in the words of a refusal.
-    fn explain(&self, route: &Route, plan: &Plan, denied: Denied) -> Error {
+    fn explain(&self, route: &Route, plan: &Plan, denied: Denied, loss: Option<Loss>) -> Error {
         let no_permit = |reason, limit, retry_in| Error::NoPermit {
             provider: route.live.name.clone(),
             entity: route.entity.clone(),
@@ -233,10 +267,6 @@ impl Wants {
             reason,
             retry_in,
         };
-        // While the store cannot be asked, no limit has refused anything.
-        if self.waits_for_ledger(denied) && route.live.ledger.trouble().is_some() {
-            return no_permit(Reason::StoreLost, None, Some(STORE_RETRY));
-        }
         match denied {
             Denied::Refused { place, retry_in } => match place {
                 Place::Cell(cell) => {
@@ -248,6 +278,9 @@ impl Wants {
                     provider: route.live.name.clone(),
                     status: Box::new(route.live.status()),
                 },
+                Place::Scope(scope) if Some(scope) == self.share => {
+                    store_lost(route, Some(retry_in))
+                }
                 Place::Scope(scope) if scope == self.cooldown => {
                     no_permit(Reason::Cooldown, None, Some(retry_in))
                 }
@@ -265,29 +298,13 @@ impl Wants {
                 at: Stage::Waiting,
             },
             Denied::Full => no_permit(Reason::QueueFull, None, Some(Span::from_secs(1))),
+            // More than this node's share ever has.
+            Denied::Never(_) if loss.is_some() => store_lost(route, None),
             Denied::Never(Never::TooCostly { term, .. }) => {
                 let (_, name) = self.named(plan, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Closed => no_permit(Reason::StoreLost, None, None),
-        }
-    }
-
-    /// Would the ledger have had to agree?
-    fn waits_for_ledger(&self, denied: Denied) -> bool {
-        match denied {
-            Denied::Refused {
-                place: Place::Cell(_),
-                ..
-            }
-            | Denied::TimedOut { .. } => true,
-            Denied::Refused {
-                place: Place::Scope(_) | Place::OffPeak | Place::Front,
-                ..
-            }
-            | Denied::Full
-            | Denied::Never(_)
-            | Denied::Closed => false,
+            Denied::Lost | Denied::Closed => store_lost(route, None),
         }
     }
 
@@ -316,6 +333,48 @@ impl Wants {
             Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),
         }
+    }
+}
+
+/// Of this limit the node has no part at all.
+fn nothing(route: &Route, limit: &str) -> Error {
+    Error::NoPermit {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        limit: Some(limit.to_owned()),
+        reason: Reason::TooCostly,
+        retry_in: None,
+    }
+}
+
+/// The limits of this process alone.
+fn own<'a>(
+    live: &Live,
+    plan: &'a Plan,
+    local: &'a Local,
+) -> [(&'a Option<Arc<Rule>>, CellId, &'static str, Reason); 3] {
+    let cells = &live.own;
+    let at_a_time = Reason::Concurrency;
+    [
+        (
+            &plan.connections,
+            cells.connections,
+            "connections",
+            at_a_time,
+        ),
+        (&local.concurrency, cells.concurrency, "throttle", at_a_time),
+        (&local.rate, cells.rate, "throttle rate", Reason::Limit),
+    ]
+}
+
+/// The store is lost, and `on_store_loss` says no.
+fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
+    Error::NoPermit {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        limit: None,
+        reason: Reason::StoreLost,
+        retry_in,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{Error, Shop};
 pub(crate) enum Looked {
     /// An answer that may be used.
     #[expect(dead_code, reason = "nothing is kept yet")]
-    Answer(Reply),
+    Answer(Box<Reply>),
     /// None: the question must be asked. What it is called when its answer comes back.
     Nothing(Question),
 }

@@ -1,15 +1,94 @@
 //! The flight stage: is the same question already on its way?
 //!
-//! Promises: a call that cannot be shared costs nothing here.
+//! The call that comes first asks for everybody who comes while it is on its way. It runs in its
+//! own caller's task: only if that caller leaves while others wait does it go on in a task of its
+//! own, so a call that nobody joins costs a table entry and no more.
 //!
-//! Never: shares anything yet. Every call goes alone.
+//! Promises: one upstream call for all identical ones of this process. A caller that leaves takes
+//! nobody with it; a flight that everybody has left ends. If it fails, one of those who wait goes
+//! next, as often as its retries allow. An answer that may not be shared releases them at its head,
+//! and questions like it are not held together again for a while.
+//!
+//! Never: two locks at a time, or a lock across an await.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tollgate_config::settings::Dedup;
+use tollgate_core::ask::Priority;
+use tollgate_core::time::{Micros, Span};
 
 use super::Outcome;
+use super::landing::{Landed, Landing};
 use super::route::Route;
+use super::share::{self, Asked, Key};
+use super::urgency::Urgency;
+use crate::body::Held;
+use crate::error::Stage;
+use crate::shop::{Live, Plan};
+use crate::{Error, timer};
 
-/// Everything that is on its way.
+/// Parts of the table, so that workers rarely meet at one lock.
+const SHARDS: usize = 32;
+
+/// How long a question whose answer could not be shared is asked by each caller alone. Otherwise
+/// every wave of callers would wait for the first one's answer only to learn that again.
+const PASS: Span = Span::from_secs(120);
+
+/// Such questions per part of the table: 32 x 512 of 48 bytes are below 1 MiB. Past it the next ones
+/// are forgotten, which costs one wave a wait.
+const PASSES_MAX: usize = 512;
+
+/// How often a call stays with a question whose flights fail, whatever its retries are: each of
+/// them makes several attempts of its own.
+const FAILED_MAX: u32 = 3;
+
+/// Everything that is on its way. Its entries are bounded by the callers that are connected.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flights {
+    table: Arc<Table>,
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Flights {}
+pub(super) struct Table {
+    shards: [Mutex<HashMap<Key, Slot>>; SHARDS],
+    /// How much all shared answers hold.
+    pub(super) held: Held,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Flying(Arc<Flight>),
+    /// Not worth waiting for, until then.
+    Pass(Micros),
+}
+
+/// One upstream call and everyone who waits for it.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) key: Key,
+    pub(super) asked: Asked,
+    pub(super) mode: Dedup,
+    pub(super) idle: Span,
+    urgency: Arc<Urgency>,
+    pub(super) state: Mutex<State>,
+    pub(super) changed: Notify,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// Who waits for the answer, besides the one who asks.
+    pub(super) followers: usize,
+    pub(super) landed: Option<Landed>,
+    /// The one who asked has left; the call goes on in this task.
+    pub(super) detached: Option<AbortHandle>,
+}
 
 /// A call's place in a flight.
 #[derive(Debug)]
@@ -17,24 +96,166 @@ pub(crate) enum Place {
     /// It goes alone.
     Alone,
     /// It asks for everybody.
-    #[expect(dead_code, reason = "nothing is shared yet")]
     First(Lead),
     /// Somebody has asked already.
-    #[expect(dead_code, reason = "nothing is shared yet")]
     Behind(Follow),
 }
 
 /// The right to ask for everybody.
 #[derive(Debug)]
-pub(crate) struct Lead;
+pub(crate) struct Lead {
+    flight: Arc<Flight>,
+    table: Arc<Table>,
+    /// What is left of this caller's own time.
+    left: Option<Span>,
+    live: Arc<Live>,
+}
 
-/// A flight to wait for.
+/// A flight to wait for. Dropped, it is not waited for any more.
 #[derive(Debug)]
-pub(crate) struct Follow;
+pub(crate) struct Follow {
+    flight: Arc<Flight>,
+    is_over: bool,
+}
 
 /// Finds a call's place.
-pub(crate) fn join(_flights: &Flights, _route: &mut Route) -> Place {
-    Place::Alone
+pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
+    let plan = route.live.plan();
+    let mode = share::mode(route, &plan);
+    route.urgency = None;
+    if !share::can_share(route, mode) {
+        return Place::Alone;
+    }
+    let key = share::key(route);
+    let now = route.live.ledger.now().at;
+    let mut new = None;
+    loop {
+        let found = {
+            let mut shard = flights.table.shard(key).lock();
+            match shard.get(&key) {
+                Some(Slot::Flying(flight)) => flight.clone(),
+                Some(Slot::Pass(until)) if *until > now => return Place::Alone,
+                Some(Slot::Pass(_)) | None => {
+                    let flight = new
+                        .take()
+                        .unwrap_or_else(|| Arc::new(Flight::new(key, mode, route, &plan)));
+                    shard.insert(key, Slot::Flying(flight.clone()));
+                    drop(shard);
+                    return flight.first(flights, route);
+                }
+            }
+        };
+        if found.board() {
+            found.urgency.join(route.own_wish());
+            route.live.saved.joined();
+            return Place::Behind(Follow {
+                flight: found,
+                is_over: false,
+            });
+        }
+        // It has just ended: the next one takes its place.
+        flights.table.remove(&found);
+        new.get_or_insert_with(|| Arc::new(Flight::new(key, mode, route, &plan)));
+    }
+}
+
+impl Table {
+    fn shard(&self, key: Key) -> &Mutex<HashMap<Key, Slot>> {
+        &self.shards[key.part(SHARDS)]
+    }
+
+    /// Takes a flight out, unless another has its place.
+    pub(super) fn remove(&self, flight: &Arc<Flight>) {
+        let mut shard = self.shard(flight.key).lock();
+        if matches!(shard.get(&flight.key), Some(Slot::Flying(found)) if Arc::ptr_eq(found, flight))
+        {
+            shard.remove(&flight.key);
+        }
+    }
+
+    /// Remembers that a flight's answer could not be shared.
+    pub(super) fn pass(&self, flight: &Arc<Flight>, now: Micros) {
+        let mut shard = self.shard(flight.key).lock();
+        if shard.len() >= PASSES_MAX {
+            shard.retain(|_, slot| match slot {
+                Slot::Flying(_) => true,
+                Slot::Pass(until) => *until > now,
+            });
+        }
+        let has_room = shard.len() < PASSES_MAX;
+        match shard.get_mut(&flight.key) {
+            Some(Slot::Flying(found)) if !Arc::ptr_eq(found, flight) => {}
+            Some(slot) if has_room => *slot = Slot::Pass(now + PASS),
+            Some(_) => {
+                shard.remove(&flight.key);
+            }
+            None if has_room => {
+                shard.insert(flight.key, Slot::Pass(now + PASS));
+            }
+            None => {}
+        }
+    }
+}
+
+impl Flight {
+    fn new(key: Key, mode: Dedup, route: &Route, plan: &Plan) -> Flight {
+        Flight {
+            key,
+            asked: Asked::new(route, plan),
+            mode,
+            idle: plan.provider.timeouts.idle,
+            urgency: Arc::new(Urgency::new(route.own_wish())),
+            state: Mutex::new(State {
+                followers: 0,
+                landed: None,
+                detached: None,
+            }),
+            changed: Notify::new(),
+        }
+    }
+
+    fn first(self: Arc<Flight>, flights: &Flights, route: &mut Route) -> Place {
+        route.urgency = Some(self.urgency.clone());
+        Place::First(Lead {
+            flight: self,
+            table: flights.table.clone(),
+            left: route.own_left(),
+            live: route.live.clone(),
+        })
+    }
+
+    /// One more waits; `false` = too late.
+    fn board(&self) -> bool {
+        let mut state = self.state.lock();
+        match &state.landed {
+            None => {
+                state.followers += 1;
+                true
+            }
+            Some(Landed::Shared(shown)) => {
+                let body = shown.body.clone();
+                drop(state);
+                body.promise()
+            }
+            Some(Landed::Failed(_) | Landed::Alone(_) | Landed::Lost) => false,
+        }
+    }
+
+    /// Nobody waits for it: it may end. Nobody can board it afterwards.
+    fn end_unless_wanted(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.followers > 0 {
+            return false;
+        }
+        state.landed.get_or_insert(Landed::Lost);
+        true
+    }
+}
+
+/// A call that asks for everybody, in its caller's task until that caller leaves.
+struct Pilot {
+    call: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
+    flight: Arc<Flight>,
 }
 
 impl Lead {
@@ -43,14 +264,185 @@ impl Lead {
         self,
         call: impl Future<Output = Outcome> + Send + 'static,
     ) -> Outcome {
-        call.await
+        let Lead {
+            flight,
+            table,
+            left,
+            live,
+        } = self;
+        let landing = Landing::new(flight.clone(), table, live.ledger.clone());
+        let call = async move { landing.land(call.await) };
+        let mut pilot = Pilot {
+            call: Some(Box::pin(call)),
+            flight: flight.clone(),
+        };
+        let Some(left) = left else {
+            return pilot.await;
+        };
+        tokio::select! {
+            biased;
+            outcome = &mut pilot => outcome,
+            () = outlived(&flight, left) => Outcome::refused(Error::TooLate {
+                provider: live.name.clone(),
+                at: Stage::Upstream,
+            }),
+        }
+    }
+}
+
+/// Waits for the end of the first caller's time, if the flight goes on after it for others. If it
+/// does not, it ends by itself and says why.
+async fn outlived(flight: &Flight, left: Span) {
+    timer::rest(Some(left)).await;
+    if flight.state.lock().followers == 0 {
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Future for Pilot {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(call) = &mut self.call else {
+            return Poll::Pending;
+        };
+        let outcome = std::task::ready!(call.as_mut().poll(cx));
+        self.call = None;
+        Poll::Ready(outcome)
+    }
+}
+
+impl Drop for Pilot {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else {
+            return;
+        };
+        // What panicked must not be asked again: dropping it tells those who wait.
+        if std::thread::panicking() || self.flight.end_unless_wanted() {
+            return;
+        }
+        // Without a runtime nobody waits any more either.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let task = runtime.spawn(async move {
+            drop(call.await);
+        });
+        let mut state = self.flight.state.lock();
+        state.detached = Some(task.abort_handle());
+        let is_wanted = state.followers > 0 || state.landed.is_some();
+        state.landed = state.landed.take().or((!is_wanted).then_some(Landed::Lost));
+        drop(state);
+        if !is_wanted {
+            task.abort();
+        }
     }
 }
 
 impl Follow {
-    /// The answer, unless it may not be shared or there is none.
-    #[expect(clippy::unused_async, reason = "nothing is shared yet")]
-    pub(crate) async fn follow(&self, _route: &Route) -> Option<Outcome> {
-        None
+    /// The answer; `None` = the call must find another place.
+    pub(crate) async fn follow(mut self, route: &mut Route) -> Option<Outcome> {
+        let flight = self.flight.clone();
+        let landed = timer::within(route.own_left(), flight.landed()).await;
+        let Ok(landed) = landed else {
+            return Some(Outcome::refused(Error::TooLate {
+                provider: route.live.name.clone(),
+                at: Stage::Upstream,
+            }));
+        };
+        let agent = share::agent(&route.headers);
+        match landed {
+            Landed::Shared(shown) => {
+                let fits = !flight.asked.differs(&shown.head, agent);
+                self.is_over = fits;
+                let reply = if fits { shown.open() } else { None };
+                route.sharing.is_alone = reply.is_none();
+                route.live.saved.shared(reply.is_some());
+                reply.map(Outcome::of)
+            }
+            Landed::Failed(failed) => {
+                route.sharing.failed += 1;
+                if route.sharing.failed <= patience(route) {
+                    return None; // one of those who wait goes next
+                }
+                match &*failed {
+                    Ok(shown) => {
+                        self.is_over = true;
+                        shown.open().map(Outcome::of)
+                    }
+                    Err(error) => Some(Outcome::refused(error.clone())),
+                }
+            }
+            Landed::Alone(left) => {
+                // The one who asked has left: its answer belongs to the first who comes for it.
+                let mut left = left.lock();
+                let reply = left.take_if(|reply| !flight.asked.differs(&reply.head, agent));
+                route.sharing.is_alone = true;
+                reply.map(Outcome::of)
+            }
+            Landed::Lost => None,
+        }
     }
+}
+
+impl Flight {
+    /// Waits until there is an answer.
+    async fn landed(&self) -> Landed {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(landed) = &self.state.lock().landed {
+                return landed.clone();
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut state = self.flight.state.lock();
+        let (mut body, mut task) = (None, None);
+        match &state.landed {
+            None => {
+                state.followers -= 1;
+                if state.followers == 0 {
+                    task = state.detached.take();
+                }
+            }
+            Some(Landed::Shared(shown)) => body = Some(shown.body.clone()),
+            Some(Landed::Failed(failed)) => {
+                body = failed
+                    .as_ref()
+                    .as_ref()
+                    .ok()
+                    .map(|shown| shown.body.clone());
+            }
+            Some(Landed::Alone(_) | Landed::Lost) => {}
+        }
+        if task.is_some() {
+            state.landed = Some(Landed::Lost);
+        }
+        drop(state);
+        if let Some(body) = body {
+            body.decline();
+        }
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+}
+
+/// How many failed flights a call sits through: as many as it has retries.
+fn patience(route: &Route) -> u32 {
+    let retries = route.live.plan().retry.retries;
+    let most = match route.said.priority {
+        Priority::High => retries.high,
+        Priority::Normal => retries.normal,
+        Priority::Low => retries.low,
+    };
+    most.min(FAILED_MAX)
 }

@@ -192,6 +192,10 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
     let views = route.live.ledger.look(&cells);
+    if route.live.ledger.loss().is_some() {
+        // A store that is lost shows every limit as used up.
+        return;
+    }
     let tightest = views
         .iter()
         .zip(&cells)
@@ -276,6 +280,18 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 }
 
 impl Answered {
+    /// A part of an answer that has been learned from already.
+    pub(crate) fn part(head: Parts, body: ReplyBody) -> Answered {
+        Answered {
+            head,
+            body,
+            class: Class::Success,
+            verdict: Verdict::Passed,
+            retry_after: None,
+            probe: false,
+        }
+    }
+
     /// The failure is not passed on: what is left of it is read, so that its connection can be used
     /// again.
     pub(crate) async fn discard(self) {

@@ -5,7 +5,8 @@
 //!
 //! Promises: a waiter is woken once, when it is decided; there is one timer and no polling. A
 //! waiter that is dropped leaves at once, and a permit that nobody takes goes back. A permit that
-//! is dropped before a byte left is given back; after that it counts as sent.
+//! is dropped before a byte left is given back; after that it counts as sent. Whoever asks while
+//! the store is lost hears so at once.
 //!
 //! Never: holds a lock across an await.
 
@@ -15,19 +16,14 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tollgate_core::ask::{
-    Ask, By, Evidence, On, OwnerId, PermitId, Priority, Scopes, Terms, Verdict, Why,
-};
+use tollgate_core::ask::{Ask, Evidence, PermitId, Priority, Scopes, Terms, Verdict, Why};
 use tollgate_core::gate::{
     CallerId, Effects, Gate, Place, Resolution, Resolved, Settings, Share, Waiter,
 };
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, Ledger};
+use tollgate_ledger::{Event, Ledger, Lost};
 
 use crate::Permit;
-
-/// While the store cannot be reached, those who wait ask again this often if no event comes first.
-const LOST_RETRY: Span = Span::from_secs(1);
 
 /// The running number of asks in this process. One for all providers, because a permit's name must
 /// be unique in its ledger.
@@ -81,15 +77,27 @@ pub enum Denied {
     /// No permit of this size can ever be had.
     #[error("the call costs more than its limit ever has")]
     Never(Why),
+    /// The store was lost, or is back, while the call waited: what is to be done must be asked anew.
+    #[error("the ledger's store cannot be reached")]
+    Lost,
     /// The task that hands out permits has ended with its runtime.
     #[error("the runtime that hands out permits has been shut down")]
     Closed,
 }
 
+impl Denied {
+    /// More time would have helped, or may have.
+    pub(crate) fn is_for_time(&self) -> bool {
+        match self {
+            Denied::Refused { .. } | Denied::TimedOut { .. } => true,
+            Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Closed => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     ledger: Ledger,
-    owner: OwnerId,
     state: Mutex<State>,
     /// Something was said to the gate: the driver must look.
     poke: Arc<Notify>,
@@ -121,7 +129,7 @@ impl Permits {
     /// The permits of one provider on this ledger, for this process. Starts the task that hands
     /// them out, so it must be called inside a tokio runtime; the task ends with the last clone.
     #[must_use]
-    pub fn new(ledger: Ledger, owner: OwnerId, settings: Settings) -> Permits {
+    pub fn new(ledger: Ledger, settings: Settings) -> Permits {
         let state = State {
             gate: Gate::new(settings),
             place: 0,
@@ -130,7 +138,6 @@ impl Permits {
         let poke = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
             ledger,
-            owner,
             state: Mutex::new(state),
             poke,
         });
@@ -152,6 +159,20 @@ impl Permits {
     /// Limits have changed: what was refused under the old ones may go under the new.
     pub fn look_again(&self) {
         self.shared.state.lock().gate.anything_changed();
+        self.shared.poke.notify_one();
+    }
+
+    /// Nobody waits here any longer: all who do are told that the store was lost or is back.
+    pub fn let_go(&self) {
+        let mut state = self.shared.state.lock();
+        let waiting: Vec<(PermitId, Waiting)> = state.waiting.drain().collect();
+        for (id, _) in &waiting {
+            state.gate.cancel(*id);
+        }
+        drop(state);
+        for (_, waiting) in waiting {
+            drop(waiting.answer.send(Err(Denied::Lost)));
+        }
         self.shared.poke.notify_one();
     }
 
@@ -340,7 +361,7 @@ async fn sleep(pause: Option<Span>) {
 impl Shared {
     fn next_id(&self) -> PermitId {
         PermitId {
-            owner: self.owner,
+            owner: self.ledger.owner(),
             seq: SEQ.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -350,10 +371,23 @@ impl Shared {
     }
 
     async fn ask_ledger(&self, asks: Vec<Ask>) {
-        let lost: Vec<(PermitId, Verdict)> =
-            asks.iter().map(|ask| (ask.id, unanswered(ask))).collect();
-        let verdicts = self.ledger.offer(asks).await.unwrap_or(lost);
-        self.state.lock().gate.verdicts(verdicts, self.ledger.now());
+        let ids: Vec<PermitId> = asks.iter().map(|ask| ask.id).collect();
+        let answer = self.ledger.offer(asks).await;
+        let mut state = self.state.lock();
+        let State { gate, waiting, .. } = &mut *state;
+        let now = self.ledger.now();
+        match answer {
+            Ok(verdicts) => gate.verdicts(verdicts, now),
+            Err(Lost) => {
+                let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
+                ids.iter().for_each(|id| gate.cancel(*id));
+                gate.verdicts(Vec::new(), now);
+                drop(state);
+                for waiting in gone {
+                    drop(waiting.answer.send(Err(Denied::Lost)));
+                }
+            }
+        }
     }
 
     fn hear(&self, event: Event) {
@@ -401,19 +435,5 @@ impl Shared {
             Resolution::Full => Err(Denied::Full),
             Resolution::Never(why) => Err(Denied::Never(why)),
         }
-    }
-}
-
-/// The store did not answer: stand in the first line there is, and ask again when it is back.
-fn unanswered(ask: &Ask) -> Verdict {
-    let by = if ask.terms.is_empty() {
-        By::Scope(0)
-    } else {
-        By::Term(0)
-    };
-    Verdict::Wait {
-        after: LOST_RETRY,
-        on: On::Event,
-        by,
     }
 }

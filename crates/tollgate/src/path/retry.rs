@@ -108,7 +108,7 @@ impl Tries {
             return Tries::stop(route, attempt);
         }
         let failed = Failed {
-            priority: route.said.priority,
+            priority: route.priority(),
             used: self.used,
             class,
             retry_after,

@@ -18,6 +18,8 @@ use tollgate_core::entity::Asked;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
+use super::merge::Merging;
+use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
@@ -85,6 +87,8 @@ pub struct Said {
     pub timeout: Option<Span>,
     /// The caller's address.
     pub ip: Option<IpAddr>,
+    /// It wants an answer of its own, whoever else asks the same.
+    pub alone: bool,
 }
 
 /// A call that knows its way.
@@ -102,8 +106,24 @@ pub(crate) struct Route {
     pub(crate) entity: Option<String>,
     pub(crate) prices: Vec<Price>,
     pub(crate) said: Said,
-    pub(crate) deadline: Option<Micros>,
+    caller: CallerId,
+    deadline: Option<Micros>,
     started: Micros,
+    /// What those who wait for the same answer want; `None` = nobody can join.
+    pub(crate) urgency: Option<Arc<Urgency>>,
+    /// How it takes part in flights.
+    pub(crate) sharing: Sharing,
+    /// How it takes part in merging.
+    pub(crate) merging: Merging,
+}
+
+/// How a call takes part in flights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// It has been told to go alone.
+    pub(crate) is_alone: bool,
+    /// How often one that went ahead of it has failed.
+    pub(crate) failed: u32,
 }
 
 /// Where a call goes, before its path was read.
@@ -156,9 +176,13 @@ where
         headers: call.headers,
         query,
         payload,
+        caller: account(call.said.caller.as_deref()),
         said: call.said,
         deadline,
         started,
+        urgency: None,
+        sharing: Sharing::default(),
+        merging: Merging::default(),
     })
 }
 
@@ -216,8 +240,12 @@ impl Route {
                 priority: Priority::High,
                 ..Said::default()
             },
+            caller: CallerId::default(),
             deadline: None,
             started,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
         }
     }
 
@@ -229,34 +257,75 @@ impl Route {
             caller: self.said.caller.as_deref().unwrap_or_default(),
             ip: self.said.ip,
             host: self.origin.host.as_str(),
-            priority: self.said.priority,
+            priority: self.priority(),
             costs: &self.prices,
         }
     }
 
-    /// The caller's account in fair sharing. Numbers are fingerprints of names: two of some
-    /// thousand callers would share an account once in a thousand set-ups.
-    pub(crate) fn caller(&self) -> CallerId {
-        let Some(name) = &self.said.caller else {
-            return CallerId::default();
-        };
-        let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
-        CallerId(u32::from_le_bytes([a, b, c, d]))
+    /// How urgent it is, with all who wait for it.
+    pub(crate) fn priority(&self) -> Priority {
+        self.wish().priority
     }
 
-    /// What is left of the caller's time; `None` = it set none.
+    /// What it wants, with all who wait for it.
+    pub(crate) fn wish(&self) -> Wish {
+        match &self.urgency {
+            Some(urgency) => urgency.wish(),
+            None => self.own_wish(),
+        }
+    }
+
+    /// What this call alone wants.
+    pub(crate) fn own_wish(&self) -> Wish {
+        Wish {
+            priority: self.said.priority,
+            caller: self.caller,
+            deadline: self.deadline,
+            started: self.started,
+        }
+    }
+
+    /// Waits until it has become more urgent.
+    pub(crate) async fn raised(&self) {
+        match &self.urgency {
+            Some(urgency) => urgency.raised().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
-        self.deadline
-            .map(|deadline| deadline.since(self.live.ledger.at()))
+        let deadline = self.wish().deadline;
+        deadline.map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
-    /// How long a permit may be waited for: the caller's time, else the queue's.
-    pub(crate) fn patience(&self, queue: Span) -> Span {
-        self.left().unwrap_or_else(|| {
-            let now = self.live.ledger.at();
-            (self.started + queue).since(now).max(Span::ZERO)
-        })
+    /// What is left of this caller's own time.
+    pub(crate) fn own_left(&self) -> Option<Span> {
+        let now = self.live.ledger.at();
+        self.deadline.map(|deadline| deadline.since(now))
     }
+
+    /// How much longer something that comes before the permit may be waited for.
+    pub(crate) fn patience(&self, queue: Span) -> Span {
+        let now = self.live.ledger.at();
+        self.patient_until(queue).since(now)
+    }
+
+    /// Until when a permit may be waited for: the caller's time, else the queue's.
+    pub(crate) fn patient_until(&self, queue: Span) -> Micros {
+        let wish = self.wish();
+        wish.deadline.unwrap_or(wish.started + queue)
+    }
+}
+
+/// The caller's account in fair sharing. Numbers are fingerprints of names: two of some thousand
+/// callers would share an account once in a thousand set-ups.
+fn account(caller: Option<&str>) -> CallerId {
+    let Some(name) = caller else {
+        return CallerId::default();
+    };
+    let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
+    CallerId(u32::from_le_bytes([a, b, c, d]))
 }
 
 fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
+    UPGRADE,
 };
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -24,9 +25,9 @@ use tollgate_core::time::Span;
 use super::admit::{Granted, OnItsWay};
 use super::connect;
 use super::credential::{Credential, Whose};
-use super::query;
 use super::retry::{Ended, Tries};
 use super::route::Route;
+use super::{merge, query};
 use crate::body::{Outgoing, Payload};
 use crate::error::Stage;
 use crate::event::Fact;
@@ -78,9 +79,8 @@ pub(crate) async fn send(
     let (progress, flood) = (request.body().progress(), heed(&mut request));
     permit.sent();
     tries.made += 1;
-    let most = patience(route, plan);
     let answer = tokio::select! {
-        answer = flowing(most, &progress, conn.sender.try_send_request(request)) => answer,
+        answer = flowing(route, plan, &progress, conn.sender.try_send_request(request)) => answer,
         () = flood.notified() => return Err(broken(route, watch, Fault::Reset)),
     };
     match answer {
@@ -180,29 +180,31 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
 }
 
-/// How long the head of the answer may take: the provider's time, or what is left of the caller's.
-fn patience(route: &Route, plan: &Plan) -> Span {
-    let most = plan.provider.timeouts.first_byte;
-    route.left().map_or(most, |left| left.min(most))
-}
-
-/// Waits for an answer; an upload that flows is never cut.
+/// Waits for the head of an answer: the provider's time, or what is left of the caller's. An upload
+/// that flows is never cut, and time that a joiner brings along is used.
 async fn flowing<T>(
-    most: Span,
+    route: &Route,
+    plan: &Plan,
     progress: &Arc<AtomicU64>,
     answer: impl Future<Output = T>,
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
+    let most = plan.provider.timeouts.first_byte;
+    let now = || route.live.ledger.now().at;
     let mut seen = progress.load(Ordering::Relaxed);
+    let mut until = now() + most;
     loop {
-        match within(Some(most), answer.as_mut()).await {
+        let rest = until.since(now());
+        let patience = route.left().map_or(rest, |left| left.min(rest));
+        match within(Some(patience), answer.as_mut()).await {
             Ok(answer) => return Ok(answer),
             Err(late) => {
-                let now = progress.load(Ordering::Relaxed);
-                if now == seen {
+                let sent = progress.load(Ordering::Relaxed);
+                if sent != seen {
+                    (seen, until) = (sent, now() + most);
+                } else if until <= now() || route.left() == Some(Span::ZERO) {
                     return Err(late);
                 }
-                seen = now;
             }
         }
     }
@@ -215,8 +217,11 @@ fn request(
     credential: &Credential,
 ) -> Result<Request<Outgoing>, Error> {
     let mut headers = route.headers.clone();
+    let (path, mut query, is_merged) = merge::target(route);
+    if is_merged {
+        headers.remove(ACCEPT_ENCODING); // its parts are cut out of it
+    }
     add_defaults(route, plan, &mut headers);
-    let mut query = route.query.clone();
     match &credential.whose {
         Whose::Clients => {}
         Whose::Ours(index) => {
@@ -242,8 +247,8 @@ fn request(
         headers.remove(CONTENT_LENGTH);
     }
     let target = match query.as_deref() {
-        Some(query) => format!("{}?{query}", route.path),
-        None => route.path.clone(),
+        Some(query) => format!("{path}?{query}"),
+        None => path,
     };
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();

@@ -6,18 +6,21 @@
 //! Never: forgets what was learned because a file changed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::Status;
+use tollgate_core::loss::Share;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
+use super::spare::Spare;
 use crate::path::permit::Permits;
-use crate::path::{Aside, Tokens};
+use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -29,12 +32,43 @@ pub struct Live {
     pub(crate) permits: Permits,
     pub(crate) pool: Pool,
     pub(crate) ledger: Ledger,
+    /// What goes on while the ledger's store is lost.
+    pub(crate) spare: Spare,
     pub(crate) own: OwnCells,
     pub(crate) tokens: Tokens,
     /// Keys that were refused.
     pub(crate) aside: Aside,
+    /// Items that several calls may ask for at once.
+    pub(crate) items: Items,
+    /// Calls that cost nothing.
+    pub(crate) saved: Saved,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
+}
+
+/// Calls that were answered by what somebody else had asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    joined: AtomicU64,
+    shared: AtomicU64,
+    merged: AtomicU64,
+}
+
+impl Saved {
+    /// A call waits for what another has asked.
+    pub(crate) fn joined(&self) {
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A call was given a shared answer, if so.
+    pub(crate) fn shared(&self, is_so: bool) {
+        self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
+
+    /// A call was given a part of a larger answer, if so.
+    pub(crate) fn merged(&self, is_so: bool) {
+        self.merged.fetch_add(u64::from(is_so), Ordering::Relaxed);
+    }
 }
 
 impl Live {
@@ -42,18 +76,23 @@ impl Live {
         plan: Plan,
         ledger: &Ledger,
         dialer: &Arc<Dialer>,
+        share: Share,
     ) -> Result<Live, Vec<Problem>> {
         let health = (plan.health, plan.base());
-        let owner = ledger.owner();
         let name = plan.provider.name.clone();
+        let spare = Spare::new(ledger, &plan, share);
+        let ledgers = (ledger.clone(), spare.ledger.clone());
         Ok(Live {
-            machine: Machine::start(&name, ledger.clone(), owner, health, &plan.retry.budget)?,
-            permits: Permits::new(ledger.clone(), owner, plan.gate()),
+            machine: Machine::start(&name, ledgers, health, &plan.retry.budget)?,
+            permits: Permits::new(ledger.clone(), plan.gate()),
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
-            own: OwnCells::new(&name, owner),
+            own: OwnCells::new(&name, ledger),
+            spare,
             tokens: Tokens::default(),
             aside: Aside::default(),
+            items: Items::default(),
+            saved: Saved::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -64,6 +103,7 @@ impl Live {
     pub(super) fn follow(&self, plan: Plan) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate(), plan.health, plan.base());
         self.plan.store(Arc::new(plan));
+        self.spare.permits.configure(gate.clone());
         self.permits.configure(gate);
         self.machine.configure(health, base)
     }
@@ -83,9 +123,48 @@ impl Live {
     #[must_use]
     pub fn waiting(&self) -> usize {
         let all = [Priority::High, Priority::Normal, Priority::Low];
-        all.map(|priority| self.permits.waiting(priority))
-            .iter()
-            .sum()
+        let waiting = |priority| {
+            let here = self.permits.waiting(priority);
+            here + self.spare.permits.waiting(priority)
+        };
+        all.map(waiting).iter().sum()
+    }
+
+    /// How many calls went on uncounted because the ledger's store was lost (`on_store_loss: open`).
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.spare.uncounted()
+    }
+
+    /// The store was lost: those who need not wait for it go on without.
+    pub(super) fn store_lost(&self) {
+        if self.plan().provider.on_store_loss != OnStoreLoss::Closed {
+            self.permits.let_go();
+        }
+    }
+
+    /// The store is back: nobody stays in the spare line.
+    pub(super) fn store_back(&self) {
+        self.spare.permits.let_go();
+        self.machine.scope_changed();
+    }
+
+    /// How many calls have waited for an answer that another had asked for.
+    #[must_use]
+    pub fn joined(&self) -> u64 {
+        self.saved.joined.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were given an answer that another call had asked for at the same time.
+    #[must_use]
+    pub fn shared(&self) -> u64 {
+        self.saved.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were given a part of another call's larger answer: permits saved.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.saved.merged.load(Ordering::Relaxed)
     }
 
     /// Its name.

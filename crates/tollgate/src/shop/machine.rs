@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tollgate_core::ask::{OwnerId, ScopeId};
+use tollgate_core::ask::{ScopeId, Settle};
 use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, Told};
 use tollgate_core::degrade::{Degrade, DegradeSettings, Ours, Theirs};
@@ -23,6 +23,7 @@ use tollgate_core::health::{
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
 use tollgate_core::retry::{Budget, BudgetSettings, Decision, Failed, RetrySettings};
+use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
@@ -37,6 +38,8 @@ const SCOPES_MAX: usize = 4_096;
 pub(crate) struct Machine {
     provider: String,
     ledger: Ledger,
+    /// Knows what this process has closed, for the time while the store is lost.
+    spare: Ledger,
     scope: ScopeId,
     inner: Mutex<Inner>,
     /// Counts the changes that those who wait must hear of.
@@ -76,13 +79,12 @@ impl Machine {
     /// that keeps their timer, so it must be called inside a tokio runtime.
     pub(crate) fn start(
         provider: &str,
-        ledger: Ledger,
-        owner: OwnerId,
+        (ledger, spare): (Ledger, Ledger),
         (health, base): (HealthSettings, Base),
         budget: &BudgetSettings,
     ) -> Result<Arc<Machine>, Vec<Problem>> {
         let now = ledger.at();
-        let seed = now.0 ^ (u64::from(owner.0) << 32);
+        let seed = now.0 ^ (u64::from(ledger.owner().0) << 32);
         let scope = ScopeId::named(&[provider, "health"]);
         let machine = Arc::new(Machine {
             provider: provider.to_owned(),
@@ -99,6 +101,7 @@ impl Machine {
             version: watch::Sender::new(0),
             poke: Arc::new(Notify::new()),
             ledger,
+            spare,
         });
         machine.scope_changed();
         tokio::spawn(keep_time(Arc::downgrade(&machine), machine.poke.clone()));
@@ -134,6 +137,13 @@ impl Machine {
     pub(crate) fn scope_changed(&self) {
         let mut inner = self.inner.lock();
         let view = self.ledger.look_scope(self.scope);
+        if self.ledger.loss().is_some() {
+            // A store that is lost says "closed" to everything; what we knew is better.
+            return;
+        }
+        if view == ScopeView::Open {
+            self.spare.settle(Settle::Open { scope: self.scope });
+        }
         let now = self.ledger.at();
         let actions = inner.health.on(Event::Shared(view), now);
         self.act(&mut inner, actions);
@@ -190,7 +200,7 @@ impl Machine {
         let dice = Dice(inner.dice.u64(..));
         let cooldown = inner.cooldowns.entry(scope).or_default();
         let rest = cooldown.refused(settings, granted, told, dice, now)?;
-        self.ledger.settle(cooldown::settle(scope, rest));
+        self.settle(cooldown::settle(scope, rest));
         Some(rest)
     }
 
@@ -226,7 +236,7 @@ impl Machine {
         let change = degrade.look(settings, ours, now).settle(scope);
         drop(inner);
         if let Some(settle) = change {
-            self.ledger.settle(settle);
+            self.settle(settle);
             self.tell_waiting();
         }
     }
@@ -255,7 +265,7 @@ impl Machine {
         let mut concerns_waiting = false;
         for action in actions {
             if let Some(settle) = action.settle(self.scope) {
-                self.ledger.settle(settle);
+                self.settle(settle);
             }
             match action {
                 Action::Close { .. } | Action::Open => {}
@@ -279,6 +289,12 @@ impl Machine {
         if concerns_waiting {
             self.tell_waiting();
         }
+    }
+
+    /// Tells both ledgers of a scope. It happens rarely, and nobody knows when the store is lost.
+    fn settle(&self, settle: Settle) {
+        self.spare.settle(settle.clone());
+        self.ledger.settle(settle);
     }
 
     fn next_tick(&self) -> Option<Span> {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use tollgate_config::provider::Per;
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
 use tollgate_core::ask::{CellId, OwnerId, ScopeId};
 use tollgate_core::cooldown::CooldownSettings;
@@ -15,6 +16,7 @@ use tollgate_core::feedback::{Dialect, Dialects};
 use tollgate_core::health::{Base, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
+use tollgate_ledger::Ledger;
 
 use super::meter::Meter;
 use super::settings;
@@ -36,6 +38,10 @@ pub(crate) struct Plan {
     pub(crate) cooldown: CooldownSettings,
     pub(crate) degrade: Option<DegradeSettings>,
     pub(crate) health: HealthSettings,
+    /// A limit of which nothing is left for this node.
+    pub(crate) nothing: Option<String>,
+    /// The scope that is closed after nodes went on with their shares.
+    pub(crate) share: Option<ScopeId>,
     /// What a refusal is about.
     cools: Cools,
     /// The scopes of the whole provider, named once.
@@ -102,6 +108,8 @@ impl Plan {
                 cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
                 degrade: ScopeId::named(&[&provider.name, "degrade"]),
             },
+            share: share(&provider),
+            nothing: None,
             meters,
             provider,
         }
@@ -143,6 +151,12 @@ impl Plan {
     }
 }
 
+/// The scope that is closed after nodes went on with their shares of the limits.
+fn share(provider: &Provider) -> Option<ScopeId> {
+    let shares = provider.on_store_loss == OnStoreLoss::LocalShare;
+    shares.then(|| ScopeId::named(&[&provider.name, "share"]))
+}
+
 /// The cells of a provider that concern this process alone. Named once, because its name and its
 /// owner do not change.
 #[derive(Clone, Copy, Debug)]
@@ -153,8 +167,12 @@ pub(crate) struct OwnCells {
 }
 
 impl OwnCells {
-    pub(crate) fn new(provider: &str, owner: OwnerId) -> OwnCells {
-        let owner = owner.0.to_string();
+    pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
+        let owner = match ledger.owner() {
+            // A store that is lost at the start has given no number yet.
+            OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
+            owner => owner.0.to_string(),
+        };
         let cell = |what| CellId::named(&[provider, "local", what, &owner]);
         OwnCells {
             connections: cell("connections"),

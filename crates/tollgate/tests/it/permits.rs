@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use tokio::time::advance;
 use tollgate::path::permit::{Denied, Permits, Wanted};
 use tollgate::{Answer, Permit};
-use tollgate_core::ask::{CellId, Evidence, OwnerId, Priority, Reading, Scopes, Term};
+use tollgate_core::ask::{CellId, Evidence, Priority, Reading, Scopes, Term};
 use tollgate_core::gate::{CallerId, Order, Settings};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span, Wall};
@@ -34,7 +34,7 @@ impl Stage {
 
     fn with(rule: Rule, settings: Settings) -> Stage {
         let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
-        let permits = Permits::new(ledger.clone(), OwnerId(1), settings);
+        let permits = Permits::new(ledger.clone(), settings);
         Stage {
             ledger,
             permits,

@@ -1,0 +1,171 @@
+//! Disks that fail and clocks that are set, made by strace, a small tmpfs and libfaketime.
+//!
+//! What they need is installed by `make tools`; without it these tests fail, so that nobody believes
+//! that they ran.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::child::Worker;
+use crate::processes::{BATCH_MAX, QUOTA, use_up};
+use crate::sqlite::Folder;
+
+/// Runs a child whose system calls fail in this way from the n-th of a thread on.
+fn strace(call: &str, error: &str, from: u32) -> Command {
+    let found = Command::new("strace").arg("--version").output();
+    assert!(found.is_ok(), "strace is missing; `make tools` installs it");
+    let mut command = Command::new("strace");
+    command.args(["--follow-forks", "--quiet=all", "--output=/dev/null"]);
+    command.arg(format!("--trace={call}"));
+    command.arg(format!("--inject={call}:error={error}:when={from}+"));
+    command
+}
+
+/// What a worker said until it ended.
+fn all(mut worker: Worker) -> Vec<String> {
+    std::iter::from_fn(|| worker.next().map(|(word, _)| word)).collect()
+}
+
+/// A quota is spent until the disk fails; then the rest of it on a sound one.
+fn fails(call: &str, error: &str, from: u32, why: &str) {
+    let folder = Folder::new();
+    let words = format!("{QUOTA} nowhere 1");
+    let worker = Worker::under(strace(call, error, from), "quota", folder.path(), &words);
+    let mut said = all(worker);
+    assert_eq!(said.pop().as_deref(), Some("lost"), "{call} {error}");
+    let trouble = said.pop().unwrap();
+    assert!(trouble.contains(why), "{call} {error}: {trouble}");
+    let sent = said.iter().filter(|word| *word == "sent").count() as u64;
+    assert!(sent > 0, "{call} {error}: it failed from the start");
+    let rest = use_up(&folder);
+    assert!(sent + rest <= QUOTA, "{call} {error}: {sent} + {rest}");
+    assert!(
+        sent + rest >= QUOTA - BATCH_MAX,
+        "{call} {error}: {sent} + {rest}"
+    );
+}
+
+/// R-A3: what the disk refused to keep is not handed out, and the disk is not believed again.
+#[test]
+fn a_sync_that_fails_hands_out_nothing_and_is_final() {
+    for error in ["EIO", "ENOSPC"] {
+        fails("fdatasync", error, 12, "restart when it is sound");
+    }
+}
+
+/// R-A3, R-A4: a write that fails counts nothing and hands out nothing.
+#[test]
+fn a_write_that_fails_counts_nothing() {
+    for error in ["EIO", "ENOSPC"] {
+        fails("pwrite64", error, 120, "the database does not work");
+    }
+}
+
+/// At the start the reason is told, whichever call it is that fails.
+#[test]
+fn a_disk_that_fails_from_the_start_is_refused_with_the_reason() {
+    for (call, error, why) in [
+        ("fdatasync", "EIO", "cannot be"),
+        ("pwrite64", "EIO", "cannot be"),
+        ("pwrite64", "ENOSPC", "no space left"),
+        ("fsync", "EIO", "cannot be"),
+    ] {
+        let folder = Folder::new();
+        let worker = Worker::under(strace(call, error, 1), "open", folder.path(), "");
+        let said = all(worker);
+        assert!(
+            said.last().is_some_and(|said| said.contains(why)),
+            "{call} {error}: {said:?}"
+        );
+    }
+}
+
+/// R-A4, on a file system that really is full; where this user may mount none, the kernel's word
+/// for it is injected instead.
+#[test]
+fn on_a_small_file_system_the_quota_is_kept_and_goes_on_when_there_is_room() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path()).unwrap();
+    let mount = "mount -t tmpfs -o size=4m none \"$STATE\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+    let may = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", mount])
+        .env("STATE", folder.path())
+        .output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        return fails("pwrite64", "ENOSPC", 120, "the database does not work");
+    }
+    command.arg(format!(
+        "{mount} && head -c 3300k /dev/zero >\"$STATE/other\" && \"$0\" \"$@\"; \
+         rm \"$STATE/other\"; exec \"$0\" \"$@\""
+    ));
+    command.env("STATE", folder.path());
+    let words = format!("{QUOTA} nowhere 1");
+    let mut said = all(Worker::under(command, "quota", folder.path(), &words));
+    assert_eq!(said.pop().as_deref(), Some("refused"), "{said:?}");
+    let lost = said.iter().position(|word| word == "lost");
+    assert!(lost.is_some_and(|at| at > 1), "it never was full: {said:?}");
+    let sent = said.iter().filter(|word| *word == "sent").count() as u64;
+    assert!((QUOTA - BATCH_MAX..=QUOTA).contains(&sent), "{sent}");
+}
+
+/// The library that sets a process's clocks.
+fn libfaketime() -> PathBuf {
+    let folders = std::fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let library = |folder: std::fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
+    let found = folders.map(library).find(|path| path.exists());
+    found.expect("libfaketime is missing; `make tools` installs it")
+}
+
+/// A child whose wall clock is what a file says. Boot time stays as it is, as on a real host.
+fn with_clock(file: &Path, folder: &Folder) -> Worker {
+    let mut command = Command::new("env");
+    command
+        .env("LD_PRELOAD", libfaketime())
+        .env("FAKETIME_TIMESTAMP_FILE", file)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Worker::under(command, "clocks", folder.path(), "")
+}
+
+/// What it gets of the day, the hour and the second, and what its wall clock says.
+fn tries(worker: &mut Worker) -> (u64, [u64; 3]) {
+    worker.tell("try");
+    let wall = worker.hear("wall");
+    (
+        wall,
+        ["day", "hour", "second"].map(|word| worker.hear(word)),
+    )
+}
+
+/// R-A7: a day that was used up stays used up whatever the wall clock says, for a process that
+/// runs and for one that starts; sliding windows go on as if nothing had happened.
+#[test]
+fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
+    let folder = Folder::new();
+    let file = std::env::temp_dir().join(format!("tollgate-clock-{}", std::process::id()));
+    let set = |offset: &str| std::fs::write(&file, offset).unwrap();
+    set("+0");
+    let mut running = with_clock(&file, &folder);
+    let (start, first) = tries(&mut running);
+    assert_eq!(first, [5, 5, 3]);
+    for (offset, days) in [("+1d", 1_i64), ("-1d", -1), ("+0", 0), ("+1d", 1)] {
+        set(offset);
+        let (wall, [day, hour, _]) = tries(&mut running);
+        let moved = wall.cast_signed() - start.cast_signed();
+        assert!(
+            (moved - days * 86_400).abs() < 3_600,
+            "{moved} s is no {offset}"
+        );
+        assert_eq!((day, hour), (0, 0), "in the running process at {offset}");
+        let (_, [day, hour, _]) = tries(&mut with_clock(&file, &folder));
+        assert_eq!((day, hour), (0, 0), "in a new process at {offset}");
+        // The window of a second ends when a second is over.
+        while tries(&mut running).1[2] == 0 {}
+    }
+    std::fs::remove_file(&file).unwrap();
+}

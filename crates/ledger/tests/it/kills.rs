@@ -1,0 +1,138 @@
+//! `kill -9` at every step of a permit, under load, judged by a provider over HTTP.
+//!
+//! `KILLS=200 cargo test -p tollgate-ledger kills` is the long version.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use tokio::sync::oneshot;
+use tollgate_sim::http::{Report, Settings, SimProvider};
+
+use crate::child::Worker;
+use crate::sqlite::Folder;
+
+/// A daily quota that lasts for some kills while others spend it.
+const QUOTA: u64 = 2_000;
+
+/// Every step of a permit: opening, in the ledger thread, then in the sender's hand.
+const PLACES: [&str; 12] = [
+    "opening",
+    "opened",
+    "before-the-lock",
+    "locked",
+    "before-commit",
+    "after-commit",
+    "unlocked",
+    "synced",
+    "after-handing-out",
+    "sending",
+    "sent",
+    "answered",
+];
+
+/// Kills before the quota is used up by those who live; the next round has a folder of its own.
+const KILLS_PER_ROUND: usize = 12;
+
+/// A provider over HTTP, on a thread of its own.
+struct Provider {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<Report>,
+}
+
+impl Provider {
+    fn start(rules: &str) -> Provider {
+        let (tell, address) = sync_channel(1);
+        let (stop, stopped) = oneshot::channel();
+        let settings = Settings::with_rules(rules).unwrap();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(Provider::serve(settings, tell, stopped))
+        });
+        Provider {
+            address: address.recv().unwrap(),
+            stop,
+            thread,
+        }
+    }
+
+    async fn serve(
+        settings: Settings,
+        tell: SyncSender<SocketAddr>,
+        stopped: oneshot::Receiver<()>,
+    ) -> Report {
+        let provider = SimProvider::start(settings).await.unwrap();
+        tell.send(provider.address()).unwrap();
+        drop(stopped.await);
+        provider.stop().await
+    }
+
+    fn stop(self) -> Report {
+        drop(self.stop);
+        self.thread.join().unwrap()
+    }
+}
+
+/// One quota, spent by two processes that live and by one after the other that does not. Returns
+/// how many were killed and what the provider has seen.
+fn round(first: usize, kills_most: usize) -> (usize, Report) {
+    let folder = Folder::new();
+    let provider = Provider::start(&format!("sliding {QUOTA}/1d"));
+    let start = |place: &str, times: usize| {
+        let words = format!("{QUOTA} {place} {times} {}", provider.address);
+        Worker::start("spend", folder.path(), &words)
+    };
+    let steady = [start("nowhere", 1), start("nowhere", 1)];
+    let mut kills = 0;
+    while kills < kills_most {
+        let number = first + kills;
+        let place = PLACES[number % PLACES.len()];
+        let times = if place.starts_with("open") {
+            1
+        } else {
+            number / 3 % 7 + 1
+        };
+        let mut victim = start(place, times);
+        match victim.next() {
+            Some((word, _)) if word == "at" => drop(victim.kill()),
+            Some((word, _)) if word == "refused" => break,
+            other => panic!("{other:?}"),
+        }
+        kills += 1;
+    }
+    for mut worker in steady {
+        worker.hear("refused");
+    }
+    start("nowhere", 1).hear("refused");
+    (kills, provider.stop())
+}
+
+/// H9, A13, W7, R-A1: never above the quota, and no kill wastes more than one percent of it.
+#[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "the long version is run for its figures"
+)]
+fn h9_killed_at_any_step_under_load_a_daily_quota_is_kept_and_used() {
+    let wanted = std::env::var("KILLS").map_or(KILLS_PER_ROUND, |kills| kills.parse().unwrap());
+    let (mut killed, mut wasted) = (0, 0);
+    while killed < wanted {
+        let (kills, report) = round(killed, KILLS_PER_ROUND.min(wanted - killed));
+        let sent = report.accepted as u64;
+        assert_eq!(report.violations, 0, "{sent} of {QUOTA} were sent");
+        assert!(sent <= QUOTA);
+        assert_eq!(report.duplicates, 0);
+        let lost = QUOTA - sent;
+        assert!(
+            lost <= kills as u64 * QUOTA / 100,
+            "{lost} wasted by {kills} kills"
+        );
+        killed += kills;
+        wasted += lost;
+    }
+    println!("{killed} kills: 0 above the quota, {wasted} permits wasted in all");
+}

@@ -1,0 +1,134 @@
+//! A store that is lost: what its handle says meanwhile, and how it comes back by itself.
+
+use std::fs::File;
+
+use rusqlite::Connection;
+use smallvec::smallvec;
+use tollgate_core::ask::{OwnerId, ScopeId, Verdict};
+use tollgate_core::scope::ScopeView;
+use tollgate_ledger::{Clock, Event, Events, Ledger, OpenError};
+
+use crate::bench::{Bench, Owner, secs, sliding, term};
+use crate::sqlite::{Folder, Sqlite};
+
+async fn back(events: &mut Events) {
+    while events.next().await.unwrap() != Event::Back {}
+}
+
+/// The folder cannot be opened, for this reason; after it was mended, it is open by itself.
+async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, mend: impl Fn()) {
+    let (ledger, error) = Ledger::sqlite_or_lost(folder.path(), Clock::System).unwrap();
+    let error = error.expect("such a folder must be refused");
+    assert!(why(&error), "{error:?}");
+    assert!(ledger.loss().is_some_and(|loss| !loss.is_final));
+    assert_eq!(ledger.trouble(), Some(error.in_full()));
+    assert_eq!(ledger.owner(), OwnerId(0));
+    let mut events = ledger.events();
+    let mut owner = Owner::of(ledger.clone());
+    let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
+    assert!(ledger.offer(vec![ask]).await.is_err());
+    mend();
+    back(&mut events).await;
+    assert_eq!((ledger.loss(), ledger.trouble()), (None, None));
+    let mut owner = Owner::of(ledger);
+    assert_ne!(owner.ledger.owner(), OwnerId(0));
+    owner
+        .take(smallvec![term("x", &sliding(5, secs(10)))])
+        .await
+        .unwrap();
+}
+
+fn database(folder: &Folder) -> std::path::PathBuf {
+    folder.path().join("ledger.db")
+}
+
+#[tokio::test]
+async fn a_damaged_folder_is_lost_from_the_start_until_it_is_mended() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path()).unwrap();
+    std::fs::write(
+        database(&folder),
+        b"no database, but long enough".repeat(99),
+    )
+    .unwrap();
+    let is_corrupt = |error: &OpenError| matches!(error, OpenError::Corrupt { .. });
+    let mend = || std::fs::remove_file(database(&folder)).unwrap();
+    starts_lost(&folder, is_corrupt, mend).await;
+}
+
+#[tokio::test]
+async fn a_newer_folder_is_lost_from_the_start_until_it_is_mended() {
+    let folder = Folder::new();
+    drop(Ledger::sqlite(folder.path(), Clock::System).unwrap());
+    let version = |number: i64| {
+        let conn = Connection::open(database(&folder)).unwrap();
+        conn.execute_batch(&format!("PRAGMA user_version = {number}"))
+            .unwrap();
+    };
+    let known: i64 = Connection::open(database(&folder))
+        .unwrap()
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .unwrap();
+    version(99);
+    let is_newer = |error: &OpenError| matches!(error, OpenError::Newer { found: 99, .. });
+    starts_lost(&folder, is_newer, || version(known)).await;
+}
+
+#[tokio::test]
+async fn a_folder_that_somebody_keeps_locked_is_lost_from_the_start_until_it_is_free() {
+    let folder = Folder::new();
+    drop(Ledger::sqlite(folder.path(), Clock::System).unwrap());
+    let lock = File::open(folder.path().join("ledger.lock")).unwrap();
+    lock.lock().unwrap();
+    let is_busy = |error: &OpenError| matches!(error, OpenError::Busy(_));
+    starts_lost(&folder, is_busy, || lock.unlock().unwrap()).await;
+}
+
+/// What is asked of a store that is lost is answered without waiting for it.
+#[tokio::test]
+async fn a_lost_store_shows_everything_as_used_up() {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    let rule = sliding(5, secs(10));
+    owner.take(smallvec![term("x", &rule)]).await.unwrap();
+    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    lock.lock().unwrap();
+    let ask = owner.ask(smallvec![term("x", &rule)]);
+    assert!(owner.ledger.offer(vec![ask]).await.is_err());
+    assert!(owner.ledger.loss().is_some());
+    assert_eq!(owner.look("x", &rule).remaining, 0);
+    let mut events = owner.ledger.events();
+    lock.unlock().unwrap();
+    back(&mut events).await;
+    assert_eq!(owner.look("x", &rule).remaining, 4);
+}
+
+/// Nodes that had their shares meanwhile: nothing is granted between the return and the rest.
+#[tokio::test]
+async fn a_scope_is_closed_on_return_before_anything_is_granted() {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    let rule = sliding(5, secs(10));
+    let scope = ScopeId::named(&["share"]);
+    let mut ask = owner.ask(smallvec![term("x", &rule)]);
+    ask.scopes.push(scope);
+    let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(owner.ledger.offer(vec![ask.clone()]).await.is_err());
+    owner.ledger.close_on_return(scope, secs(99));
+    owner.ledger.close_on_return(scope, secs(30));
+    lock.unlock().unwrap();
+    let refused = loop {
+        match owner.ledger.offer(vec![ask.clone()]).await {
+            Ok(mut answer) => break answer.remove(0).1,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert!(
+        matches!(refused, Verdict::Wait { after, .. } if after == secs(30)),
+        "{refused:?}"
+    );
+    bench.pass(secs(30));
+    assert!(owner.take_ask(ask).await.is_ok());
+    assert_eq!(owner.ledger.look_scope(scope), ScopeView::Open);
+}

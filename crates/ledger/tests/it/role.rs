@@ -1,0 +1,220 @@
+//! What children do: the roles that tests give to other processes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::smallvec;
+use tollgate_core::ask::{Ask, Outcome, Verdict};
+use tollgate_core::limit::{Calendar, Per, Rule};
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Event, Ledger};
+
+use crate::bench::{Owner, Permit, arrived, secs, term};
+use crate::child::{reached, say};
+
+/// Asks per offer.
+const BATCH: usize = 8;
+
+/// The sender's own rule: a permit that was asked for longer ago is not used.
+const TOO_OLD: Span = Span::from_millis(500);
+
+const DAY: Span = Span::from_secs(86_400);
+
+fn owner(folder: &str) -> Owner {
+    Owner::of(Ledger::sqlite(folder, Clock::System).unwrap())
+}
+
+/// Spends a quota until it is used up; a call is a line.
+pub(crate) async fn quota(folder: &str, limit: u64) {
+    spend_by(folder, limit, |ask| {
+        say("sent", ask.id.seq);
+        true
+    })
+    .await;
+}
+
+/// Spends a quota at a provider over HTTP until it is used up.
+pub(crate) async fn spend(folder: &str, limit: u64, provider: &str) {
+    let mut calls = Calls::to(provider);
+    spend_by(folder, limit, move |ask| {
+        reached("sending");
+        calls.send(&format!("{}-{}", ask.id.owner.0, ask.id.seq));
+        reached("sent");
+        let is_answered = calls.answer();
+        reached("answered");
+        is_answered
+    })
+    .await;
+}
+
+async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) {
+    let rule = Arc::new(Rule::sliding(limit, DAY).unwrap());
+    let mut owner = owner(folder);
+    loop {
+        let asks: Vec<_> = (0..BATCH)
+            .map(|_| owner.ask(smallvec![term("day", &rule)]))
+            .collect();
+        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
+            say(&owner.ledger.trouble().unwrap_or_default(), 0);
+            say("lost", 0);
+            return;
+        };
+        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
+            if let Verdict::Go { marks } = verdict {
+                let outcome = if call(&ask) { arrived() } else { unknown() };
+                owner.settle(&Permit { ask, marks }, outcome);
+            } else if let Verdict::Wait { after, .. } = verdict
+                && after > secs(60)
+            {
+                say("refused", 0);
+                return;
+            }
+        }
+    }
+}
+
+fn unknown() -> Outcome {
+    Outcome::Unknown {
+        age: Span::ZERO,
+        late: secs(5),
+    }
+}
+
+/// One connection to a provider.
+struct Calls {
+    stream: BufReader<TcpStream>,
+}
+
+impl Calls {
+    fn to(provider: &str) -> Calls {
+        let stream = TcpStream::connect(provider).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Calls {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    fn send(&mut self, id: &str) {
+        let head = format!("GET /x HTTP/1.1\r\nHost: p\r\nX-Call-Id: {id}\r\n\r\n");
+        self.stream.get_mut().write_all(head.as_bytes()).unwrap();
+    }
+
+    /// Reads the answer to its end; `false`: there was none.
+    fn answer(&mut self) -> bool {
+        let (mut length, mut line) = (0, String::new());
+        loop {
+            line.clear();
+            if self.stream.read_line(&mut line).unwrap_or(0) == 0 {
+                return false;
+            }
+            let head = line.trim_end().to_ascii_lowercase();
+            if head.is_empty() {
+                break;
+            }
+            if let Some(value) = head.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        self.stream.read_exact(&mut vec![0; length]).is_ok()
+    }
+}
+
+/// Sends as much as it may for a while, with a way to the provider that varies.
+pub(crate) async fn hammer(folder: &str, limit: u64, span: Span) {
+    let rule = Arc::new(Rule::sliding(limit, secs(1)).unwrap());
+    let mut owner = owner(folder);
+    let mut events = owner.ledger.events();
+    let mut dice = u64::from(std::process::id());
+    let started = owner.ledger.now().at;
+    say("started", started.0);
+    while owner.ledger.now().at.since(started) < span {
+        let asked = owner.ledger.now().at;
+        let asks: Vec<_> = (0..BATCH)
+            .map(|_| owner.ask(smallvec![term("second", &rule)]))
+            .collect();
+        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
+            pause(Span::from_millis(20)).await;
+            continue;
+        };
+        let mut wait = None;
+        let mut granted = Vec::new();
+        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Go { marks } => granted.push(Permit { ask, marks }),
+                Verdict::Wait { after, .. } => wait = Some(wait.unwrap_or(after).max(after)),
+                Verdict::Never(why) => panic!("{why:?}"),
+            }
+        }
+        for permit in granted {
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(99);
+            if dice >> 62 == 0 {
+                pause(Span(dice >> 53)).await;
+            }
+            reached("sending");
+            let now = owner.ledger.now().at;
+            if now.since(asked) > TOO_OLD {
+                owner.settle(&permit, Outcome::Unsent);
+            } else {
+                say("sent", now.0);
+                owner.settle(&permit, arrived());
+            }
+        }
+        if let Some(after) = wait {
+            let pause = Duration::from(after).min(Duration::from_secs(1));
+            drop(tokio::time::timeout(pause, events.next()).await);
+        }
+    }
+}
+
+/// Takes the one place there is, says so, and gives it back when it hears of a scope.
+pub(crate) async fn hold(folder: &str, cell: &str) {
+    let rule = Arc::new(Rule::in_flight(1).unwrap());
+    let mut owner = owner(folder);
+    let mut events = owner.ledger.events();
+    let permit = owner.take(smallvec![term(cell, &rule)]).await.unwrap();
+    say("held", 1);
+    while !matches!(events.next().await, None | Some(Event::Scopes(_))) {}
+    owner.settle(&permit, Outcome::Unsent);
+    owner.settled().await;
+    say("given back", 1);
+}
+
+/// Each time it is told to, says what it gets: of five a calendar day, of five an hour, and of
+/// three a second.
+pub(crate) async fn clocks(folder: &str) {
+    let calendar = Calendar::new(Per::Day, jiff::tz::TimeZone::UTC);
+    let rules = [
+        ("day", Rule::calendar(5, calendar).unwrap()),
+        ("hour", Rule::sliding(5, secs(3_600)).unwrap()),
+        ("second", Rule::sliding(3, secs(1)).unwrap()),
+    ];
+    let rules = rules.map(|(name, rule)| (name, Arc::new(rule)));
+    let mut owner = owner(folder);
+    for line in std::io::stdin().lines() {
+        assert_eq!(line.unwrap(), "try");
+        say("wall", owner.ledger.now().wall.0 / 1_000_000);
+        for (name, rule) in &rules {
+            let permits = owner.take_all(name, rule).await;
+            for permit in &permits {
+                owner.settle(permit, arrived());
+            }
+            say(name, permits.len() as u64);
+        }
+    }
+}
+
+/// Says whether the folder can be opened, or why not.
+pub(crate) fn open(folder: &str) {
+    match Ledger::sqlite(folder, Clock::System) {
+        Ok(_) => say("opened", 0),
+        Err(error) => say(&error.in_full(), 0),
+    }
+}
+
+async fn pause(span: Span) {
+    drop(tokio::time::timeout(span.into(), std::future::pending::<()>()).await);
+}

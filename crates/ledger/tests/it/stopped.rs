@@ -1,0 +1,77 @@
+//! Processes that share a limit while one is killed in the middle of a commit and another is stopped
+//! with permits in its hand, judged by a provider's own rule.
+//!
+//! `STOP_SECONDS=10 cargo test -p tollgate-ledger stopped` is the long version.
+
+use rustix::process::Signal;
+
+use crate::child::Worker;
+use crate::processes::{collect, refused};
+use crate::sqlite::Folder;
+
+const LIMIT: u64 = 40;
+
+fn stop_seconds() -> u64 {
+    std::env::var("STOP_SECONDS").map_or(1, |seconds| seconds.parse().unwrap())
+}
+
+fn sent(said: impl IntoIterator<Item = (String, u64)>) -> impl Iterator<Item = u64> {
+    let sent = said.into_iter().filter(|(word, _)| word == "sent");
+    sent.map(|(_, at)| at)
+}
+
+fn one_killed_and_one_stopped(processes: usize) {
+    let folder = Folder::new();
+    let stop = stop_seconds() * 1_000_000;
+    let millis = 2_500 + stop / 1_000;
+    let start = |place: &str| {
+        let words = format!("{LIMIT} {millis} {place}");
+        Worker::start("hammer", folder.path(), &words)
+    };
+    let mut steady = start("nowhere 1");
+    let others: Vec<_> = (3..processes)
+        .map(|_| collect(start("nowhere 1")))
+        .collect();
+    let mut arrivals = Vec::new();
+    // Between "locked" and "unlocked", with the lock in its hand. Where there are only two
+    // processes it is over before the other one is stopped.
+    let mut killed = start("before-commit 3");
+    killed.hear("at");
+    arrivals.extend(sent(killed.kill()));
+    let mut stopped = start("stop:sending 2");
+    let at = stopped.hear("at");
+    // The others go on: one of them says so until the time is over.
+    let mut meanwhile = 0;
+    loop {
+        let now = steady.hear("sent");
+        arrivals.push(now);
+        if now > at + stop {
+            break;
+        }
+        meanwhile += u64::from(now > at);
+    }
+    assert!(meanwhile > 0, "nobody else went on");
+    stopped.signal(Signal::CONT);
+    arrivals.extend(collect(stopped).join().unwrap());
+    arrivals.extend(collect(steady).join().unwrap());
+    for other in others {
+        arrivals.extend(other.join().unwrap());
+    }
+    assert!(arrivals.len() as u64 > LIMIT, "nothing to judge");
+    assert_eq!(refused(LIMIT, arrivals), 0);
+}
+
+#[test]
+fn a13_two_processes_of_which_one_is_killed_or_stopped_keep_one_limit() {
+    one_killed_and_one_stopped(2);
+}
+
+#[test]
+fn a13_four_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
+    one_killed_and_one_stopped(4);
+}
+
+#[test]
+fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
+    one_killed_and_one_stopped(8);
+}

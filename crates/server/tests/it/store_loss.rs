@@ -1,0 +1,254 @@
+//! The store is lost while the gateway runs: what callers get, and that it ends by itself.
+//!
+//! The loss is real: somebody else keeps the ledger's lock, as a process does that was stopped in
+//! the middle of a transaction.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tollgate::shop::Options;
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
+use tollgate_sim::http::{Settings, SimProvider};
+
+use crate::client::{Answer, get, get_with, soon, until};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok};
+
+/// A state folder whose lock a test can take.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-loss-{}-{number}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    }
+
+    async fn stand(&self, files: &[String], options: Options) -> Stand {
+        let ledger = Ledger::sqlite(&self.0, Clock::System).expect("a folder");
+        Stand::over(ledger, files, options).await
+    }
+
+    fn lock(&self) -> File {
+        let lock = File::open(self.0.join("ledger.lock")).expect("a lock file");
+        lock.lock().expect("the lock");
+        lock
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Calls until the answer is of this status.
+async fn get_until(stand: &Stand, status: u16) -> Answer {
+    soon(async {
+        loop {
+            let answer = get(stand.address, "/x/a").await;
+            if answer.status == status {
+                return answer;
+            }
+        }
+    })
+    .await
+}
+
+fn is_store_lost(answer: &Answer) {
+    assert_eq!(answer.status, 503, "{answer:?}");
+    let json = answer.json();
+    assert_eq!(
+        (json["error"].as_str(), json["reason"].as_str()),
+        (Some("StoreLost"), Some("store_lost")),
+        "{answer:?}"
+    );
+    assert_eq!(json["provider"].as_str(), Some("x"));
+    assert_eq!(answer.header("x-tollgate-source"), "tollgate");
+}
+
+#[tokio::test]
+async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let files = [file(upstream.address, "limits: [1000/1s]")];
+    let stand = folder.stand(&files, Options::default()).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let lock = folder.lock();
+    // An hour to wait: it is the loss that answers, and not the caller's time.
+    let patient = [("x-tollgate-timeout", "1h")];
+    for _ in 0..3 {
+        let answer = get_with(stand.address, "/x/a", &patient).await;
+        is_store_lost(&answer);
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    assert_eq!((upstream.count(), stand.shop.uncounted()), (1, 0));
+    drop(lock);
+    get_until(&stand, 200).await;
+}
+
+/// A call that waits for its turn stays in line through a loss that ends before its turn comes.
+#[tokio::test]
+async fn a_call_in_line_outlives_a_loss_that_ends_before_its_turn() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let other = format!(
+        "name: y\nupstream: http://{}\nlimits: [9/1s]\n",
+        upstream.address
+    );
+    let files = [file(upstream.address, "limits: [1/4s]"), other];
+    let stand = folder.stand(&files, Options::default()).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let address = stand.address;
+    let waiting = tokio::spawn(async move { get(address, "/x/a").await });
+    let live = stand.shop.named("x").expect("a provider");
+    until(|| live.waiting() == 1).await;
+    // Whoever comes later has its answer, so the one in line has been told to wait.
+    assert_eq!(get(stand.address, "/y/a").await.status, 200);
+    let lock = folder.lock();
+    assert_eq!(get(stand.address, "/y/a").await.status, 503);
+    is_store_lost(&get(stand.address, "/x/a").await);
+    assert_eq!(live.waiting(), 1);
+    drop(lock);
+    assert_eq!(soon(waiting).await.expect("no panic").status, 200);
+}
+
+#[tokio::test]
+async fn open_goes_on_counts_every_such_call_and_says_so_once() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let rest = "limits: [1/1h]\non_store_loss: open";
+    let stand = folder
+        .stand(&[file(upstream.address, rest)], Options::default())
+        .await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let lock = folder.lock();
+    for _ in 0..5 {
+        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    }
+    let live = stand.shop.named("x").expect("a provider");
+    assert_eq!((live.uncounted(), stand.shop.uncounted()), (5, 5));
+    drop(lock);
+    // Back to normal: the one permit of the hour is used.
+    get_until_refused(&stand).await;
+    let uncounted = stand.shop.uncounted();
+    let told = crate::log::so_far();
+    let lines = |event: &str| {
+        let all = told.lines().filter(|line| line.contains(event));
+        all.count()
+    };
+    assert!(lines("store_lost") > 0 && lines("store_back") > 0);
+    // Other tests of this run lose their stores too, but none of them for every call.
+    assert!(lines("store_lost") < 20, "once per loss, not per call");
+    assert!(uncounted >= 5);
+}
+
+async fn get_until_refused(stand: &Stand) {
+    soon(async {
+        loop {
+            let quick = [("x-tollgate-timeout", "50ms")];
+            if get_with(stand.address, "/x/a", &quick).await.status == 429 {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+/// Two nodes: half of the limit, after what was counted together has left its window; and the same
+/// pause once the store is back. The provider has the whole limit and sees it kept throughout.
+#[tokio::test]
+async fn local_share_pauses_then_keeps_to_its_part_and_pauses_again() {
+    let settings = Settings::with_rules("sliding 4/400ms").expect("rules");
+    let provider = SimProvider::start(settings).await.expect("a free port");
+    let folder = Folder::new();
+    let rest = "limits: [4/400ms]\non_store_loss: local-share\nlate_arrival: 100ms\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let options = Options {
+        nodes: 2,
+        node_lease: Span::from_millis(100),
+        ..Options::default()
+    };
+    let files = [file(provider.address(), rest)];
+    let stand = folder.stand(&files, options).await;
+    for _ in 0..4 {
+        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    }
+    let lock = folder.lock();
+    let quick = [("x-tollgate-timeout", "1ms")];
+    let closed = get_with(stand.address, "/x/a", &quick).await;
+    is_store_lost(&closed);
+    let left = closed.json()["retryIn"].as_u64();
+    assert!(left.is_some_and(|left| left <= 601), "{closed:?}");
+    // Its part is two per window: the third of a burst is refused for the limit.
+    get_until(&stand, 200).await;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        seen.push(get_with(stand.address, "/x/a", &quick).await.status);
+    }
+    assert!(seen.contains(&429), "{seen:?}");
+    for _ in 0..6 {
+        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    }
+    drop(lock);
+    let ledger = stand.shop.ledger();
+    until(|| ledger.loss().is_none()).await;
+    let paused = get_with(stand.address, "/x/a", &quick).await;
+    is_store_lost(&paused);
+    for _ in 0..8 {
+        get_until(&stand, 200).await;
+    }
+    let report = provider.stop().await;
+    assert_eq!(report.violations, 0);
+    assert_eq!(stand.shop.uncounted(), 0);
+}
+
+/// What nobody limits needs no store.
+#[tokio::test]
+async fn a_provider_without_limits_goes_on_without_the_store() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let files = [
+        file(upstream.address, "enabled: false\nlimits: [1/1h]"),
+        format!(
+            "name: y\nupstream: http://{}\nlimits: [1/1h]\n",
+            upstream.address
+        ),
+    ];
+    let stand = folder.stand(&files, Options::default()).await;
+    let _lock = folder.lock();
+    assert_eq!(get(stand.address, "/y/a").await.status, 503);
+    for _ in 0..3 {
+        assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    }
+    assert_eq!(stand.shop.uncounted(), 0, "there was nothing to count");
+}
+
+/// A pause that the provider asked for holds, although the store that all share cannot be told.
+#[tokio::test]
+async fn a_pause_of_the_provider_is_kept_while_the_store_is_lost() {
+    let upstream = Upstream::start(|number, _| async move {
+        let mut answer = ok();
+        if number == 1 {
+            *answer.status_mut() = hyper::StatusCode::TOO_MANY_REQUESTS;
+            let wait = hyper::header::HeaderValue::from_static("600");
+            answer.headers_mut().insert("retry-after", wait);
+        }
+        answer
+    })
+    .await;
+    let folder = Folder::new();
+    let rest =
+        "limits: [1000/1s]\non_store_loss: open\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let stand = folder
+        .stand(&[file(upstream.address, rest)], Options::default())
+        .await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let _lock = folder.lock();
+    assert_eq!(get(stand.address, "/x/a").await.status, 429);
+    let paused = get(stand.address, "/x/a").await;
+    assert!(paused.status == 429 || paused.status == 503, "{paused:?}");
+    assert_eq!(upstream.count(), 2, "nothing was sent into the pause");
+}

@@ -1,0 +1,483 @@
+//! One answer for many: its chunks are kept in order, and everybody reads them at their own speed.
+//!
+//! Whoever has read all there is asks the upstream for more, so nobody depends on the call that
+//! came first, and no task is needed.
+//!
+//! Promises: everybody gets every byte in order, or an error. Readers that come late start at the
+//! beginning as long as all of it is still held. At most [`OBJECT_MAX`] is held for one answer:
+//! past it what all have read is let go, the fast wait for the slow, and a reader that stands still
+//! for the idle time is left behind.
+//!
+//! Never: drops what belongs to somebody else while it holds its lock.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::time::Sleep;
+use tollgate_core::time::Span;
+
+use super::{BodyError, ReplyBody};
+
+/// The most that is held of one answer. JSON answers are far below it; with a thousand different
+/// answers of this size on their way at a time it would be 4 GiB, which is why [`TOTAL_MAX`] exists.
+pub(crate) const OBJECT_MAX: usize = 4 * 1024 * 1024;
+
+/// The most that is held of all answers together; past it, nothing is kept for late comers and the
+/// fast wait for the slow.
+pub(crate) const TOTAL_MAX: usize = 256 * 1024 * 1024;
+
+/// What an answer may hold when all of them hold too much: enough to keep a stream flowing.
+const SCARCE_MAX: usize = 64 * 1024;
+
+/// How much all answers hold.
+pub(crate) type Held = Arc<AtomicUsize>;
+
+/// Something that ends when nobody can join the answer any more.
+pub(crate) type Ticket = Box<dyn std::any::Any + Send + Sync>;
+
+/// An answer that many read.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    /// Who waits for the next chunk, by seat. Apart from the state, because the upstream may wake
+    /// us while we ask it.
+    wakers: Mutex<Vec<Option<Waker>>>,
+    held: Held,
+    idle: Span,
+    length: Option<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    source: Option<ReplyBody>,
+    end: Option<End>,
+    chunks: VecDeque<Bytes>,
+    /// The number of the first chunk that is held.
+    first: usize,
+    bytes: usize,
+    seats: Vec<Seat>,
+    /// Those who have been promised a seat and have not taken it yet.
+    promised: usize,
+    ticket: Option<Ticket>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seat {
+    /// The number of the chunk that it reads next.
+    At(usize),
+    /// It was too slow.
+    Behind,
+    Empty,
+}
+
+#[derive(Clone, Debug)]
+enum End {
+    Whole(Option<HeaderMap>),
+    Broken(Broken),
+}
+
+/// The shared answer broke off.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Broken(Arc<str>);
+
+/// A reader was so slow that the others could not wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the answer was not read for the idle time while others waited for it")]
+pub struct LeftBehind;
+
+/// One who reads a shared answer.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    inner: Arc<Inner>,
+    seat: usize,
+    at: usize,
+    read: u64,
+    is_over: bool,
+    /// How long the slow may still take.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl Shared {
+    /// An answer with one reader, and seats promised to so many others. Nobody can join once the
+    /// ticket is gone.
+    pub(crate) fn new(
+        source: ReplyBody,
+        promised: usize,
+        idle: Span,
+        held: Held,
+        ticket: Ticket,
+    ) -> (Shared, Reader) {
+        let length = source.size_hint().exact();
+        let inner = Arc::new(Inner {
+            state: Mutex::new(State {
+                source: Some(source),
+                end: None,
+                chunks: VecDeque::new(),
+                first: 0,
+                bytes: 0,
+                seats: vec![Seat::At(0)],
+                promised,
+                ticket: Some(ticket),
+            }),
+            wakers: Mutex::new(vec![None]),
+            held,
+            idle,
+            length,
+        });
+        let shared = Shared {
+            inner: inner.clone(),
+        };
+        (shared, Reader::new(inner, 0))
+    }
+
+    /// One more wants a seat; `false` = the beginning is gone, or everybody has left.
+    pub(crate) fn promise(&self) -> bool {
+        let mut state = self.inner.state.lock();
+        let is_there = state.ticket.is_some() && (state.source.is_some() || state.end.is_some());
+        if is_there {
+            state.promised += 1;
+        }
+        is_there
+    }
+
+    /// Takes a seat that was promised; `None` = the beginning is gone.
+    pub(crate) fn sit(&self) -> Option<Reader> {
+        let mut state = self.inner.state.lock();
+        state.promised = state.promised.saturating_sub(1);
+        if state.first > 0 || (state.source.is_none() && state.end.is_none()) {
+            return None;
+        }
+        let free = state.seats.iter().position(|seat| *seat == Seat::Empty);
+        let seat = free.unwrap_or(state.seats.len());
+        if seat == state.seats.len() {
+            state.seats.push(Seat::Empty);
+            self.inner.wakers.lock().push(None);
+        }
+        if let Some(empty) = state.seats.get_mut(seat) {
+            *empty = Seat::At(0);
+        }
+        Some(Reader::new(self.inner.clone(), seat))
+    }
+
+    /// Gives up a seat that was promised.
+    pub(crate) fn decline(&self) {
+        let mut state = self.inner.state.lock();
+        state.promised = state.promised.saturating_sub(1);
+        let left = state.abandon();
+        drop(state);
+        drop(left);
+    }
+}
+
+impl State {
+    fn limit(&self, held: &Held) -> usize {
+        if held.load(Ordering::Relaxed) > TOTAL_MAX {
+            SCARCE_MAX
+        } else {
+            OBJECT_MAX
+        }
+    }
+
+    /// If nobody is left, the upstream is let go too. What is returned must be dropped outside the
+    /// lock.
+    fn abandon(&mut self) -> Option<(Option<ReplyBody>, Option<Ticket>)> {
+        let is_taken = |seat: &Seat| matches!(seat, Seat::At(_));
+        if self.promised > 0 || self.seats.iter().any(is_taken) {
+            return None;
+        }
+        Some((self.source.take(), self.ticket.take()))
+    }
+
+    /// The slowest reader's next chunk.
+    fn slowest(&self) -> usize {
+        let promised = (self.promised > 0).then_some(0);
+        let at = |seat: &Seat| match seat {
+            Seat::At(at) => Some(*at),
+            Seat::Behind | Seat::Empty => None,
+        };
+        let seats = self.seats.iter().filter_map(at);
+        seats.chain(promised).min().unwrap_or(self.first)
+    }
+
+    /// Lets go of what everybody has read. Nobody can join from then on.
+    fn trim(&mut self, held: &Held) -> Option<Ticket> {
+        let slowest = self.slowest();
+        while self.first < slowest
+            && let Some(chunk) = self.chunks.pop_front()
+        {
+            self.first += 1;
+            self.bytes -= chunk.len();
+            held.fetch_sub(chunk.len(), Ordering::Relaxed);
+        }
+        if self.first > 0 {
+            self.ticket.take()
+        } else {
+            None
+        }
+    }
+
+    /// Leaves behind those who hold everybody up.
+    fn leave_behind(&mut self) {
+        self.promised = 0;
+        let first = self.first;
+        for seat in &mut self.seats {
+            if *seat == Seat::At(first) {
+                *seat = Seat::Behind;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Wakes everybody who waits for the next chunk.
+    fn wake_all(&self) {
+        let wakers: Vec<Waker> = {
+            let mut wakers = self.wakers.lock();
+            wakers.iter_mut().filter_map(Option::take).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Wake for Inner {
+    fn wake(self: Arc<Inner>) {
+        self.wake_all();
+    }
+
+    fn wake_by_ref(self: &Arc<Inner>) {
+        self.wake_all();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.held
+            .fetch_sub(self.state.get_mut().bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a reader finds.
+enum Found {
+    Chunk(Bytes),
+    Trailers(HeaderMap),
+    End,
+    Broken(BodyError),
+    /// Somebody slower must read first.
+    Full,
+    Nothing,
+}
+
+impl Reader {
+    fn new(inner: Arc<Inner>, seat: usize) -> Reader {
+        Reader {
+            inner,
+            seat,
+            at: 0,
+            read: 0,
+            is_over: false,
+            patience: None,
+        }
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        loop {
+            let found = self.find(cx);
+            if !matches!(found, Found::Full) {
+                self.patience = None;
+            }
+            return match found {
+                Found::Chunk(chunk) => {
+                    self.read += chunk.len() as u64;
+                    Poll::Ready(Some(Ok(Frame::data(chunk))))
+                }
+                Found::Trailers(trailers) => {
+                    self.is_over = true;
+                    Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+                }
+                Found::End => {
+                    self.is_over = true;
+                    Poll::Ready(None)
+                }
+                Found::Broken(error) => {
+                    self.is_over = true;
+                    Poll::Ready(Some(Err(error)))
+                }
+                Found::Nothing => Poll::Pending,
+                Found::Full if self.poll_patience(cx).is_ready() => {
+                    self.patience = None;
+                    self.inner.state.lock().leave_behind();
+                    self.inner.wake_all();
+                    continue;
+                }
+                Found::Full => Poll::Pending,
+            };
+        }
+    }
+
+    /// The next piece, from what is held or from the upstream.
+    fn find(&mut self, cx: &mut Context<'_>) -> Found {
+        let inner = self.inner.clone();
+        let mut state = inner.state.lock();
+        match state.seats.get(self.seat) {
+            Some(Seat::At(_)) => {}
+            Some(Seat::Behind | Seat::Empty) | None => return Found::Broken(LeftBehind.into()),
+        }
+        let next = self.at.checked_sub(state.first);
+        if let Some(chunk) = next.and_then(|next| state.chunks.get(next)).cloned() {
+            let is_full = state.bytes >= state.limit(&self.inner.held);
+            self.step(&mut state);
+            drop(state);
+            if is_full {
+                self.inner.wake_all(); // the fast may have waited for us
+            }
+            return Found::Chunk(chunk);
+        }
+        let mut ticket = None;
+        if state.end.is_none() {
+            if state.bytes >= state.limit(&self.inner.held) {
+                ticket = state.trim(&self.inner.held);
+            }
+            self.wait(cx);
+            if state.bytes >= state.limit(&self.inner.held) {
+                drop(state);
+                drop(ticket);
+                return Found::Full;
+            }
+        }
+        let (found, news) = self.ask(&mut state);
+        if state.end.is_some() && ticket.is_none() {
+            ticket = state.ticket.take();
+        }
+        drop(state);
+        drop(ticket);
+        if news {
+            self.inner.wake_all();
+        }
+        found
+    }
+
+    /// Asks the upstream for more. `true`: there is something that the others wait for.
+    fn ask(&mut self, state: &mut State) -> (Found, bool) {
+        let mut news = false;
+        if state.end.is_none() {
+            let waker = Waker::from(self.inner.clone());
+            let mut cx = Context::from_waker(&waker);
+            let Some(source) = &mut state.source else {
+                return (Found::Broken(LeftBehind.into()), false);
+            };
+            match Pin::new(&mut *source).poll_frame(&mut cx) {
+                Poll::Pending => return (Found::Nothing, false),
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(chunk) => {
+                        if source.is_end_stream() {
+                            state.end = Some(End::Whole(None));
+                            state.source = None;
+                        }
+                        state.bytes += chunk.len();
+                        self.inner.held.fetch_add(chunk.len(), Ordering::Relaxed);
+                        state.chunks.push_back(chunk.clone());
+                        self.step(state);
+                        return (Found::Chunk(chunk), true);
+                    }
+                    Err(frame) => state.end = Some(End::Whole(frame.into_trailers().ok())),
+                },
+                Poll::Ready(Some(Err(error))) => {
+                    state.end = Some(End::Broken(Broken(error.to_string().into())));
+                }
+                Poll::Ready(None) => state.end = Some(End::Whole(None)),
+            }
+            state.source = None;
+            news = true;
+        }
+        let found = match &state.end {
+            Some(End::Whole(Some(trailers))) => Found::Trailers(trailers.clone()),
+            Some(End::Whole(None)) | None => Found::End,
+            Some(End::Broken(broken)) => Found::Broken(broken.clone().into()),
+        };
+        (found, news)
+    }
+
+    fn step(&mut self, state: &mut State) {
+        self.at += 1;
+        if let Some(seat) = state.seats.get_mut(self.seat) {
+            *seat = Seat::At(self.at);
+        }
+    }
+
+    fn wait(&self, cx: &Context<'_>) {
+        let mut wakers = self.inner.wakers.lock();
+        if let Some(waker) = wakers.get_mut(self.seat) {
+            match waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                None => *waker = Some(cx.waker().clone()),
+            }
+        }
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the idle timeout of a slow reader"
+    )]
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let idle = self.inner.idle;
+        let patience = self
+            .patience
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle.into())));
+        patience.as_mut().poll(cx)
+    }
+
+    pub(super) fn is_end(&self) -> bool {
+        if self.is_over {
+            return true;
+        }
+        let state = self.inner.state.lock();
+        let is_at_end = self.at == state.first + state.chunks.len();
+        is_at_end && matches!(state.end, Some(End::Whole(None)))
+    }
+
+    pub(super) fn size(&self) -> SizeHint {
+        match self.inner.length {
+            Some(length) => SizeHint::with_exact(length.saturating_sub(self.read)),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.inner.state.lock();
+        if let Some(seat) = state.seats.get_mut(self.seat) {
+            *seat = Seat::Empty;
+        }
+        let left = state.abandon();
+        drop(state);
+        drop(left);
+        let mut wakers = self.inner.wakers.lock();
+        if let Some(waker) = wakers.get_mut(self.seat) {
+            *waker = None;
+        }
+        drop(wakers);
+        // The upstream's waker may have been ours alone, and the fast may have waited for us.
+        self.inner.wake_all();
+    }
+}

@@ -1,0 +1,324 @@
+//! The merge stage: calls for parts of one item that wait together become one call (M15).
+//!
+//! The first of them waits for a permit as usual. Until its bytes leave, others for the same item
+//! join it; then one larger call is made, and each caller gets its own part. Nobody waits for
+//! somebody to join.
+//!
+//! Promises: each caller gets the JSON that its own call would have had. If the larger call fails or
+//! lacks a part, who wanted it asks alone. A first caller that leaves is followed by another.
+//!
+//! Never: merges calls that differ in anything but the part they want.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, TRANSFER_ENCODING,
+};
+use http::response::Parts;
+use http::{HeaderValue, Method, StatusCode};
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tollgate_config::settings::Merge;
+
+use super::learn::Answered;
+use super::recipe::{self, PARTS_MAX, Part, Piece};
+use super::route::Route;
+use super::share::{self, Key};
+use super::urgency::Urgency;
+use crate::body::{OBJECT_MAX, ReplyBody};
+use crate::error::Stage;
+use crate::shop::Live;
+use crate::{Error, timer};
+
+/// Headers about one resource or one transfer; a part has none of them.
+const OF_THE_WHOLE: [HeaderName; 4] = [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
+
+/// Headers that ask about one resource.
+const ABOUT_ONE: [HeaderName; 6] = [
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
+
+/// The items of a provider that calls wait for. Bounded by its queue.
+#[derive(Debug, Default)]
+pub(crate) struct Items {
+    open: Mutex<HashMap<Key, Arc<Group>>>,
+}
+
+/// Calls for one item.
+#[derive(Debug)]
+struct Group {
+    key: Key,
+    recipe: Merge,
+    state: Mutex<State>,
+    changed: Notify,
+    urgency: Arc<Urgency>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What is wanted, each once. Nobody can join once they are closed.
+    pieces: Vec<Piece>,
+    is_closed: bool,
+    end: Option<End>,
+}
+
+enum Boarded {
+    Rides,
+    HasNoPlace,
+    TooLate,
+}
+
+#[derive(Clone, Debug)]
+enum End {
+    /// The larger answer.
+    Whole { head: Arc<Parts>, body: Bytes },
+    /// There is none that would do.
+    None,
+    /// The first caller has left before its bytes did.
+    Left,
+}
+
+/// A call's part in merging.
+#[derive(Debug, Default)]
+pub(crate) struct Merging {
+    /// It has been told to go alone.
+    is_alone: bool,
+    /// Its answer is a part of a larger one.
+    pub(crate) is_part: bool,
+    lead: Option<Lead>,
+}
+
+/// The first call for an item. Dropped, it leaves the others to themselves.
+#[derive(Debug)]
+struct Lead {
+    group: Arc<Group>,
+    live: Arc<Live>,
+    part: Part,
+}
+
+/// A call that rides along.
+#[derive(Debug)]
+pub(crate) struct Ride {
+    group: Arc<Group>,
+    part: Part,
+}
+
+/// Joins others that wait for the same item; `None` = it goes itself, and others may join it.
+pub(crate) fn join(route: &mut Route) -> Option<Ride> {
+    let plan = route.live.plan();
+    let recipe = plan.provider.merge;
+    if recipe == Merge::Off || route.merging.is_alone || !is_simple(route) {
+        return None;
+    }
+    let part = recipe::part(recipe, &route.path, route.query.as_deref())?;
+    let key = share::key_of(route, &part.item);
+    let live = route.live.clone();
+    let mut open = live.items.open.lock();
+    match open
+        .get(&key)
+        .map(|group| (group, group.board(&part.piece)))
+    {
+        Some((group, Boarded::Rides)) => {
+            group.urgency.join(route.own_wish());
+            let group = group.clone();
+            return Some(Ride { group, part });
+        }
+        Some((_, Boarded::HasNoPlace)) => return None,
+        Some((_, Boarded::TooLate)) | None => {}
+    }
+    let wish = route.own_wish();
+    let urgency = route
+        .urgency
+        .get_or_insert_with(|| Arc::new(Urgency::new(wish)))
+        .clone();
+    let group = Arc::new(Group {
+        key,
+        recipe,
+        state: Mutex::new(State {
+            pieces: vec![part.piece.clone()],
+            is_closed: false,
+            end: None,
+        }),
+        changed: Notify::new(),
+        urgency,
+    });
+    open.insert(key, group.clone());
+    drop(open);
+    route.merging.lead = Some(Lead { group, live, part });
+    None
+}
+
+/// The target of a call whose bytes leave now: with the parts of all who have joined. `true` = it is
+/// a larger one than was asked for.
+pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
+    let own = || (route.path.clone(), route.query.clone(), false);
+    let Some(lead) = &route.merging.lead else {
+        return own();
+    };
+    let pieces = lead.close();
+    if pieces.len() < 2 {
+        return own();
+    }
+    let query = route.query.as_deref();
+    let (path, query) = recipe::whole(lead.group.recipe, &lead.part.item, query, &pieces);
+    (path, query, true)
+}
+
+/// Gives everybody their part of the answer; `None` = it was not one, and each asks alone.
+pub(crate) async fn split(
+    route: &mut Route,
+    done: Result<Answered, Error>,
+) -> Option<Result<Answered, Error>> {
+    let Some(lead) = route.merging.lead.take() else {
+        return Some(done);
+    };
+    if lead.close().len() < 2 {
+        return Some(done); // the others hear of it as it is dropped
+    }
+    route.merging.is_alone = true;
+    let answered = done.ok()?;
+    let Answered { head, body, .. } = answered;
+    let Some(body) = whole(&head, body).await else {
+        lead.group.end(End::None);
+        return None;
+    };
+    let head = Arc::new(head);
+    lead.group.end(End::Whole {
+        head: head.clone(),
+        body: body.clone(),
+    });
+    let part = lead.group.cut(&lead.part, &head, &body)?;
+    route.merging.is_part = true;
+    Some(Ok(part))
+}
+
+/// A call that could be part of another: one that only its target tells apart.
+fn is_simple(route: &Route) -> bool {
+    let asks_about_one = ABOUT_ONE
+        .iter()
+        .any(|name| route.headers.contains_key(name));
+    route.method == Method::GET && route.payload.is_empty() && !route.said.alone && !asks_about_one
+}
+
+/// The body of a larger answer, if it is one.
+async fn whole(head: &Parts, mut body: ReplyBody) -> Option<Bytes> {
+    if head.status != StatusCode::OK || head.headers.contains_key(CONTENT_ENCODING) {
+        return None;
+    }
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Some(data) = frame.ok()?.data_ref() {
+            read.extend_from_slice(data);
+        }
+        if read.len() > OBJECT_MAX {
+            return None;
+        }
+    }
+    Some(read.freeze())
+}
+
+impl Ride {
+    /// The part; `None` = the call must find another way.
+    pub(crate) async fn part(self, route: &mut Route) -> Option<Result<Answered, Error>> {
+        let late = timer::within(route.left(), self.group.ended()).await;
+        let Ok(end) = late else {
+            return Some(Err(Error::TooLate {
+                provider: route.live.name.clone(),
+                at: Stage::Upstream,
+            }));
+        };
+        let part = match end {
+            End::Whole { head, body } => self.group.cut(&self.part, &head, &body),
+            End::None => None,
+            End::Left => return None,
+        };
+        route.merging.is_alone = part.is_none();
+        route.merging.is_part = part.is_some();
+        route.live.saved.merged(part.is_some());
+        part.map(Ok)
+    }
+}
+
+impl Group {
+    /// One more wants a part of it.
+    fn board(&self, piece: &Piece) -> Boarded {
+        let mut state = self.state.lock();
+        if state.is_closed || state.end.is_some() {
+            return Boarded::TooLate;
+        }
+        // Several who want the same part are the flight's affair, if they want to be one at all.
+        if state.pieces.contains(piece) || state.pieces.len() >= PARTS_MAX {
+            return Boarded::HasNoPlace;
+        }
+        state.pieces.push(piece.clone());
+        Boarded::Rides
+    }
+
+    async fn ended(&self) -> End {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(end) = &self.state.lock().end {
+                return end.clone();
+            }
+            changed.await;
+        }
+    }
+
+    fn end(&self, end: End) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.end.get_or_insert(end);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// One caller's part of the answer.
+    fn cut(&self, part: &Part, head: &Parts, whole: &Bytes) -> Option<Answered> {
+        let pieces = self.state.lock().pieces.clone();
+        let body = recipe::cut(self.recipe, part, &pieces, whole)?;
+        let mut head = head.clone();
+        if part.piece != Piece::All {
+            for name in OF_THE_WHOLE {
+                head.headers.remove(name);
+            }
+        }
+        head.headers
+            .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        Some(Answered::part(head, ReplyBody::whole(body)))
+    }
+}
+
+impl Lead {
+    /// Nobody can join any more.
+    fn close(&self) -> Vec<Piece> {
+        let mut open = self.live.items.open.lock();
+        let group = &self.group;
+        if open
+            .get(&group.key)
+            .is_some_and(|found| Arc::ptr_eq(found, group))
+        {
+            open.remove(&group.key);
+        }
+        drop(open);
+        let mut state = group.state.lock();
+        state.is_closed = true;
+        state.pieces.clone()
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.close();
+        self.group.end(End::Left);
+    }
+}

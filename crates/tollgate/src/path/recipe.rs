@@ -1,0 +1,362 @@
+//! Recipes for merging: which calls are parts of one larger call, how that one is asked, and how
+//! each part is cut out of its answer.
+//!
+//! Two instances: TMDB's `append_to_response` (`/movie/550/credits` and `/movie/550/images` are
+//! parts of `/movie/550`), and TheTVDB's `/extended`, which has all that the plain record has.
+//!
+//! Promises: a part is, as JSON, what its own call would have answered; its bytes are those of the
+//! provider. What is not surely so is no part.
+//!
+//! Never: guesses. A part that is missing is `None`, and its caller asks for itself.
+
+use bytes::Bytes;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use tollgate_config::settings::Merge;
+
+/// The most parts of one call; TMDB allows twenty.
+pub(crate) const PARTS_MAX: usize = 20;
+
+/// A part of a larger call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The path of the item, without a slash at its end.
+    pub(crate) item: String,
+    /// What of it.
+    pub(crate) piece: Piece,
+}
+
+/// What of an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// The item itself.
+    Item,
+    /// Something below it, by its name in the larger answer.
+    Below(&'static str),
+    /// The larger answer as it is.
+    All,
+}
+
+/// What hangs below a TMDB item, and whether its own answer repeats the item's id.
+const TMDB: [(&str, &[(&str, bool)]); 3] = [
+    (
+        "movie",
+        &[
+            ("alternative_titles", true),
+            ("credits", true),
+            ("external_ids", true),
+            ("images", true),
+            ("keywords", true),
+            ("release_dates", true),
+            ("translations", true),
+            ("videos", true),
+            ("watch/providers", true),
+        ],
+    ),
+    (
+        "tv",
+        &[
+            ("aggregate_credits", true),
+            ("alternative_titles", true),
+            ("content_ratings", true),
+            ("credits", true),
+            ("episode_groups", true),
+            ("external_ids", true),
+            ("images", true),
+            ("keywords", true),
+            ("screened_theatrically", true),
+            ("translations", true),
+            ("videos", true),
+            ("watch/providers", true),
+        ],
+    ),
+    (
+        "person",
+        &[
+            ("combined_credits", true),
+            ("external_ids", true),
+            ("images", true),
+            ("movie_credits", true),
+            ("translations", true),
+            ("tv_credits", true),
+        ],
+    ),
+];
+
+/// The fields of TheTVDB's plain records, by kind.
+const TVDB: [(&str, &[&str]); 3] = [
+    (
+        "series",
+        &[
+            "aliases",
+            "averageRuntime",
+            "country",
+            "defaultSeasonType",
+            "episodes",
+            "firstAired",
+            "id",
+            "image",
+            "isOrderRandomized",
+            "lastAired",
+            "lastUpdated",
+            "name",
+            "nameTranslations",
+            "nextAired",
+            "originalCountry",
+            "originalLanguage",
+            "overviewTranslations",
+            "overview",
+            "score",
+            "slug",
+            "status",
+            "year",
+        ],
+    ),
+    (
+        "movies",
+        &[
+            "aliases",
+            "id",
+            "image",
+            "lastUpdated",
+            "name",
+            "nameTranslations",
+            "overviewTranslations",
+            "runtime",
+            "score",
+            "slug",
+            "status",
+            "year",
+        ],
+    ),
+    (
+        "people",
+        &[
+            "aliases",
+            "id",
+            "image",
+            "lastUpdated",
+            "name",
+            "nameTranslations",
+            "overviewTranslations",
+            "score",
+        ],
+    ),
+];
+
+/// Which part of what a call asks for; `None` = it stands for itself.
+pub(crate) fn part(recipe: Merge, path: &str, query: Option<&str>) -> Option<Part> {
+    match recipe {
+        Merge::Off => None,
+        Merge::TmdbAppend => tmdb_part(path, query),
+        Merge::TvdbExtended => tvdb_part(path, query),
+    }
+}
+
+/// The path and query that answer all these parts of one item at once.
+pub(crate) fn whole(
+    recipe: Merge,
+    item: &str,
+    query: Option<&str>,
+    pieces: &[Piece],
+) -> (String, Option<String>) {
+    match recipe {
+        Merge::Off => (item.to_owned(), query.map(str::to_owned)),
+        Merge::TmdbAppend => {
+            let below = pieces.iter().filter_map(|piece| match piece {
+                Piece::Below(name) => Some(*name),
+                Piece::Item | Piece::All => None,
+            });
+            let names: Vec<&str> = below.collect();
+            let append = format!("append_to_response={}", names.join(","));
+            let query = match query.filter(|query| !query.is_empty()) {
+                Some(query) => format!("{query}&{append}"),
+                None => append,
+            };
+            (item.to_owned(), Some(query))
+        }
+        Merge::TvdbExtended => (format!("{item}/extended"), query.map(str::to_owned)),
+    }
+}
+
+/// Cuts a part out of the larger answer.
+pub(crate) fn cut(recipe: Merge, part: &Part, pieces: &[Piece], whole: &Bytes) -> Option<Bytes> {
+    let object: Object<'_> = serde_json::from_slice(whole).ok()?;
+    match (recipe, &part.piece) {
+        (Merge::Off, _) => None,
+        (_, Piece::All) => Some(whole.clone()),
+        (Merge::TmdbAppend, Piece::Item) => {
+            let is_own = |name: &str| !pieces.contains(&Piece::Below(find(name).unwrap_or("")));
+            Some(object.only(is_own))
+        }
+        (Merge::TmdbAppend, Piece::Below(name)) => {
+            let text = object.get(name)?.get();
+            let below: Object<'_> = serde_json::from_str(text).ok()?;
+            if below.get("success").is_some() || below.get("status_code").is_some() {
+                return None; // the provider could not answer this part
+            }
+            if !repeats_id(&part.item, name) || below.get("id").is_some() {
+                return Some(Bytes::copy_from_slice(text.as_bytes()));
+            }
+            let id = object.get("id")?;
+            let mut with_id = Object::default();
+            with_id.0.push(("id".into(), id));
+            with_id.0.extend(below.0);
+            Some(with_id.only(|_| true))
+        }
+        (Merge::TvdbExtended, Piece::Item) => {
+            let kind = kind(&part.item)?;
+            let (_, fields) = TVDB.iter().find(|(name, _)| *name == kind)?;
+            let data: Object<'_> = serde_json::from_str(object.get("data")?.get()).ok()?;
+            let data = data.only(|name| fields.contains(&name));
+            let data = std::str::from_utf8(&data).ok()?;
+            let data = RawValue::from_string(data.to_owned()).ok()?;
+            let fields = object.0.iter().map(|(name, value)| {
+                let is_data = name == "data";
+                (name.clone(), if is_data { &*data } else { *value })
+            });
+            Some(Object(fields.collect()).only(|_| true))
+        }
+        (Merge::TvdbExtended, Piece::Below(_)) => None,
+    }
+}
+
+fn tmdb_part(path: &str, query: Option<&str>) -> Option<Part> {
+    // Pages and lists of its own would be about one part only.
+    if names(query).any(|name| ["page", "append_to_response"].contains(&name)) {
+        return None;
+    }
+    let (base, kind, id, below) = split(path)?;
+    let (_, known) = TMDB.iter().find(|(name, _)| *name == kind)?;
+    let piece = match below {
+        "" => Piece::Item,
+        below => Piece::Below(known.iter().find(|(name, _)| *name == below)?.0),
+    };
+    Some(Part {
+        item: format!("{base}/{kind}/{id}"),
+        piece,
+    })
+}
+
+fn tvdb_part(path: &str, query: Option<&str>) -> Option<Part> {
+    if query.is_some_and(|query| !query.is_empty()) {
+        return None; // `meta` and `short` are about one of the two
+    }
+    let (base, kind, id, below) = split(path)?;
+    TVDB.iter().find(|(name, _)| *name == kind)?;
+    let piece = match below {
+        "" => Piece::Item,
+        "extended" => Piece::All,
+        _ => return None,
+    };
+    Some(Part {
+        item: format!("{base}/{kind}/{id}"),
+        piece,
+    })
+}
+
+/// `/3/movie/550/watch/providers` → `/3`, `movie`, `550`, `watch/providers`.
+fn split(path: &str) -> Option<(&str, &str, &str, &str)> {
+    let mut at = 0;
+    let mut pieces = path.strip_prefix('/')?.split('/');
+    let mut kind = pieces.next()?;
+    // At most a version stands before the kind.
+    let is_version = |piece: &str| {
+        let digits = piece.trim_start_matches('v');
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if is_version(kind) {
+        at = 1 + kind.len();
+        kind = pieces.next()?;
+    }
+    let id = pieces.next()?;
+    if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let below_at = at + 1 + kind.len() + 1 + id.len();
+    let below = path.get(below_at..)?;
+    Some((
+        path.get(..at)?,
+        kind,
+        id,
+        below.strip_prefix('/').unwrap_or(below),
+    ))
+}
+
+/// The kind of an item, from its path.
+fn kind(item: &str) -> Option<&str> {
+    split(item).map(|(_, kind, _, _)| kind)
+}
+
+fn repeats_id(item: &str, below: &str) -> bool {
+    let of_kind = |(name, known): &(&str, &'static [(&'static str, bool)])| {
+        (Some(*name) == kind(item)).then_some(*known)
+    };
+    let known = TMDB.iter().find_map(of_kind).unwrap_or_default();
+    known
+        .iter()
+        .any(|(name, repeats)| *name == below && *repeats)
+}
+
+/// The name as the tables have it.
+fn find(name: &str) -> Option<&'static str> {
+    let all = TMDB.iter().flat_map(|(_, known)| known.iter());
+    all.map(|(known, _)| *known).find(|known| *known == name)
+}
+
+fn names(query: Option<&str>) -> impl Iterator<Item = &str> {
+    let parts = query.unwrap_or_default().split('&');
+    parts.map(|part| part.split('=').next().unwrap_or(part))
+}
+
+/// A JSON object whose values are left as they were written.
+#[derive(Default)]
+struct Object<'a>(Vec<(std::borrow::Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> Object<'a> {
+    fn get(&self, name: &str) -> Option<&'a RawValue> {
+        let found = self.0.iter().find(|(found, _)| found == name);
+        found.map(|(_, value)| *value)
+    }
+
+    /// The object with these fields only, as text.
+    fn only(&self, wanted: impl Fn(&str) -> bool) -> Bytes {
+        let mut text = String::from("{");
+        for (name, value) in self.0.iter().filter(|(name, _)| wanted(name)) {
+            if text.len() > 1 {
+                text.push(',');
+            }
+            text.push_str(&serde_json::Value::from(name.as_ref()).to_string());
+            text.push(':');
+            text.push_str(value.get());
+        }
+        text.push('}');
+        text.into()
+    }
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<'de>, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object<'de>;
+
+            fn expecting(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                text.write_str("a JSON object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Object<'de>, M::Error> {
+                let mut fields = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    fields.push((name.into(), map.next_value()?));
+                }
+                Ok(Object(fields))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+#[cfg(test)]
+#[path = "recipe_tests.rs"]
+mod tests;

@@ -1,0 +1,260 @@
+//! What is the same question, and whose answer may be given to whom?
+//!
+//! Promises: two calls are the same question only if everything that a server could answer by is the
+//! same: origin, method, path, parameters, and every header but those in [`IGNORED`]. So a call with
+//! another credential or cookie is another question. An answer that varies by an ignored header is
+//! given only to calls that sent the same.
+//!
+//! Never: looks at the body of an answer.
+
+use http::header::{
+    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPIRES, HeaderMap,
+    SET_COOKIE, USER_AGENT, VARY,
+};
+use http::response::Parts;
+use http::{Method, StatusCode};
+use smallvec::SmallVec;
+use tollgate_config::settings::Dedup;
+
+use super::route::Route;
+use crate::body::OBJECT_MAX;
+use crate::shop::Plan;
+
+/// Headers that differ from call to call and by which no server answers. Everything else is part of
+/// the question.
+const IGNORED: [&str; 10] = [
+    "user-agent", // compared again if the answer varies by it
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "b3",
+    "x-request-id",
+    "x-correlation-id",
+    "x-amzn-trace-id",
+    "x-cloud-trace-context",
+    "idempotency-key",
+];
+
+/// The same for whole families.
+const IGNORED_PREFIXES: [&str; 2] = ["x-b3-", "x-stainless-"];
+
+/// A question. 128 bits of a cryptographic hash: nobody can build two calls with the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key([u8; 16]);
+
+/// What an answer may vary by although it is not in the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agent(u64);
+
+/// What was asked, as far as it says who may have the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    agent: Agent,
+    is_head: bool,
+    /// The client has sent `Authorization`.
+    is_authorized: bool,
+    /// The question names a user: a credential or a cookie of the client's, or our own key.
+    is_signed: bool,
+}
+
+impl Key {
+    /// One of so many parts of a table.
+    pub(crate) fn part(self, parts: usize) -> usize {
+        let [first, second, ..] = self.0;
+        usize::from(u16::from_le_bytes([first, second])) % parts
+    }
+}
+
+impl Asked {
+    pub(crate) fn new(route: &Route, plan: &Plan) -> Asked {
+        let headers = &route.headers;
+        let is_authorized = headers.contains_key(AUTHORIZATION);
+        let has_key = route.is_own && !plan.keys.is_empty();
+        Asked {
+            agent: agent(headers),
+            is_head: route.method == Method::HEAD,
+            is_authorized,
+            is_signed: is_authorized || has_key || headers.contains_key(COOKIE),
+        }
+    }
+
+    /// Does the answer vary by what is not in the key, and does somebody else differ there?
+    pub(crate) fn differs(&self, head: &Parts, other: Agent) -> bool {
+        self.agent != other
+            && varies(&head.headers, |name| {
+                name.eq_ignore_ascii_case("user-agent")
+            })
+    }
+}
+
+/// Whether calls like this one share answers, by the file.
+pub(crate) fn mode(route: &Route, plan: &Plan) -> Dedup {
+    let provider = &plan.provider;
+    let entity = route.entity.as_deref();
+    let of_entity = provider
+        .entity_dedup
+        .iter()
+        .find(|(name, _)| Some(name.as_str()) == entity);
+    of_entity.map_or(provider.dedup, |(_, dedup)| *dedup)
+}
+
+/// Can this call share an answer at all?
+pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
+    let is_off = mode == Dedup::Off || route.said.alone || route.sharing.is_alone;
+    let is_safe = route.method == Method::GET || route.method == Method::HEAD;
+    let is_stream = |accept: &http::HeaderValue| contains(accept.as_bytes(), b"text/event-stream");
+    !is_off
+        && is_safe
+        && route.payload.is_empty()
+        && !route.headers.get(ACCEPT).is_some_and(is_stream)
+}
+
+/// The question that a call asks.
+pub(crate) fn key(route: &Route) -> Key {
+    key_of(route, &route.path)
+}
+
+/// The question that a call would ask with another path.
+pub(crate) fn key_of(route: &Route, path: &str) -> Key {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |part: &[u8]| {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    };
+    add(route.live.name.as_bytes());
+    add(&[u8::from(route.origin.tls)]);
+    add(route.origin.host.as_str().as_bytes());
+    add(&route.origin.port.to_le_bytes());
+    add(route.method.as_str().as_bytes());
+    add(path.as_bytes());
+    add(route.entity.as_deref().unwrap_or_default().as_bytes());
+    let query = route.query.as_deref().unwrap_or_default();
+    let mut parameters: SmallVec<[&str; 16]> = query.split('&').collect();
+    // By name only: two parameters of one name are a list, and lists have an order.
+    parameters.sort_by_key(|part| part.split('=').next());
+    add(&(parameters.len() as u64).to_le_bytes());
+    parameters.iter().for_each(|part| add(part.as_bytes()));
+    let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .filter(|(name, _)| !is_ignored(name))
+        .collect();
+    headers.sort_by_key(|(name, _)| *name);
+    for (name, value) in headers {
+        add(name.as_bytes());
+        add(value);
+    }
+    let mut key = [0; 16];
+    hasher.finalize_xof().fill(&mut key);
+    Key(key)
+}
+
+/// What the answer may vary by although it is not in the key.
+pub(crate) fn agent(headers: &HeaderMap) -> Agent {
+    let value = headers.get(USER_AGENT);
+    let hash = blake3::hash(value.map_or(b"", |value| value.as_bytes()));
+    let [a, b, c, d, e, f, g, h, ..] = *hash.as_bytes();
+    Agent(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
+/// May this answer be given to others who asked the same?
+pub(crate) fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
+    let headers = &head.headers;
+    let is_stream = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| contains(kind.as_bytes(), b"text/event-stream"));
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let is_large = !asked.is_head && length.is_some_and(|length| length > OBJECT_MAX);
+    let is_personal = headers.contains_key(SET_COOKIE);
+    if is_stream || is_large || is_personal || varies_by_unknown(headers) {
+        return false;
+    }
+    let says = |word| directive(headers, word);
+    match mode {
+        Dedup::Off => false,
+        // Who asked with the same credential may have the same private answer; of strangers
+        // without any we cannot say that they are one.
+        Dedup::On => !says("private") || asked.is_signed,
+        Dedup::Cacheable => {
+            let is_public = says("public") || says("s-maxage") || says("must-revalidate");
+            is_kept_by_default(head.status)
+                && !says("private")
+                && !says("no-store")
+                && !says("no-cache")
+                && !is_stale(headers)
+                && (!asked.is_authorized || is_public)
+        }
+    }
+}
+
+fn is_ignored(name: &str) -> bool {
+    IGNORED.contains(&name) || IGNORED_PREFIXES.iter().any(|head| name.starts_with(head))
+}
+
+/// By everything, or by a header that is neither in the key nor compared.
+fn varies_by_unknown(headers: &HeaderMap) -> bool {
+    varies(headers, |name| {
+        let name = name.to_ascii_lowercase();
+        name == "*" || (is_ignored(&name) && name != "user-agent")
+    })
+}
+
+fn varies(headers: &HeaderMap, by: impl Fn(&str) -> bool) -> bool {
+    let values = headers.get_all(VARY).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| by(name.trim()))
+}
+
+/// Statuses whose answers may be kept where nothing else is said (RFC 9110, 15.1), without 206; and
+/// 304, because those who share it have asked under the same condition.
+fn is_kept_by_default(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        200 | 203 | 204 | 300 | 301 | 304 | 308 | 404 | 405 | 410 | 414 | 501
+    )
+}
+
+/// It says itself that it is old already.
+fn is_stale(headers: &HeaderMap) -> bool {
+    if let Some(age) = value(headers, "s-maxage").or_else(|| value(headers, "max-age")) {
+        return age == 0;
+    }
+    let expires = headers.get(EXPIRES).and_then(|date| date.to_str().ok());
+    let Some(expires) = expires else { return false };
+    let date = headers.get(http::header::DATE);
+    let date = date.and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    match (httpdate::parse_http_date(expires), date) {
+        (Ok(expires), Some(date)) => expires <= date,
+        (Ok(_), None) => false,
+        (Err(_), _) => true,
+    }
+}
+
+fn directives(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let values = headers.get_all(CACHE_CONTROL).iter();
+    let parts = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+}
+
+fn directive(headers: &HeaderMap, word: &str) -> bool {
+    directives(headers).any(|(name, _)| name.trim().eq_ignore_ascii_case(word))
+}
+
+fn value(headers: &HeaderMap, word: &str) -> Option<u64> {
+    let (_, value) =
+        directives(headers).find(|(name, _)| name.trim().eq_ignore_ascii_case(word))?;
+    // What cannot be read counts as old.
+    Some(value.trim().trim_matches('"').parse().unwrap_or(0))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len())
+        .any(|window| window.eq_ignore_ascii_case(part))
+}

@@ -1,0 +1,124 @@
+//! What goes on while the ledger's store is lost: a line and a count of this process alone.
+//!
+//! Promises: `on_store_loss` is obeyed as it is written now. `closed` refuses at once; `local-share`
+//! is closed until nothing counted in the store can matter, then keeps to this node's part, and
+//! has the store closed for as long once it is back; `open` goes on, and every such call is counted.
+//! Pauses, sleep and this process's own bounds hold meanwhile. Calls without a limit need no store.
+//!
+//! Never: tells the store afterwards what was granted without it. A process that is killed on its
+//! share takes what it knew with it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate_config::settings::OnStoreLoss;
+use tollgate_core::loss::{Part, Share};
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Ledger, Loss};
+
+use super::plan::Plan;
+use crate::path::permit::{Permits, Wanted};
+
+/// The ledger looks this often whether its store is back; earlier than that nothing can change.
+const LOOKS_AGAIN: Span = Span::from_secs(1);
+
+/// The line and the count of this process alone.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pub(crate) ledger: Ledger,
+    pub(crate) permits: Permits,
+    share: Share,
+    /// Calls that went on uncounted.
+    uncounted: AtomicU64,
+}
+
+/// What becomes of a call while the store is lost.
+#[derive(Debug)]
+pub(crate) enum Instead {
+    /// It is refused; it may come back after this time, if that is known.
+    Refuse(Option<Span>),
+    /// It asks here for this.
+    Ask {
+        wanted: Box<Wanted>,
+        /// `false`: the limits are not asked, so it is to be reported.
+        is_counted: bool,
+    },
+}
+
+impl Spare {
+    pub(super) fn new(store: &Ledger, plan: &Plan, share: Share) -> Spare {
+        let ledger = store.beside();
+        Spare {
+            permits: Permits::new(ledger.clone(), plan.gate()),
+            ledger,
+            share,
+            uncounted: AtomicU64::new(0),
+        }
+    }
+
+    /// What becomes of a call that wanted this of the store. The last `local` terms are this
+    /// process's own in any case.
+    pub(crate) fn instead(
+        &self,
+        plan: &Plan,
+        wanted: Wanted,
+        local: usize,
+        store: &Ledger,
+        loss: Loss,
+    ) -> Instead {
+        let mut wanted = wanted;
+        let own = wanted.terms.len() - local;
+        if plan.meters.is_empty() {
+            return Instead::Ask {
+                wanted: Box::new(wanted),
+                is_counted: true,
+            };
+        }
+        match plan.provider.on_store_loss {
+            OnStoreLoss::Closed => Instead::Refuse((!loss.is_final).then_some(LOOKS_AGAIN)),
+            OnStoreLoss::Open => {
+                wanted.terms.drain(..own);
+                Instead::Ask {
+                    wanted: Box::new(wanted),
+                    is_counted: false,
+                }
+            }
+            OnStoreLoss::LocalShare => {
+                let lost_for = store.at().since(loss.since);
+                let limits = wanted.terms.get(..own).unwrap_or_default();
+                match self.share.part(limits, wanted.evidence, lost_for) {
+                    Part::Closed { left } => Instead::Refuse(Some(left)),
+                    Part::Nothing => Instead::Refuse(None),
+                    Part::Of { terms, rest } => {
+                        if let Some(scope) = plan.share {
+                            store.close_on_return(scope, rest);
+                        }
+                        let local = wanted.terms.drain(..).skip(own).collect::<Vec<_>>();
+                        wanted.terms = *terms;
+                        wanted.terms.extend(local);
+                        Instead::Ask {
+                            wanted: Box::new(wanted),
+                            is_counted: true,
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A call goes on uncounted.
+    pub(crate) fn went_on(&self) {
+        self.uncounted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn uncounted(&self) -> u64 {
+        self.uncounted.load(Ordering::Relaxed)
+    }
+}
+
+/// Since when the store was lost as far as a call knows that has just been told so.
+pub(crate) fn just_now(at: Micros) -> Loss {
+    Loss {
+        since: at,
+        is_final: false,
+    }
+}
