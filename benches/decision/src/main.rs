@@ -15,6 +15,7 @@ mod heap;
 mod hot;
 mod many;
 mod measure;
+mod pace;
 mod report;
 mod stall;
 mod subjects;
@@ -41,12 +42,13 @@ pub struct Effort {
 type Part = fn(Effort, &mut report::Report);
 
 /// The parts by name, in the order of the report.
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Part); 8] = [
     ("hot", hot::run),
     ("numbers", many::numbers),
     ("strings", many::strings),
     ("snapshot", many::snapshot),
     ("sweep", stall::run),
+    ("pace", pace::run),
     ("others", hot::others),
     ("growth", growth::run),
 ];

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::server::Server;
 
@@ -26,6 +26,16 @@ impl Site {
     fn write(&self, name: &str, text: &str) -> anyhow::Result<String> {
         let path = self.folder.join(name);
         fs::write(&path, text)?;
+        Ok(path.display().to_string())
+    }
+
+    /// An empty folder of this run.
+    pub fn fresh(&self, name: &str) -> anyhow::Result<String> {
+        let path = self.folder.join(name);
+        if path.is_dir() {
+            fs::remove_dir_all(&path)?;
+        }
+        fs::create_dir_all(&path)?;
         Ok(path.display().to_string())
     }
 
@@ -175,10 +185,4 @@ backend b\n  http-request set-header Authorization \"Bearer secret\"\n  server s
 /// A port that nobody has at the moment.
 pub fn free() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
-}
-
-/// Is this program there?
-pub fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| Path::new(&folder).join(program).is_file())
 }

@@ -1,49 +1,194 @@
-//! The proxied rows.
-use crate::{load, peers::Site, server::Server, upstream};
+//! The proxied rows: CPU per request, requests per second and memory, with our whole path on, in
+//! memory and on SQLite.
+
 use std::time::Duration;
 
-pub async fn run(mut site: Site, only: Vec<String>) -> anyhow::Result<()> {
-    let log = upstream::Log::default();
-    site.upstream = upstream::start(log).await?;
-    let high = "[1000000/1s, 100000000/1m]";
-    let mut servers: Vec<Server> = Vec::new();
-    let wants = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-    if wants("nginx") {
-        servers.push(site.nginx("nginx", ["", ""])?);
-    }
-    if wants("haproxy") {
-        servers.push(site.haproxy()?);
-    }
-    if wants("envoy") {
-        servers.push(site.envoy("Envoy", "")?);
-    }
-    if wants("bare") {
-        servers.push(site.bare()?);
-    }
-    if wants("ours") {
-        servers.push(site.tollgate("Tollgate", "memory:", high)?);
-    }
-    for s in &servers {
-        load::flood(s.address, s.path, 64, Duration::from_millis(500)).await?;
-    }
-    for _ in 0..5 {
-        for s in &servers {
-            let cpu = s.cpu();
-            let seen = load::flood(s.address, s.path, 64, Duration::from_millis(1500)).await?;
-            let cpu = s.cpu() - cpu;
-            println!(
-                "{:12} {:8.0}/s cpu {:6.2} us  p50 {:6.0} p99 {:6.0} refused {} failed {} mem {:.1} busy {:.2}",
-                s.name,
-                seen.per_second(),
-                cpu.as_secs_f64() * 1e6 / seen.answers as f64,
-                seen.percentile(50.0),
-                seen.percentile(99.0),
-                seen.refused,
-                seen.failed,
-                s.memory(),
-                cpu.as_secs_f64() / seen.took.as_secs_f64()
-            );
+use crate::peers::Site;
+use crate::plot::Plot;
+use crate::report::{Part, median, table};
+use crate::server::Server;
+use crate::{Effort, load};
+
+/// Connections of callers.
+const CALLERS: usize = 64;
+
+/// Limits that never refuse here, but are counted.
+const HIGH: &str = "[1000000/1s, 100000000/1m]";
+
+/// What one server gave, round by round.
+#[derive(Default)]
+struct Rounds {
+    micros: Vec<f64>,
+    rate: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    memory: f64,
+}
+
+/// The medians of one server.
+struct Figures {
+    name: &'static str,
+    micros: f64,
+    rate: f64,
+    p50: f64,
+    p99: f64,
+    memory: f64,
+}
+
+pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
+    let sqlite = site.fresh("ledger")?;
+    let servers = [
+        site.nginx("nginx", ["", ""])?,
+        site.haproxy()?,
+        site.envoy("Envoy", "")?,
+        site.bare()?,
+        site.tollgate("Tollgate", "memory:", HIGH)?,
+        site.tollgate("Tollgate on SQLite", &format!("sqlite:{sqlite}"), HIGH)?,
+    ];
+    let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
+    for round in 0..=effort.rounds {
+        for (server, rounds) in servers.iter().zip(&mut rounds) {
+            let measured = measure(server, effort.span).await?;
+            // The first round warms up.
+            if round > 0 {
+                rounds.add(&measured);
+            }
         }
     }
-    Ok(())
+    let figures: Vec<Figures> = servers
+        .iter()
+        .zip(rounds)
+        .map(|(server, rounds)| rounds.figures(server.name))
+        .collect();
+    Ok(report(&figures))
+}
+
+async fn measure(server: &Server, span: Duration) -> anyhow::Result<Figures> {
+    let before = server.cpu();
+    let seen = load::flood(server.address, server.path, CALLERS, span).await?;
+    let cpu = server.cpu() - before;
+    anyhow::ensure!(
+        seen.refused + seen.failed == 0,
+        "{}: {} refused, {} failed",
+        server.name,
+        seen.refused,
+        seen.failed
+    );
+    Ok(Figures {
+        name: server.name,
+        micros: cpu.as_secs_f64() * 1e6 / seen.answers as f64,
+        rate: seen.per_second(),
+        p50: seen.percentile(50.0),
+        p99: seen.percentile(99.0),
+        memory: server.memory(),
+    })
+}
+
+impl Rounds {
+    fn add(&mut self, figures: &Figures) {
+        self.micros.push(figures.micros);
+        self.rate.push(figures.rate);
+        self.p50.push(figures.p50);
+        self.p99.push(figures.p99);
+        self.memory = self.memory.max(figures.memory);
+    }
+
+    fn figures(self, name: &'static str) -> Figures {
+        Figures {
+            name,
+            micros: median(self.micros),
+            rate: median(self.rate),
+            p50: median(self.p50),
+            p99: median(self.p99),
+            memory: self.memory,
+        }
+    }
+}
+
+fn report(figures: &[Figures]) -> Part {
+    let [nginx, _, envoy, bare, ours, sqlite] = figures else {
+        return Part::default();
+    };
+    let mut part = Part::default();
+    let peers = |show: &dyn Fn(&Figures) -> String| {
+        let each = [nginx, envoy, bare].map(|peer| format!("{} {}", peer.name, show(peer)));
+        each.join(", ")
+    };
+    let micros = |figures: &Figures| format!("{:.1} µs", figures.micros);
+    for (peer, bar) in [(nginx, 1.30), (envoy, 0.52)] {
+        let ratio = ours.micros / peer.micros;
+        part.goal(
+            &format!("proxied GET 1 KiB, CPU per request, beside {}", peer.name),
+            &peers(&micros),
+            format!("{} ({ratio:.2}x)", micros(ours)),
+            &format!("≤ {bar:.2}x"),
+            ratio <= bar,
+        );
+    }
+    let rate = |figures: &Figures| format!("{:.1} k/s", figures.rate / 1e3);
+    for (peer, bar) in [(nginx, 0.75), (envoy, 1.6)] {
+        let ratio = ours.rate / peer.rate;
+        part.goal(
+            &format!("proxied, requests per second, beside {}", peer.name),
+            &peers(&rate),
+            format!("{} ({ratio:.2}x)", rate(ours)),
+            &format!("≥ {bar}x"),
+            ratio >= bar,
+        );
+    }
+    let memory = |figures: &Figures| format!("{:.1} MB", figures.memory);
+    part.goal(
+        "memory with 64 connections",
+        &peers(&memory),
+        memory(ours),
+        "≤ 25 MB",
+        ours.memory <= 25.0,
+    );
+    on_sqlite(&mut part, ours, sqlite);
+    let lines: Vec<Vec<String>> = figures.iter().map(line).collect();
+    let head = [
+        "proxied GET 1 KiB",
+        "CPU",
+        "requests",
+        "p50",
+        "p99",
+        "memory",
+    ];
+    part.section("Every proxy", table(&head, &lines));
+    let bars = figures.iter().map(|one| (one.name.to_owned(), one.micros));
+    let title = "CPU µs per proxied request (less is better)";
+    part.plots
+        .push(Plot::new("proxied-cpu", title, bars.collect()));
+    part
+}
+
+/// What counting on disk costs a call.
+fn on_sqlite(part: &mut Part, ours: &Figures, sqlite: &Figures) {
+    let cost = sqlite.micros - ours.micros;
+    part.goal(
+        "SQLite ledger, CPU of a permit, 64 callers",
+        "–",
+        format!("{cost:.1} µs more than in memory"),
+        "≤ 30 µs",
+        cost <= 30.0,
+    );
+    let wait = (sqlite.p99 - ours.p99) / 1e3;
+    part.goal(
+        "SQLite ledger, wait at p99, 64 callers in a closed loop",
+        "–",
+        format!("{wait:.1} ms more than in memory"),
+        "≤ 2 ms",
+        wait <= 2.0,
+    );
+}
+
+fn line(figures: &Figures) -> Vec<String> {
+    vec![
+        figures.name.to_owned(),
+        format!("{:.1} µs", figures.micros),
+        format!("{:.1} k/s", figures.rate / 1e3),
+        format!("{:.2} ms", figures.p50 / 1e3),
+        format!("{:.2} ms", figures.p99 / 1e3),
+        format!("{:.1} MB", figures.memory),
+    ]
 }

@@ -4,10 +4,12 @@
 //! calls are few, and so everybody meets the same noise.
 
 pub mod client;
+mod many;
 mod provider;
+mod rows;
 pub mod scenario;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,9 @@ use anyhow::Context;
 use provider::{Judged, Provider};
 use scenario::{Scenario, Tally};
 
+use crate::Effort;
 use crate::peers::free;
+use crate::report::Part;
 
 /// What the subjects are made from.
 pub struct Tools {
@@ -56,10 +60,47 @@ struct Running {
     name: &'static str,
     provider: Provider,
     client: Child,
-    gateway: Option<Child>,
+    /// Ended with it.
+    _gateway: Option<Process>,
+}
+
+/// A process that is killed when it is dropped.
+pub struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _ended = self.0.wait();
+    }
 }
 
 impl Tools {
+    /// Runs one part of the report.
+    pub fn part(&self, name: &str, effort: Effort) -> anyhow::Result<Part> {
+        match name {
+            "w1-s" => rows::overload(self, name, "S", Scenario::s(), effort),
+            "w1-t" => rows::overload(self, name, "T", Scenario::t(), effort),
+            "w1-wan" => rows::wan(self, effort),
+            "w2" => rows::burst(self),
+            "w3" => rows::urgent(self, effort),
+            "w4" => rows::outage(self),
+            "w5" => rows::halved(self, effort),
+            "w6" => many::processes(self, effort),
+            "w7" => many::killed(self),
+            other => anyhow::bail!("there is no part `{other}`"),
+        }
+    }
+
+    /// An empty folder of this run.
+    fn fresh(&self, name: &str) -> anyhow::Result<String> {
+        let path = self.folder.join(name);
+        if path.is_dir() {
+            std::fs::remove_dir_all(&path)?;
+        }
+        std::fs::create_dir_all(&path)?;
+        Ok(path.display().to_string())
+    }
+
     /// Runs one workload with all these subjects at once. `sim` are further words for the provider,
     /// `extra` further lines of our provider file.
     pub fn run(
@@ -94,7 +135,8 @@ impl Tools {
         let mut scenario = scenario.clone();
         let gateway = match name {
             "Tollgate" => {
-                let (gateway, url) = self.gateway(word, &provider.url, &scenario, extra)?;
+                let file = self.provider_file(word, &provider.url, &scenario, extra)?;
+                let (gateway, url) = gateway_at(&self.ours, &file, "memory:")?;
                 scenario.url = url;
                 Some(gateway)
             }
@@ -110,18 +152,18 @@ impl Tools {
             name,
             provider,
             client,
-            gateway,
+            _gateway: gateway,
         })
     }
 
-    /// Our gateway in front of a provider, and the URL that reaches it.
-    fn gateway(
+    /// The provider file of our gateway for this limit.
+    fn provider_file(
         &self,
         word: &str,
         upstream: &str,
         scenario: &Scenario,
         extra: &str,
-    ) -> anyhow::Result<(Child, String)> {
+    ) -> anyhow::Result<PathBuf> {
         let file = self.folder.join(format!("{word}.yaml"));
         let text = format!(
             "name: up\nupstream: {upstream}\nlimits:\n  - {}\nconnections: 256\n\
@@ -129,31 +171,7 @@ impl Tools {
             scenario.ours()
         );
         std::fs::write(&file, text)?;
-        let address = free()?;
-        let log = std::fs::File::create(self.folder.join(format!("{word}.log")))?;
-        let child = Command::new(&self.ours)
-            .args([
-                "serve",
-                "--store",
-                "memory:",
-                "--listen",
-                &address.to_string(),
-            ])
-            .arg("--provider")
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?;
-        let began = Instant::now();
-        while std::net::TcpStream::connect(address).is_err() {
-            anyhow::ensure!(
-                began.elapsed() < Duration::from_secs(10),
-                "it does not listen"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok((child, format!("http://{address}/up/item")))
+        Ok(file)
     }
 
     fn client(&self, name: &str, file: &std::path::Path) -> Command {
@@ -182,13 +200,9 @@ impl Tools {
 }
 
 impl Running {
-    fn end(mut self) -> anyhow::Result<Outcome> {
+    fn end(self) -> anyhow::Result<Outcome> {
         let output = self.client.wait_with_output()?;
         let judged = self.provider.judge()?;
-        if let Some(gateway) = &mut self.gateway {
-            gateway.kill()?;
-            gateway.wait()?;
-        }
         let text = String::from_utf8_lossy(&output.stdout);
         let tally = serde_json::from_str(text.trim())
             .with_context(|| format!("{} told nothing: {text}", self.name))?;
@@ -198,4 +212,28 @@ impl Running {
             tally,
         })
     }
+}
+
+/// Our gateway, once it listens, and the URL that reaches the provider through it.
+fn gateway_at(ours: &Path, file: &Path, store: &str) -> anyhow::Result<(Process, String)> {
+    let address = free()?;
+    let log = std::fs::File::create(file.with_extension("log"))?;
+    let child = Command::new(ours)
+        .args(["serve", "--store", store, "--listen", &address.to_string()])
+        .arg("--provider")
+        .arg(file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()?;
+    let gateway = Process(child);
+    let began = Instant::now();
+    while std::net::TcpStream::connect(address).is_err() {
+        anyhow::ensure!(
+            began.elapsed() < Duration::from_secs(10),
+            "the gateway does not listen"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok((gateway, format!("http://{address}/up/item")))
 }

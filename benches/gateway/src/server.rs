@@ -104,10 +104,6 @@ impl Server {
         };
         self.processes().iter().map(pss).sum()
     }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
 }
 
 impl Drop for Server {

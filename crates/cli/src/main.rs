@@ -9,15 +9,19 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+mod cache;
 mod check;
 mod completions;
 mod demo;
 mod explain;
 mod init;
 mod options;
+mod orders;
 mod provider;
+mod remote;
 mod schema;
 mod serve;
+mod status;
 mod terminal;
 
 /// Stay within the limits of the APIs you call, and use them fully.
@@ -40,6 +44,19 @@ enum Command {
     Serve(serve::Serve),
     Check(check::Check),
     Provider(provider::Provider),
+    Status(status::StatusCommand),
+    Set(orders::SetCommand),
+    Reload(orders::Reload),
+    /// Send a provider no calls until it is resumed
+    #[command(visible_alias = "offline")]
+    Pause(orders::Order),
+    /// Answer for a provider from the cache only
+    CacheOnly(orders::OrderFor),
+    /// End whatever holds a provider's calls back; one that was failing is probed first
+    Resume(orders::Order),
+    /// Forget a provider's failures, cool-downs and degrade modes
+    Reset(orders::Order),
+    Cache(cache::Cache),
     Explain(explain::Explain),
     Schema(schema::Schema),
     Completions(completions::Completions),
@@ -52,6 +69,14 @@ fn main() -> ExitCode {
         Command::Serve(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Provider(command) => command.run(),
+        Command::Status(command) => command.run(),
+        Command::Set(command) => command.run(),
+        Command::Reload(command) => command.run(),
+        Command::Pause(command) => command.run("offline"),
+        Command::CacheOnly(command) => command.run("cache-only"),
+        Command::Resume(command) => command.run("resume"),
+        Command::Reset(command) => command.run("reset"),
+        Command::Cache(command) => command.run(),
         Command::Explain(command) => command.run(),
         Command::Schema(command) => command.run(),
         Command::Completions(command) => command.run(),

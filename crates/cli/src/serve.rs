@@ -1,29 +1,42 @@
-//! `tollgate serve` (also `start`): the gateway in front of the providers that are named.
+//! `tollgate serve` (also `start`): the gateway in front of the providers that are named, and the
+//! admin address beside it.
 //!
 //! Promises: every problem of every file is told before anything listens; what it listens on is
-//! printed; SIGTERM and SIGINT end it in good order.
+//! printed. SIGHUP, a changed file and the API reload; SIGTERM and SIGINT end it in good order, and
+//! a second one at once.
 //!
 //! Never: keeps a key anywhere but in memory.
 
+mod systemd;
+mod watch;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use tokio::net::TcpListener;
 use tollgate::Shop;
+use tollgate::cache::Cache;
+use tollgate::event::Fact;
 use tollgate::shop::{Options as ShopOptions, Unknown};
+use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
-use tollgate_config::{Config, Flag, Level, Problems, disk};
+use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
 use tollgate_ledger::{Clock, Ledger};
-use tollgate_server::{Door, Gateway, GatewayOptions, Listening};
+use tollgate_server::admin::TokenFile;
+use tollgate_server::{Admin, AdminOptions, Daemon, Door, Gateway, GatewayOptions, Listening};
 
 use crate::options::Options;
+use systemd::Sockets;
 
 const EXAMPLES: &str = "\
 Examples:
   tollgate serve                                   # what ./tollgate.yaml names
   tollgate serve --provider tmdb.yaml --provider-dir providers/
+  tollgate serve --offline                         # nothing is sent until `tollgate resume NAME`
   curl http://127.0.0.1:4290/tmdb/3/movie/550";
 
 /// Run the gateway: applications call it in place of the provider
@@ -37,18 +50,23 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
 
+    /// Start with every provider asleep, until `tollgate resume PROVIDER`
+    #[arg(long)]
+    offline: bool,
+
+    /// A provider that is served from the cache only tries to recover this often (bare number = minutes)
+    #[arg(long, value_name = "15m", value_parser = minutes)]
+    auto_recover: Option<String>,
+
     #[command(flatten)]
     options: Options,
 }
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut sources = self.options.sources();
-        sources.flags.extend(self.listen.map(|value| Flag {
-            name: "--listen",
-            path: "listen",
-            value,
-        }));
+        let sockets =
+            Sockets::take().context("a socket of the service manager is no TCP socket")?;
+        let sources = self.sources(&sockets)?;
         let loaded = match Config::load(&sources, &disk::world()) {
             Ok(loaded) => loaded,
             Err(problems) => {
@@ -62,7 +80,50 @@ impl Serve {
             .with_writer(io::stderr)
             .try_init();
         let runtime = runtime().context("the runtime could not start")?;
-        runtime.block_on(serve(&loaded.config))
+        let ended = runtime.block_on(serve(loaded, sources, self.offline, sockets));
+        // Whoever still reads a file does not keep the process.
+        runtime.shutdown_background();
+        ended
+    }
+
+    /// Where a socket is open already is where we listen, whatever flags say: what holds for an
+    /// address, such as a token, must hold for the true one.
+    fn sources(&self, sockets: &Sockets) -> io::Result<Sources> {
+        let mut sources = self.options.sources();
+        let mut lay = |name, path, value: Option<String>| {
+            let flag = value.map(|value| Flag { name, path, value });
+            sources.flags.extend(flag);
+        };
+        lay("--listen", "listen", self.listen.clone());
+        lay(
+            "--listen",
+            "listen",
+            systemd::address(sockets.gateway.as_ref())?,
+        );
+        lay(
+            "--admin",
+            "admin.listen",
+            systemd::address(sockets.admin.as_ref())?,
+        );
+        let every = self.auto_recover.clone();
+        sources
+            .for_all
+            .extend(every.map(|every| ("auto_recover", every)));
+        Ok(sources)
+    }
+}
+
+/// A length of time, or a number of minutes. Laid over a file a bare number would be seconds.
+fn minutes(text: &str) -> Result<String, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = if is_number {
+        format!("{text}m")
+    } else {
+        text.to_owned()
+    };
+    match amount::span(&text) {
+        Some(_) => Ok(text),
+        None => Err("write `15m`, or a number of minutes".to_owned()),
     }
 }
 
@@ -78,8 +139,15 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     builder.enable_all().build()
 }
 
-async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
-    let ledger = open(&config.store)?;
+async fn serve(
+    loaded: Loaded,
+    sources: Sources,
+    offline: bool,
+    sockets: Sockets,
+) -> anyhow::Result<ExitCode> {
+    let mut orders = watch::Orders::listen()?;
+    let config = loaded.config.clone();
+    let wants_admin = wants_admin(&loaded);
     let options = ShopOptions {
         unknown: match config.unknown_domain {
             UnknownDomain::Allow => Unknown::Allow,
@@ -87,23 +155,48 @@ async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
         },
         nodes: config.nodes,
         node_lease: config.node_lease,
+        offline,
+        cache: cache(&config),
         ..ShopOptions::default()
     };
     let providers = config.all().map(|provider| (**provider).clone());
-    let shop = Shop::build(providers.collect(), ledger, options)?;
+    let shop = Shop::build(providers.collect(), open(&config.store)?, options)?;
+    let kept = shop.cache().clone();
+    shop.know(&config.callers);
+    let daemon = Daemon::new(shop.clone(), sources, loaded, disk::world);
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
+    let mut listening = vec![match sockets.gateway {
+        Some(socket) => gateway.listen_on(TcpListener::from_std(socket)?, Door::All)?,
+        None => listen(&mut gateway, config.listen, Door::All).await?,
+    }];
     let own = config
         .providers
         .iter()
         .filter_map(|provider| Some((provider.listen?, Door::Provider(provider.name.clone()))));
-    let mut listening = Vec::new();
-    for (address, door) in std::iter::once((config.listen, Door::All)).chain(own) {
+    for (address, door) in own {
         listening.push(listen(&mut gateway, address, door).await?);
     }
-    announce(config, &listening)?;
-    ended().await?;
-    gateway.drain().await;
-    Ok(ExitCode::SUCCESS)
+    let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
+    orders.watch(&daemon).await;
+    announce(&config, &listening, admin.as_ref())?;
+    systemd::ready();
+    if let Some(every) = systemd::watchdog() {
+        tokio::spawn(systemd::live(every));
+    }
+    orders.follow(&daemon).await;
+    systemd::tell("STOPPING=1");
+    let drained = async {
+        // Both at once; the admin address answers until the gateway is done.
+        gateway.drain().await;
+        if let Some(admin) = admin {
+            admin.drain().await;
+        }
+        kept.flush().await;
+    };
+    tokio::select! {
+        () = drained => Ok(ExitCode::SUCCESS),
+        () = orders.end() => bail!("ended at once by a second signal; calls under way were dropped"),
+    }
 }
 
 async fn listen(
@@ -114,6 +207,78 @@ async fn listen(
     gateway.listen(address, door).await.with_context(|| {
         format!("could not listen on {address}; is it in use? choose another with --listen")
     })
+}
+
+/// Somebody named the admin address. If nobody did and it is taken, another daemon has it.
+fn wants_admin(loaded: &Loaded) -> bool {
+    let named = loaded
+        .values
+        .iter()
+        .find(|value| value.path == "admin.listen");
+    named.is_some_and(|value| value.origin != Origin::Default)
+}
+
+/// The admin address.
+async fn admin(
+    daemon: &Daemon,
+    config: &Config,
+    socket: Option<std::net::TcpListener>,
+    is_named: bool,
+) -> anyhow::Result<Option<Admin>> {
+    let wanted = config.admin.listen;
+    let listener = match socket {
+        Some(socket) => TcpListener::from_std(socket),
+        None => TcpListener::bind(wanted).await,
+    };
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && !is_named => {
+            writeln!(
+                io::stderr(),
+                "warning: {wanted} is in use, by another daemon perhaps, so this one has no admin \
+                 address; choose one with --admin"
+            )?;
+            return Ok(None);
+        }
+        Err(error) => {
+            let text = format!("could not listen on {wanted}; choose another with --admin");
+            return Err(error).context(text);
+        }
+    };
+    let is_local = listener.local_addr()?.ip().is_loopback();
+    let token = match &config.admin.token {
+        Some(token) => Some(token.clone()),
+        None if is_local => None,
+        None => {
+            let kept = TokenFile::ensure(Path::new(&config.state_dir))?;
+            let path = kept.path.display();
+            let mut out = io::stdout().lock();
+            if kept.is_new {
+                let token = kept.token.expose();
+                writeln!(
+                    out,
+                    "the admin token, told this once and kept in {path}: {token}"
+                )?;
+            } else {
+                writeln!(out, "the admin token is in {path}")?;
+            }
+            Some(kept.token)
+        }
+    };
+    let options = AdminOptions {
+        token,
+        ..AdminOptions::default()
+    };
+    Ok(Some(Admin::serve(daemon, listener, options)?))
+}
+
+/// Where answers are kept: beside the ledger, unless the configuration says otherwise.
+fn cache(config: &Config) -> Cache {
+    if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
+        let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+        Fact::CacheOnlyInMemory { why }.tell();
+    }
+    crate::cache::place(config).map_or_else(Cache::memory, |folder| Cache::open(&folder))
 }
 
 /// The ledger that a store names.
@@ -149,7 +314,7 @@ fn tell(problems: &Problems) -> io::Result<()> {
 }
 
 /// What to put in place of the provider's address.
-fn announce(config: &Config, listening: &[Listening]) -> io::Result<()> {
+fn announce(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for Listening { address, door } in listening {
         match door {
@@ -163,23 +328,10 @@ fn announce(config: &Config, listening: &[Listening]) -> io::Result<()> {
             Door::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,
         }
     }
-    out.flush()
-}
-
-/// Waits for the order to end.
-#[cfg(unix)]
-async fn ended() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        interrupted = tokio::signal::ctrl_c() => interrupted,
-        _ = terminate.recv() => Ok(()),
+    if let Some(admin) = admin {
+        writeln!(out, "  {:<16} http://{}", "(admin)", admin.address())?;
     }
-}
-
-#[cfg(not(unix))]
-async fn ended() -> io::Result<()> {
-    tokio::signal::ctrl_c().await
+    out.flush()
 }
 
 /// `TOLLGATE_LOG`, such as `debug`; by default what an operator wants to know.

@@ -51,6 +51,9 @@ pub struct Sources {
     pub env_file: Option<String>,
     /// Flags that stand for a field of tollgate.yaml.
     pub flags: Vec<Flag>,
+    /// Settings of every provider by a flag of their own (`--auto-recover`), weaker than `--set`: key
+    /// and value.
+    pub for_all: Vec<(&'static str, String)>,
     /// `--set`.
     pub set: Vec<Set>,
     /// What was set while running; it wins over everything.

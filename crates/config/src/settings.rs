@@ -15,7 +15,7 @@ use tollgate_core::ratio::Ppm;
 use tollgate_core::retry::{BudgetSettings, Retries, RetrySettings};
 use tollgate_core::time::Span;
 
-use crate::amount::Lifetime;
+use crate::amount::{Lifetime, Size};
 use crate::field::At;
 use crate::problem::Problems;
 use crate::setting::{Setting, block, not_a_word, words};
@@ -292,6 +292,26 @@ block! {
         adaptive: bool = false,
         /// request headers that make another answer
         vary: Vec<String> = Vec::new(),
+        /// how long "there is no such thing" (404, 410) is kept in ttl mode; off, because it may come any moment
+        negative: Span = Span::ZERO,
+        /// what does not keep an answer from being kept; the credential is part of every key all the same
+        ignore: Vec<CacheIgnore> = Vec::new(),
+        /// the largest body that is kept; at most 8MiB
+        max_object: Size = Size(8 << 20),
+    }
+}
+
+words! {
+    /// What keeps an answer from being kept, unless it is passed over.
+    CacheIgnore {
+        /// `Cache-Control: private`.
+        Private = "private",
+        /// `Cache-Control: no-store`.
+        NoStore = "no-store",
+        /// `Set-Cookie`; the cookie itself is never kept.
+        SetCookie = "set-cookie",
+        /// The caller's own `Authorization`.
+        Authorization = "authorization",
     }
 }
 

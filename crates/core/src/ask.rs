@@ -249,6 +249,9 @@ pub enum Reopen {
     All,
     /// One call at a time tries; the scope opens or closes again by what it finds.
     Probe,
+    /// Nothing but somebody's word; until then answers come from the cache only. It has no end, so
+    /// it goes with a rest of `None`.
+    ByHand,
 }
 
 /// What became of a permit.

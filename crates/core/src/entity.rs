@@ -198,6 +198,15 @@ impl Entities {
         self
     }
 
+    /// Does a header name the entity? If not, nobody needs to hand headers in.
+    #[must_use]
+    pub fn reads_headers(&self) -> bool {
+        match self.from {
+            From::Header(_) => true,
+            From::Path | From::Host | From::Query(_) | From::Body(_) => false,
+        }
+    }
+
     /// The entity of a call and the path to send.
     pub fn route(&self, asked: &Asked<'_>) -> Result<Routed, Refusal> {
         let clean = path::clean(asked.path)?;

@@ -148,6 +148,20 @@ impl Gate {
         }
     }
 
+    /// Limits have changed. Everybody who waits is called back, to ask anew under the new ones with
+    /// the seniority it had; what the ledger still grants to an ask of before comes back unsent, so
+    /// nobody goes under a limit that does not hold any more. Who arrives before they have asked
+    /// again may get past them: better than a line that waits for one who does not come back.
+    pub fn recall(&mut self) {
+        self.missed.everything = !self.offered.is_empty();
+        let waiting: Vec<PermitId> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            self.resolve(id, Resolution::Recalled);
+        }
+        self.blocks.clear();
+        self.wakes.clear();
+    }
+
     /// What a caller is promised and allowed.
     pub fn set_share(&mut self, caller: CallerId, share: Share) {
         self.shares.set(caller, share);
@@ -211,7 +225,8 @@ impl Gate {
     #[must_use]
     pub fn is_clear(&self, priority: Priority) -> bool {
         let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.blocks.is_empty();
-        nobody && (priority != Priority::Low || self.settings.off_peak.is_none())
+        let hours = self.settings.off_peak.as_ref();
+        nobody && hours.is_none_or(|hours| priority > hours.confines())
     }
 
     /// The priority that this caller's calls have at most.

@@ -28,5 +28,6 @@ pub mod alert;
 pub mod domain;
 pub mod entity;
 pub mod feedback;
+pub mod fresh;
 #[cfg(test)]
 mod drive;

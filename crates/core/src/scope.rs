@@ -37,6 +37,8 @@ pub enum ScopeView {
         /// The rest of the rest.
         left: Option<Span>,
     },
+    /// Nobody goes until it is opened by hand; answers come from the cache only.
+    CacheOnly,
     /// One call at a time tries.
     Probing,
 }
@@ -66,7 +68,7 @@ impl Scope {
                 then: Reopen::All, ..
             } => State::Open,
             State::Closed {
-                then: Reopen::Probe,
+                then: Reopen::Probe | Reopen::ByHand,
                 ..
             }
             | State::Probe { .. } => State::Probe {
@@ -81,13 +83,22 @@ impl Scope {
     /// middle of a sleep must not let everybody through at its end.
     pub(crate) fn close(&mut self, until: Option<Micros>, then: Reopen) {
         let then = match (self.state, then) {
+            (_, Reopen::ByHand) => Reopen::ByHand,
+            // A rest that ends does not change what a hold is; another hold does.
             (
                 State::Closed {
-                    then: Reopen::Probe,
+                    then: Reopen::ByHand,
+                    ..
+                },
+                Reopen::All | Reopen::Probe,
+            ) if until.is_some() => Reopen::ByHand,
+            (
+                State::Closed {
+                    then: Reopen::Probe | Reopen::ByHand,
                     ..
                 }
                 | State::Probe { .. },
-                _,
+                Reopen::All,
             )
             | (_, Reopen::Probe) => Reopen::Probe,
             (
@@ -143,6 +154,10 @@ impl Scope {
                 until: Some(until),
                 then: Reopen::Probe,
             } if now >= until => ScopeView::Probing,
+            State::Closed {
+                until: None,
+                then: Reopen::ByHand,
+            } => ScopeView::CacheOnly,
             State::Closed { until, .. } => ScopeView::Closed {
                 left: until.map(|until| until.since(now)),
             },

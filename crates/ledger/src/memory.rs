@@ -18,8 +18,8 @@ use tollgate_core::turn::{Turn, turn};
 
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Offered};
 
-/// Cells looked at per transaction. Each transaction makes at most a handful, so looking at this
-/// many keeps up with any number of keys.
+/// Cells looked at per transaction with asks. Each of those makes at most a handful, so looking at
+/// this many keeps up with any number of keys; a settle alone makes none that was not there.
 const SWEEP: usize = 8;
 
 /// A ledger in this process; clones share it.
@@ -100,7 +100,9 @@ impl MemoryLedger {
         let mut table = self.shared.table.lock();
         let now = self.shared.clock.now();
         let turn = turn(&mut *table, now, settles, asks);
-        table.sweep(now.at, SWEEP);
+        if !asks.is_empty() {
+            table.sweep(now.at, SWEEP);
+        }
         drop(table);
         if !turn.freed.is_empty() {
             self.tell(Event::Freed(turn.freed.as_slice().into()));

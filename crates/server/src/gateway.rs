@@ -123,7 +123,11 @@ impl Gateway {
 
     /// Serves an address from now on. Port 0 = a free one.
     pub async fn listen(&mut self, address: SocketAddr, door: Door) -> io::Result<Listening> {
-        let listener = TcpListener::bind(address).await?;
+        self.listen_on(TcpListener::bind(address).await?, door)
+    }
+
+    /// Serves a socket that is open already, such as one that the service manager holds.
+    pub fn listen_on(&mut self, listener: TcpListener, door: Door) -> io::Result<Listening> {
         let address = listener.local_addr()?;
         self.state.shop.is_ours(address);
         let listening = Listening { address, door };

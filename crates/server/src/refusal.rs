@@ -106,6 +106,7 @@ pub(crate) fn refusal(error: &Error, id: &str) -> Response<ReplyBody> {
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
+        | Error::NotThisCaller { .. }
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
@@ -177,6 +178,7 @@ fn kind(error: &Error) -> (StatusCode, &'static str) {
         }
         Error::UnknownProvider { .. } => (StatusCode::NOT_FOUND, "UnknownProvider"),
         Error::NotAllowed { .. } => (StatusCode::FORBIDDEN, "DomainNotAllowed"),
+        Error::NotThisCaller { .. } => (StatusCode::FORBIDDEN, "CallerNotAllowed"),
         Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
         Error::NoUpstream { .. }
         | Error::Path(_)
@@ -197,6 +199,7 @@ fn wait(error: &Error) -> Option<Span> {
         | Error::UnknownProvider { .. }
         | Error::NoUpstream { .. }
         | Error::NotAllowed { .. }
+        | Error::NotThisCaller { .. }
         | Error::Loop { .. }
         | Error::Path(_)
         | Error::Host(_)

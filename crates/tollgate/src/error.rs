@@ -153,6 +153,12 @@ pub enum Error {
         /// Why not.
         why: NotAllowed,
     },
+    /// The caller did not show the token that proves its name.
+    #[error("the caller `{caller}` is known by its token, and this call does not show it")]
+    NotThisCaller {
+        /// As it calls itself.
+        caller: String,
+    },
     /// The call would come back to us.
     #[error("the upstream of `{provider}` is this gateway itself")]
     Loop {
@@ -256,6 +262,7 @@ impl Error {
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
             | Error::NotAllowed { .. }
+            | Error::NotThisCaller { .. }
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)

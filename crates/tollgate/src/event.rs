@@ -80,6 +80,38 @@ pub enum Fact<'a> {
         /// How many calls have gone on uncounted since the start.
         uncounted: u64,
     },
+    /// An answer came from what was kept.
+    FromCache {
+        /// The call.
+        id: &'a str,
+        /// Whose.
+        provider: &'a str,
+        /// `cache` or `stale`.
+        source: &'static str,
+        /// How old it is.
+        age: Span,
+        /// Why it may be old; `fresh` if it is not.
+        why: &'static str,
+    },
+    /// An answer is not kept.
+    NotKept {
+        /// The call.
+        id: &'a str,
+        /// Whose.
+        provider: &'a str,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Answers are kept in memory only.
+    CacheOnlyInMemory {
+        /// Why.
+        why: &'a str,
+    },
+    /// The file of kept answers was damaged, and a new one was begun.
+    CacheBegunAnew {
+        /// Where the old one is.
+        file: &'a str,
+    },
     /// A login gave a new token.
     Renewed {
         /// Whose.
@@ -105,6 +137,18 @@ pub enum Fact<'a> {
     Reloaded {
         /// How many.
         providers: usize,
+    },
+    /// A part of the configuration was refused; its old version stays.
+    NotReloaded {
+        /// Place, fault and remedy, in one line.
+        problem: &'a str,
+    },
+    /// An operator wants something of a provider.
+    Ordered {
+        /// Whose.
+        provider: &'a str,
+        /// `offline`, `cache-only`, `resume`, `reset` or `set`.
+        order: &'a str,
     },
     /// The gateway accepts calls.
     Listening {
@@ -136,17 +180,7 @@ impl Fact<'_> {
                 comp = "ratelimiter", event = "cooldown", provider,
                 entity = entity.unwrap_or("none"), rest = %rest
             ),
-            Fact::Answered {
-                id,
-                provider,
-                status,
-                attempts,
-                waited,
-                priority,
-            } => tracing::debug!(
-                event = "answered", id, provider, status, attempts,
-                waited = %waited, priority = ?priority
-            ),
+            Fact::Answered { .. } => self.tell_answer(),
             Fact::Refused { id, error } => {
                 tracing::info!(event = "refused", id, error = %error);
             }
@@ -160,6 +194,10 @@ impl Fact<'_> {
             Fact::StoreBack { away, uncounted } => {
                 tracing::warn!(event = "store_back", away = %away, uncounted);
             }
+            Fact::FromCache { .. }
+            | Fact::NotKept { .. }
+            | Fact::CacheOnlyInMemory { .. }
+            | Fact::CacheBegunAnew { .. } => self.tell_of_cache(),
             Fact::Renewed { provider, lives } => {
                 tracing::info!(event = "token_renewed", provider, lives = %lives);
             }
@@ -170,8 +208,56 @@ impl Fact<'_> {
                 tracing::warn!(event = "key_set_aside", provider, status);
             }
             Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
+            Fact::NotReloaded { problem } => {
+                tracing::error!(event = "reload_refused", problem);
+            }
+            Fact::Ordered { provider, order } => {
+                tracing::warn!(event = "operator", provider, order);
+            }
             Fact::Listening { address } => tracing::info!(event = "listening", %address),
             Fact::Draining => tracing::info!(event = "draining"),
+        }
+    }
+
+    /// The one that every call tells: cheap unless somebody listens.
+    fn tell_answer(&self) {
+        if let Fact::Answered {
+            id,
+            provider,
+            status,
+            attempts,
+            waited,
+            priority,
+        } = self
+        {
+            tracing::debug!(
+                event = "answered", id, provider, status, attempts,
+                waited = %waited, priority = ?priority
+            );
+        }
+    }
+
+    /// What the cache did.
+    fn tell_of_cache(&self) {
+        match self {
+            Fact::FromCache {
+                id,
+                provider,
+                source,
+                age,
+                why,
+            } => {
+                tracing::debug!(event = "from_cache", id, provider, source, age = %age, why);
+            }
+            Fact::NotKept { id, provider, why } => {
+                tracing::debug!(event = "not_kept", id, provider, why);
+            }
+            Fact::CacheOnlyInMemory { why } => {
+                tracing::warn!(event = "cache_only_in_memory", why);
+            }
+            Fact::CacheBegunAnew { file } => tracing::warn!(event = "cache_begun_anew", file),
+            // Told by whoever called this.
+            _ => {}
         }
     }
 }

@@ -5,6 +5,7 @@
 //! Never: reads a clock outside a module called `clock`.
 
 pub mod body;
+pub mod cache;
 pub mod error;
 pub mod event;
 pub mod guard;

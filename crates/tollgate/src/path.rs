@@ -16,7 +16,9 @@ mod admit;
 mod cache;
 mod connect;
 mod credential;
+mod decode;
 mod flight;
+mod keep;
 mod landing;
 mod learn;
 mod login;
@@ -27,12 +29,16 @@ mod recipe;
 mod retry;
 mod route;
 mod send;
+mod serve;
 mod share;
+mod target;
 mod token;
 mod urgency;
 pub(crate) use account::Account;
+pub use cache::UseCache;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
+pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
 pub(crate) use query::without_parameter;
 pub use rates::{Left, Rate, Rates};
@@ -66,6 +72,8 @@ pub struct Reply {
     pub body: ReplyBody,
     /// Where it came from.
     pub source: Source,
+    /// Little is left of a limit, so only the cache is used.
+    pub degraded: bool,
 }
 
 /// Where an answer came from. The words are those of `X-Tollgate-Source`.
@@ -160,7 +168,7 @@ where
     let mut route = route::route(shop, call).await?; // which provider, which limits, how urgent
     trail.provider = Some(route.live.clone());
     trail.origin = Some(route.origin.clone());
-    let question = match cache::look(shop, &mut route).await {
+    let question = match cache::look(shop, &mut route).await? {
         Looked::Answer(reply) => return Ok(*reply), // an answer that we already have costs nothing
         Looked::Nothing(question) => question,
     };
@@ -172,7 +180,7 @@ where
         };
         let outcome = match place {
             Place::Alone => go(route, question).await,
-            Place::First(flight) => flight.lead(go(route, question)).await,
+            Place::First(flight) => flight.lead(Box::pin(go(route, question))).await,
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // whoever went ahead failed or may not share: our turn
@@ -201,20 +209,22 @@ async fn go(mut route: Route, question: Question) -> Outcome {
             break done; // each caller gets its own part
         }
     };
-    let is_failure = match &done {
+    let has_failed = match &done {
         Ok(answered) => answered.class.is_failure(),
         Err(_) => true,
     };
     tell(&route, &tries, &done);
-    let mut answer = cache::keep(&route, question, done).await; // may it be used again?
+    let mut answer = keep::keep(&route, question, done); // may it be used again?
     if let Ok(reply) = &mut answer
         && route.merging.is_part
     {
         reply.source = Source::Merged;
     }
+    let has_another = |reply: &Reply| matches!(reply.source, Source::Cache | Source::Stale);
     Outcome {
+        // What was kept has taken its place.
+        is_failure: has_failed && !answer.as_ref().is_ok_and(has_another),
         answer,
-        is_failure,
         attempts: tries.made,
         waited: tries.waited,
         rates: tries.rates,

@@ -6,7 +6,7 @@
 //! Never: clones.
 
 use tollgate_core::ask::{
-    Ask, Evidence, Marks, Outcome, PermitId, Reading, Readings, Settle, Terms,
+    Ask, Evidence, Marks, Outcome, PermitId, Reading, Readings, Settle, Term, Terms,
 };
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
@@ -22,6 +22,8 @@ pub struct Permit {
     granted: Micros,
     waited: Span,
     state: State,
+    /// So many of the first terms are limits of the provider.
+    limits: usize,
     /// So many of the last terms are this process's own affair: they end with the attempt.
     local: usize,
 }
@@ -61,15 +63,23 @@ impl Permit {
             granted,
             waited,
             state: State::Held,
+            limits: usize::MAX,
             local: 0,
         }
     }
 
-    /// Marks the last terms as this process's own: its connections, its pace. They are free as soon
-    /// as the attempt is over here, whatever may still happen at the provider.
-    pub(crate) fn with_local(mut self, count: usize) -> Permit {
-        self.local = count.min(self.ask.terms.len());
+    /// Marks the first terms as limits of the provider, of which its answers speak, and the last as
+    /// this process's own: its connections, its pace. Those are free as soon as the attempt is over
+    /// here, whatever may still happen at the provider.
+    pub(crate) fn with_parts(mut self, limits: usize, local: usize) -> Permit {
+        self.limits = limits.min(self.ask.terms.len());
+        self.local = local.min(self.ask.terms.len());
         self
+    }
+
+    /// The provider's own limits among its terms.
+    pub(crate) fn limits(&self) -> &[Term] {
+        self.ask.terms.get(..self.limits).unwrap_or(&self.ask.terms)
     }
 
     /// Its name.

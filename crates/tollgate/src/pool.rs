@@ -19,6 +19,7 @@ pub use tls::Roots;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::HeaderValue;
 use hyper::client::conn::http1::SendRequest;
 use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
@@ -62,6 +63,8 @@ struct Shared {
 #[derive(Debug)]
 struct Lane {
     origin: Origin,
+    /// As in the `Host` header; `None` if it cannot be one.
+    host: Option<HeaderValue>,
     state: Mutex<LaneState>,
 }
 
@@ -120,6 +123,7 @@ impl Pool {
                     lanes.retain(|_, lane| !lane.is_forgotten());
                 }
                 let lane = Arc::new(Lane {
+                    host: HeaderValue::try_from(origin.authority()).ok(),
                     origin: origin.clone(),
                     state: Mutex::default(),
                 });
@@ -220,6 +224,11 @@ impl Drop for Opening<'_> {
 }
 
 impl Conn {
+    /// The `Host` header of its upstream.
+    pub(crate) fn host(&self) -> Option<&HeaderValue> {
+        self.lane.host.as_ref()
+    }
+
     /// The answer is whole: the next call may use it.
     pub(crate) fn give_back(self) {
         let now = self.shared.ledger.at();

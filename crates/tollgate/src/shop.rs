@@ -5,27 +5,36 @@
 //!
 //! Never: reads a file. Providers come in checked.
 
+mod callers;
+mod keeping;
 mod links;
 mod live;
+mod look;
 mod machine;
 mod meter;
 mod part;
 mod plan;
 mod settings;
+mod slot;
 mod spare;
+pub(crate) use callers::{Callers, Claim, account};
 pub use links::Links;
 pub use live::Live;
+pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};
 pub(crate) use meter::{Meter, Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
+use spare::Common;
 pub(crate) use spare::{Instead, just_now};
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tollgate_config::config::Caller;
 use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
@@ -36,10 +45,12 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, Ledger};
 
 use crate::Error;
+use crate::cache::Cache;
 use crate::error::NotAllowed;
 use crate::event::Fact;
 use crate::path::Flights;
 use crate::pool::{Dialer, Roots};
+use slot::{Means, Slot};
 
 /// The provider of every domain that no file names: no limits, no key, no memory.
 const UNKNOWN: &str = "unknown";
@@ -68,6 +79,10 @@ pub struct Options {
     pub nodes: u32,
     /// Within this time all of them have noticed that the store is lost, or is back.
     pub node_lease: Span,
+    /// Every provider begins asleep, until somebody says `resume` (A5).
+    pub offline: bool,
+    /// Where answers are kept.
+    pub cache: Cache,
 }
 
 impl Default for Options {
@@ -78,15 +93,8 @@ impl Default for Options {
             roots: Roots::default(),
             nodes: 1,
             node_lease: Span::from_secs(5),
-        }
-    }
-}
-
-impl Options {
-    fn share(&self) -> Share {
-        Share {
-            nodes: self.nodes,
-            lease: self.node_lease,
+            offline: false,
+            cache: Cache::default(),
         }
     }
 }
@@ -128,22 +136,25 @@ pub struct Shop {
 
 #[derive(Debug)]
 struct Shared {
-    options: Options,
-    ledger: Ledger,
-    dialects: Dialects,
-    dialer: Arc<Dialer>,
+    means: Means,
+    private: bool,
+    /// Calls to domains that no provider has are refused.
+    refuses_unknown: AtomicBool,
     shelf: ArcSwap<Shelf>,
+    /// One reload at a time; calls do not wait for it.
+    replacing: Mutex<()>,
     unknown: Arc<Live>,
     /// When the store was lost, if that was told and is still so.
     lost_at: Mutex<Option<Micros>>,
     flights: Flights,
+    cache: Cache,
 }
 
 #[derive(Debug, Default)]
 struct Shelf {
-    names: HashMap<String, Arc<Live>>,
-    domains: DomainTable<Arc<Live>>,
-    scopes: HashMap<ScopeId, Arc<Live>>,
+    names: HashMap<String, Arc<Slot>>,
+    domains: DomainTable<Arc<Slot>>,
+    scopes: HashMap<ScopeId, Arc<Slot>>,
 }
 
 impl Shop {
@@ -153,22 +164,41 @@ impl Shop {
         ledger: Ledger,
         options: Options,
     ) -> Result<Shop, BuildError> {
-        let dialer = Arc::new(Dialer::new(&options.roots)?);
-        let dialects = Dialects::built_in();
-        let unknown = Plan::new(nobody(), &dialects);
-        let unknown = Live::start(unknown, &ledger, &dialer, options.share())
+        let Options {
+            unknown: of_unknown,
+            private,
+            roots,
+            nodes,
+            node_lease: lease,
+            offline,
+            cache,
+        } = options;
+        let means = Means {
+            dialer: Arc::new(Dialer::new(&roots)?),
+            dialects: Dialects::built_in(),
+            offline,
+            common: Common {
+                share: Share { nodes, lease },
+                uncounted: Arc::default(),
+            },
+            callers: ArcSwap::default(),
+            ledger,
+        };
+        let unknown = means
+            .start(nobody())
             .map_err(|problems| settings_refused(UNKNOWN, problems))?;
-        let mut events = ledger.events();
+        let mut events = means.ledger.events();
         let shop = Shop {
             shared: Arc::new(Shared {
-                options,
-                ledger,
-                dialects,
-                dialer,
+                means,
+                private,
+                refuses_unknown: AtomicBool::new(of_unknown == Unknown::Refuse),
                 shelf: ArcSwap::default(),
+                replacing: Mutex::new(()),
                 unknown: Arc::new(unknown),
                 lost_at: Mutex::default(),
                 flights: Flights::default(),
+                cache,
             }),
         };
         shop.replace(providers)?;
@@ -186,37 +216,28 @@ impl Shop {
 
     /// Other providers from now on, all at once. On an error nothing changes.
     pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
-        let Shared {
-            ledger,
-            dialects,
-            dialer,
-            shelf,
-            options,
-            ..
-        } = &*self.shared;
+        let Shared { means, shelf, .. } = &*self.shared;
+        let _one_at_a_time = self.shared.replacing.lock();
         let old = shelf.load();
         let mut new = Shelf::default();
         let mut followers = Vec::new();
         for provider in providers {
             let name = provider.name.clone();
             let domains = provider.domains.clone();
-            let plan = self.shared.plan(provider, dialects);
             let refused = |problems| settings_refused(&name, problems);
-            let live = match old.names.get(&name) {
-                Some(live) => {
-                    let problems = plan.health.check();
+            let slot = match old.names.get(&name) {
+                Some(slot) => {
+                    let problems = provider.health.check();
                     if !problems.is_empty() {
                         return Err(refused(problems));
                     }
-                    followers.push((live.clone(), plan));
-                    live.clone()
+                    followers.push((slot.clone(), provider));
+                    slot.clone()
                 }
-                None => {
-                    Arc::new(Live::start(plan, ledger, dialer, options.share()).map_err(refused)?)
-                }
+                None => Arc::new(Slot::new(provider).map_err(refused)?),
             };
             for domain in &domains {
-                if let Err(first) = new.domains.insert(domain, live.clone()) {
+                if let Err(first) = new.domains.insert(domain, slot.clone()) {
                     return Err(BuildError::Domain {
                         domain: domain.host().to_string(),
                         first: first.name.clone(),
@@ -224,14 +245,14 @@ impl Shop {
                     });
                 }
             }
-            new.scopes.insert(live.machine.scope(), live.clone());
-            if new.names.insert(name.clone(), live).is_some() {
+            new.scopes.insert(slot.scope(), slot.clone());
+            if new.names.insert(name.clone(), slot).is_some() {
                 return Err(BuildError::Twice(name));
             }
         }
-        for (live, plan) in followers {
-            let name = live.name.clone();
-            live.follow(plan)
+        for (slot, provider) in followers {
+            let name = slot.name.clone();
+            slot.follow(provider, means)
                 .map_err(|problems| settings_refused(&name, problems))?;
         }
         let providers = new.names.len();
@@ -240,42 +261,69 @@ impl Shop {
         Ok(())
     }
 
+    /// Other callers from now on: what they are promised and allowed at every provider.
+    pub fn know(&self, callers: &[Caller]) {
+        let new = Arc::new(Callers::new(callers));
+        let former = self.shared.means.callers.swap(new.clone());
+        for live in self.started() {
+            new.tell(&live, &former);
+        }
+    }
+
+    pub(crate) fn callers(&self) -> Arc<Callers> {
+        self.shared.means.callers.load_full()
+    }
+
+    /// What becomes of calls to domains that no provider has, from now on.
+    pub fn set_unknown(&self, unknown: Unknown) {
+        let refuses = unknown == Unknown::Refuse;
+        self.shared
+            .refuses_unknown
+            .store(refuses, Ordering::Relaxed);
+    }
+
     /// An address of ours: a call to it would come back to us for ever.
     pub fn is_ours(&self, address: SocketAddr) {
-        self.shared.dialer.is_ours(address);
+        self.shared.means.dialer.is_ours(address);
     }
 
     /// The provider of this name.
     pub fn named(&self, name: &str) -> Result<Arc<Live>, Error> {
         let shelf = self.shared.shelf.load();
-        shelf
+        let slot = shelf
             .names
             .get(name)
-            .cloned()
             .ok_or_else(|| Error::UnknownProvider {
                 name: name.chars().take(64).collect(),
                 nearest: nearest(name, shelf.names.keys()),
-            })
+            })?;
+        Ok(slot.live(&self.shared.means))
     }
 
     /// The provider of this host; `None` = unknown, and that is allowed.
     pub(crate) fn of_host(&self, host: &Host) -> Result<Option<Arc<Live>>, Error> {
-        if let Some(live) = self.shared.shelf.load().domains.find(host) {
-            return Ok(Some(live.clone()));
+        if let Some(slot) = self.shared.shelf.load().domains.find(host) {
+            return Ok(Some(slot.live(&self.shared.means)));
         }
-        match self.shared.options.unknown {
-            Unknown::Allow => Ok(None),
-            Unknown::Refuse => Err(Error::NotAllowed {
+        if self.shared.refuses_unknown.load(Ordering::Relaxed) {
+            return Err(Error::NotAllowed {
                 host: host.to_string(),
                 why: NotAllowed::Unknown,
-            }),
+            });
         }
+        Ok(None)
     }
 
-    /// Every provider, by name.
+    /// Every provider that has been called or asked for, by name. The others are known and not yet
+    /// started.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Live>> {
-        let mut all: Vec<_> = self.shared.shelf.load().names.values().cloned().collect();
+    pub fn started(&self) -> Vec<Arc<Live>> {
+        let shelf = self.shared.shelf.load();
+        let mut all: Vec<_> = shelf
+            .names
+            .values()
+            .filter_map(|slot| slot.started())
+            .collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -283,13 +331,19 @@ impl Shop {
     /// The ledger that counts.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
-        &self.shared.ledger
+        &self.shared.means.ledger
     }
 
     /// How many calls went on uncounted because the ledger's store was lost, all providers together.
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.shared.uncounted()
+    }
+
+    /// The answers that are kept.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
     }
 
     /// What is on its way, of all providers.
@@ -302,7 +356,7 @@ impl Shop {
     }
 
     pub(crate) fn allows_private(&self) -> bool {
-        self.shared.options.private
+        self.shared.private
     }
 }
 
@@ -315,12 +369,13 @@ fn hear(shared: &Weak<Shared>, event: &Event) -> bool {
     match event {
         Event::Scopes(scopes) => {
             let changed = scopes.iter().filter_map(|scope| shelf.scopes.get(scope));
-            changed.for_each(|live| live.machine.scope_changed());
+            let started = changed.filter_map(|slot| slot.started());
+            started.for_each(|live| live.machine.scope_changed());
         }
         Event::Anything => {
             shared.look_at_store();
-            let all = shelf.names.values();
-            all.for_each(|live| live.machine.scope_changed());
+            let started = shelf.names.values().filter_map(|slot| slot.started());
+            started.for_each(|live| live.machine.scope_changed());
         }
         Event::Lost | Event::Back => shared.look_at_store(),
         Event::Freed(_) => {}
@@ -332,44 +387,34 @@ impl Shared {
     /// Tells once that the store is lost or back, and moves those who wait.
     fn look_at_store(&self) {
         let mut lost_at = self.lost_at.lock();
-        let shelf = self.shelf.load();
-        let everybody = shelf.names.values().chain([&self.unknown]);
-        match (*lost_at, self.ledger.loss()) {
+        let ledger = &self.means.ledger;
+        match (*lost_at, ledger.loss()) {
             (None, Some(loss)) => {
                 *lost_at = Some(loss.since);
-                let why = self.ledger.trouble().unwrap_or_default();
+                let why = ledger.trouble().unwrap_or_default();
                 Fact::StoreLost { why: &why }.tell();
-                everybody.for_each(|live| live.store_lost());
+                self.everybody().iter().for_each(|live| live.store_lost());
             }
             (Some(since), None) => {
                 *lost_at = None;
-                let away = self.ledger.now().at.since(since);
+                let away = ledger.at().since(since);
                 let uncounted = self.uncounted();
                 Fact::StoreBack { away, uncounted }.tell();
-                everybody.for_each(|live| live.store_back());
+                self.everybody().iter().for_each(|live| live.store_back());
             }
             (None, None) | (Some(_), Some(_)) => {}
         }
     }
 
-    /// A provider as it is obeyed: as a whole where the ledger is common, else this node's part.
-    fn plan(&self, provider: Provider, dialects: &Dialects) -> Plan {
-        let mut provider = provider;
-        let nothing = match self.ledger {
-            Ledger::Memory(_) if self.options.nodes > 1 => {
-                part::cut(&mut provider, self.options.nodes)
-            }
-            _ => None,
-        };
-        let mut plan = Plan::new(provider, dialects);
-        plan.nothing = nothing;
-        plan
+    /// Those who have been called.
+    fn everybody(&self) -> Vec<Arc<Live>> {
+        let shelf = self.shelf.load();
+        let started = shelf.names.values().filter_map(|slot| slot.started());
+        started.chain([self.unknown.clone()]).collect()
     }
 
     fn uncounted(&self) -> u64 {
-        let shelf = self.shelf.load();
-        let everybody = shelf.names.values().chain([&self.unknown]);
-        everybody.map(|live| live.uncounted()).sum()
+        self.means.common.uncounted.load(Ordering::Relaxed)
     }
 }
 

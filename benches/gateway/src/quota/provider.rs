@@ -26,10 +26,8 @@ pub struct Judged {
 pub struct Arrival {
     /// Seconds since the provider started.
     pub at: f64,
-    pub call: String,
+
     pub accepted: bool,
-    /// Answered by the limiter, and not by an outage.
-    pub judged: bool,
 }
 
 impl Provider {
@@ -75,9 +73,8 @@ fn arrival(line: &str) -> anyhow::Result<Arrival> {
     let line: Value = serde_json::from_str(line)?;
     Ok(Arrival {
         at: line["at_us"].as_f64().context("at_us")? / 1e6,
-        call: line["call"].as_str().unwrap_or_default().to_owned(),
+
         accepted: line["accepted"].as_bool().unwrap_or(false),
-        judged: line["fate"].as_str() == Some("answered"),
     })
 }
 

@@ -107,12 +107,31 @@ impl Scenario {
         self
     }
 
-    /// The most that the limit lets through in the whole run.
+    /// The most of these calls that the limit lets through in time: each goes as soon as it is there
+    /// and the limit has room, over a network without delay.
     pub fn most(&self) -> u64 {
-        match self.kind {
-            Kind::Sliding => self.limit * self.until_ms.div_ceil(self.period_ms),
-            Kind::Bucket => self.burst + self.limit * self.until_ms / self.period_ms,
+        let gap = self.period_ms as f64 / self.limit as f64;
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        let mut went: Vec<f64> = Vec::new();
+        // The bucket: when it would be full again.
+        let mut full_at = f64::NEG_INFINITY;
+        for (at, _) in &self.calls {
+            let at = *at as f64;
+            let room_at = match self.kind {
+                Kind::Sliding => went
+                    .len()
+                    .checked_sub(limit)
+                    .map_or(at, |before| went[before] + self.period_ms as f64),
+                Kind::Bucket => full_at - (self.burst as f64 - 1.0) * gap,
+            };
+            let goes = at.max(room_at);
+            if goes >= self.until_ms as f64 {
+                break;
+            }
+            full_at = full_at.max(goes) + gap;
+            went.push(goes);
         }
+        went.len() as u64
     }
 
     /// The rule as the provider enforces it.

@@ -54,6 +54,27 @@ impl Folder {
         self
     }
 
+    /// Writes a file anew, as an editor does: beside it, and then in its place.
+    pub(crate) fn rewrite(&self, name: &str, text: &str) {
+        let (new, old) = (self.path.join("new.tmp"), self.path.join(name));
+        fs::write(&new, text).expect("a file that can be written");
+        fs::rename(new, old).expect("a file that can be replaced");
+    }
+
+    /// A command that runs here, with no environment but what was set and what it brings along.
+    pub(crate) fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let own: Vec<_> = command
+            .get_envs()
+            .map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned)))
+            .collect();
+        command.current_dir(&self.path).env_clear();
+        for (name, value) in own {
+            command.env(name, value.unwrap_or_default());
+        }
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)))
+    }
+
     pub(crate) fn env(mut self, name: &str, value: &str) -> Folder {
         self.env.push((name.to_owned(), value.to_owned()));
         self

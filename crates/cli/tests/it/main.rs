@@ -4,14 +4,19 @@
     reason = "a test that cannot run the program should fail loudly"
 )]
 
+mod cache;
 mod canary;
 mod check;
+mod daemon;
 mod explain;
 mod serve;
 mod store;
+mod served;
+mod systemd;
 mod folder;
 mod gateway;
 mod init;
+mod leak;
 mod processes;
 mod provider;
 mod schema;

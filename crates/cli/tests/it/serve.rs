@@ -57,6 +57,8 @@ fn h2_serve_prints_its_addresses_answers_and_ends_on_sigterm() {
         "start",
         "--listen",
         "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
         "--store",
         "memory:",
         "--provider",

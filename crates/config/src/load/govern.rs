@@ -78,6 +78,12 @@ fn checked(draft: Draft, sources: &Sources, prefix: &str, world: &World<'_>) -> 
     }
     let name = draft.name().to_owned();
     let mut problems = Problems::default();
+    for (key, value) in &sources.for_all {
+        let flag = format!("--{}", key.replace('_', "-"));
+        if let Err(wrong) = draft.set(key, value, &flag) {
+            problems.extend(wrong);
+        }
+    }
     let flags = sources.set.iter().map(|set| (set, Place::whole("--set")));
     let later = sources.patched.iter().map(|set| (set, Origin::set()));
     for (Set { key, value, .. }, place) in

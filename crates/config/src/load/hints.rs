@@ -27,7 +27,6 @@ pub(super) const PROGRAM: [&str; 6] = [
 /// Fields of tollgate.yaml that are checked but not obeyed yet.
 pub const CONFIG_NOT_YET: &[&str] = &[
     "postgres",
-    "cache_store",
     "guard_store",
     "intercept",
     "limiting",
@@ -40,14 +39,7 @@ pub const CONFIG_NOT_YET: &[&str] = &[
 ];
 
 /// Fields of a provider file that are checked but not obeyed yet.
-pub const PROVIDER_NOT_YET: &[&str] = &[
-    "cache",
-    "dedup",
-    "merge",
-    "guards",
-    "entities.ttl",
-    "entities.dedup",
-];
+pub const PROVIDER_NOT_YET: &[&str] = &["guards"];
 
 /// Notes for the fields of a file that are not obeyed yet.
 pub(super) fn not_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {

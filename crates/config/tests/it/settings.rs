@@ -388,7 +388,7 @@ fn each_mistake_has_its_place_and_remedy() {
 fn what_is_not_used_yet_is_told() {
     let machine = Machine::new().file(
         "tollgate.yaml",
-        "scheduler: { workers: 2 }\nproviders: { tmdb: { preset: tmdb, merge: tmdb-append } }\n",
+        "scheduler: { workers: 2 }\nproviders: { tmdb: { preset: tmdb, guards: [ip] } }\n",
     );
     let told = machine.loaded(&Sources::default()).problems.to_string();
     assert!(
@@ -396,7 +396,7 @@ fn what_is_not_used_yet_is_told() {
         "{told}"
     );
     assert!(
-        told.contains("note: merge: is checked but not used yet"),
+        told.contains("note: guards: is checked but not used yet"),
         "{told}"
     );
     assert!(

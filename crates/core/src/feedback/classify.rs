@@ -38,6 +38,11 @@ pub(super) struct Opened<'a> {
 }
 
 impl Opened<'_> {
+    /// Nothing in it tells of windows, waits or scopes: no body, and no header that a row names.
+    pub(super) fn is_silent(&self, dialect: &Dialect) -> bool {
+        self.body.is_empty() && !self.headers.any(|name| dialect.told.has_header(name))
+    }
+
     /// The first signature that fits, if any.
     pub(super) fn signature<'d>(&self, dialect: &'d Dialect) -> Option<&'d Signature> {
         dialect.signatures().find(|signature| {

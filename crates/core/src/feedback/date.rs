@@ -20,10 +20,10 @@ const MONTHS: [&str; 12] = [
 
 /// Microseconds since 1970, negative before. Wider than [`Wall`], because a provider may name any
 /// year.
-pub(super) type Instant = i64;
+pub(crate) type Instant = i64;
 
 /// Reads any of the accepted forms. `now` decides the century of a two-digit year.
-pub(super) fn parse(text: &str, now: Wall) -> Option<Instant> {
+pub(crate) fn parse(text: &str, now: Wall) -> Option<Instant> {
     if text.len() > TEXT_MAX || !text.is_ascii() {
         return None;
     }

@@ -23,6 +23,8 @@ pub struct Dialect {
     standard: Arc<Rows>,
     /// What some row looks at; everything else of a response is passed over.
     pub(super) interest: Interest,
+    /// The part of it that tells of windows, waits and scopes.
+    pub(super) told: Interest,
 }
 
 /// The tables of a dialect. Order matters within a table: the first row that fits decides.
@@ -269,11 +271,13 @@ impl Dialect {
     #[must_use]
     pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
         let interest = Interest::of(&[&own, &*standard]);
+        let told = Interest::of_told(&[&own, &*standard]);
         Dialect {
             name: name.to_owned(),
             own,
             standard,
             interest,
+            told,
         }
     }
 

@@ -43,6 +43,11 @@ impl<'a> Headers<'a> {
         }
     }
 
+    /// Is there a line whose name is such?
+    pub(super) fn any(&self, is: impl Fn(&str) -> bool) -> bool {
+        self.lines.iter().any(|line| is(line.0))
+    }
+
     /// Every value of `name`, in the order sent.
     pub(super) fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'a str> + 's {
         self.lines

@@ -26,13 +26,25 @@ impl Interest {
         let mut interest = Interest::default();
         ALWAYS.iter().for_each(|name| interest.header(name));
         tables.iter().for_each(|rows| interest.rows(rows));
-        interest.members.sort_unstable();
-        interest.members.dedup();
-        interest.headers.sort_unstable();
-        interest.headers.dedup();
-        interest.prefixes.sort_unstable();
-        interest.prefixes.dedup();
-        interest
+        interest.sorted()
+    }
+
+    /// What the rows name that tell of windows, waits and scopes. A response that fits no signature
+    /// and has none of these says nothing.
+    pub(super) fn of_told(tables: &[&Rows]) -> Interest {
+        let mut interest = Interest::default();
+        tables.iter().for_each(|rows| interest.told(rows));
+        interest.sorted()
+    }
+
+    fn sorted(mut self) -> Interest {
+        self.members.sort_unstable();
+        self.members.dedup();
+        self.headers.sort_unstable();
+        self.headers.dedup();
+        self.prefixes.sort_unstable();
+        self.prefixes.dedup();
+        self
     }
 
     /// Whether a header of this name, in any case, may matter.
@@ -58,6 +70,10 @@ impl Interest {
         rows.shared_if
             .iter()
             .for_each(|condition| self.place(&condition.place));
+        self.told(rows);
+    }
+
+    fn told(&mut self, rows: &Rows) {
         rows.scopes.iter().for_each(|rule| self.place(&rule.place));
         rows.window_name.iter().for_each(|name| self.header(name));
         for rule in &rows.waits {

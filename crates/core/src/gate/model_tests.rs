@@ -34,6 +34,8 @@ enum Step {
     Settle(usize, bool),
     Pass(Span),
     AnythingChanged,
+    /// Limits have changed; nobody asks again.
+    Recall,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -64,6 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (any::<usize>(), any::<bool>()).prop_map(|(who, sent)| Step::Settle(who, sent)),
         3 => (1_u64..3_000).prop_map(|millis| Step::Pass(ms(millis))),
         1 => Just(Step::AnythingChanged),
+        1 => Just(Step::Recall),
     ]
 }
 
@@ -155,6 +158,7 @@ impl Life {
             }
             Step::Pass(span) => self.pass(span),
             Step::AnythingChanged => self.stage.gate.anything_changed(),
+            Step::Recall => self.stage.gate.recall(),
         }
         self.tick();
     }

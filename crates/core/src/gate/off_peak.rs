@@ -1,4 +1,4 @@
-//! Off-peak hours: when low priority may go at all.
+//! Off-peak hours: when calls that can wait may go at all.
 //!
 //! Promises: hours are those of the zone, over midnight and over clock changes.
 //!
@@ -8,6 +8,7 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
+use crate::ask::Priority;
 use crate::time::{Span, Wall};
 
 /// A window of the day, for example 22:00 to 06:00 in Europe/Berlin.
@@ -16,6 +17,7 @@ pub struct OffPeak {
     from: Time,
     to: Time,
     zone: TimeZone,
+    confines: Priority,
 }
 
 /// Why off-peak hours cannot be built.
@@ -39,11 +41,25 @@ impl OffPeak {
             from: time(from_minute)?,
             to: time(to_minute)?,
             zone,
+            confines: Priority::Low,
         })
     }
 
-    /// How long until low priority may go; `None` = it may now. Outside the years that the calendar
-    /// library knows it may always.
+    /// Confines calls of this priority and below, in place of background calls only.
+    #[must_use]
+    pub fn confining(mut self, priority: Priority) -> OffPeak {
+        self.confines = priority;
+        self
+    }
+
+    /// The highest priority that may go in these hours only.
+    #[must_use]
+    pub fn confines(&self) -> Priority {
+        self.confines
+    }
+
+    /// How long until they may go; `None` = they may now. Outside the years that the calendar
+    /// library knows they may always.
     #[must_use]
     pub fn opens_after(&self, wall: Wall) -> Option<Span> {
         let local = Timestamp::from_microsecond(i64::try_from(wall.0).ok()?).ok()?;

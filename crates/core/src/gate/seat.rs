@@ -5,7 +5,7 @@
 //!
 //! Never: decides who goes. `offer` does.
 
-use crate::ask::{Ask, On, PermitId, Priority};
+use crate::ask::{Ask, On, PermitId};
 use crate::gate::block::{Block, Closed};
 use crate::gate::line::Rank;
 use crate::gate::{BATCH_FIRST, Entry, Gate, Order, Place, Resolution, Seat};
@@ -38,11 +38,11 @@ impl Gate {
     /// The place that keeps this waiter from being offered, if any.
     pub(super) fn closed_for(&mut self, id: PermitId, now: Now) -> Option<Place> {
         let entry = self.waiting.get(&id)?;
-        if entry.ask.priority == Priority::Low
-            && let Some(hours) = &self.settings.off_peak
+        if let Some(hours) = &self.settings.off_peak
+            && entry.ask.priority <= hours.confines()
             && let Some(wait) = hours.opens_after(now.wall)
         {
-            let closed = Closed::new(now.at + wait, On::Time, Priority::Low, 0);
+            let closed = Closed::new(now.at + wait, On::Time, hours.confines(), 0);
             self.close(Place::OffPeak, closed, true, now.at);
             return Some(Place::OffPeak);
         }

@@ -19,7 +19,7 @@ pub struct Settings {
     pub waiting_max: usize,
     /// Who goes first.
     pub order: Order,
-    /// When low priority may go at all.
+    /// When calls that can wait may go at all.
     pub off_peak: Option<OffPeak>,
 }
 
@@ -105,6 +105,8 @@ pub enum Resolution {
     Full,
     /// No permit of this size can ever be had.
     Never(Why),
+    /// What it asked for holds no more: ask again, with the seniority it had.
+    Recalled,
 }
 
 /// What a waiter waits for.

@@ -2,7 +2,7 @@
 
 use jiff::tz::TimeZone;
 
-use crate::ask::{Outcome, Reopen, ScopeId, Settle};
+use crate::ask::{Outcome, Priority, Reopen, ScopeId, Settle};
 use crate::drive::{ms, s};
 use crate::gate::stage::{Stage, Want, cell};
 use crate::gate::{OffPeak, OffPeakError, Order, Place, Resolution, Settings};
@@ -188,6 +188,25 @@ fn m12_background_calls_wait_for_off_peak_hours() {
     assert_eq!(stage.fate(late), None);
 }
 
+/// M12: whom the hours confine is a setting; more urgent calls go at once.
+#[test]
+fn m12_hours_confine_whom_they_are_told_to() {
+    let mut stage = Stage::with(Settings {
+        off_peak: Some(
+            OffPeak::new(60, 120, TimeZone::UTC)
+                .unwrap()
+                .confining(Priority::Normal),
+        ),
+        ..Settings::default()
+    });
+    assert!(!stage.gate.is_clear(Priority::Normal) && stage.gate.is_clear(Priority::High));
+    let normal = stage.call(Want::new(&free()).patience(s(7_200)));
+    let high = stage.call(Want::new(&free()).priority(Priority::High));
+    assert!(stage.is_gone(high));
+    stage.pass(s(3_600));
+    assert_eq!(stage.went_after(normal), Some(s(3_600)));
+}
+
 /// M12: the deadline is before the hours begin.
 #[test]
 fn m12_a_background_call_that_cannot_wait_so_long_is_refused() {
@@ -300,4 +319,63 @@ fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
     stage.gate.freed(&[cell("y")]);
     stage.run();
     assert_eq!((stage.offers, stage.gate.is_idle()), (0, true));
+}
+
+/// Everybody who waits is called back and asks anew for `rule`, in an order of its own.
+fn change_limit(stage: &mut Stage, rule: &Rule) -> Vec<u64> {
+    stage.gate.recall();
+    stage.tick();
+    let recalled = |(seq, (_, fate)): (&u64, &(_, Resolution))| {
+        (*fate == Resolution::Recalled).then_some(*seq)
+    };
+    let mut back: Vec<u64> = stage.fates.iter().filter_map(recalled).collect();
+    back.reverse();
+    let again = |seq: u64, stage: &mut Stage| {
+        let seniority = stage.seniorities[&seq];
+        stage.push(Want::new(rule).senior(seniority))
+    };
+    let again: Vec<u64> = back.into_iter().map(|seq| again(seq, stage)).collect();
+    stage.run();
+    again
+}
+
+/// R-A13: 10 → 2 in the middle of a line: those who wait go two a window from then on, the oldest
+/// first, and use made under the old limit counts.
+#[test]
+fn a_lower_limit_holds_for_those_who_wait() {
+    let mut stage = Stage::new();
+    let rule = |limit| Rule::sliding(limit, s(10)).unwrap().drift_ppm(0);
+    stage.calls(30, &Want::new(&rule(10)));
+    assert_eq!(stage.went.len(), 10);
+    stage.answer_all(Span::ZERO);
+    let again = change_limit(&mut stage, &rule(2));
+    assert_eq!((again.len(), stage.went.len()), (20, 10));
+    stage.answer_all(s(35));
+    assert_eq!(
+        stage.went.len(),
+        10 + 3 * 2,
+        "two for each of three windows"
+    );
+    let oldest: Vec<u64> = again.iter().rev().take(6).copied().collect();
+    assert_eq!(stage.went[10..], oldest);
+}
+
+/// R-A13: the ledger grants under the old limit while it changes: nobody goes by that word.
+#[test]
+fn a_grant_under_a_limit_that_has_changed_goes_back() {
+    let mut stage = Stage::new();
+    let rule = |limit| Rule::sliding(limit, s(10)).unwrap().drift_ppm(0);
+    let old: Vec<u64> = (0..4).map(|_| stage.push(Want::new(&rule(4)))).collect();
+    let offer = stage.tick();
+    let verdicts = stage.decide(&offer);
+    stage.gate.recall();
+    stage.gate.verdicts(verdicts, stage.now);
+    stage.run();
+    assert!(
+        old.iter()
+            .all(|seq| stage.fate(*seq) == Some(&Resolution::Recalled))
+    );
+    assert!(stage.went.is_empty() && stage.gate.is_idle());
+    let new = stage.call(Want::new(&rule(1)));
+    assert!(stage.is_gone(new), "what was granted came back");
 }

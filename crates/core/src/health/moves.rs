@@ -144,7 +144,10 @@ impl Health {
         if rest.is_some() && self.phase.is_held() {
             actions.push(Action::Open);
         }
-        self.close(rest, actions);
+        match rest {
+            Some(_) => self.close(rest, actions),
+            None => self.close_by_hand(actions),
+        }
         let phase = Phase::CacheOnly {
             held: self.hold(now),
             ends,
@@ -156,6 +159,16 @@ impl Health {
     pub(super) fn enter_offline(&mut self, now: Micros, actions: &mut Actions) {
         self.close(None, actions);
         self.follow_offline(now, actions);
+    }
+
+    /// From the cache only because another process's operator said so, or ours before a restart.
+    pub(super) fn follow_cache_only(&mut self, now: Micros, actions: &mut Actions) {
+        let phase = Phase::CacheOnly {
+            held: self.hold(now),
+            ends: None,
+            closed_until: None,
+        };
+        self.change_to(phase, Reason::Operator, now, actions);
     }
 
     /// Offline because another process's operator said so.
@@ -243,6 +256,17 @@ impl Health {
             age: Span::ZERO,
             rest,
             then: Reopen::Probe,
+        });
+    }
+
+    /// Closes the scope until somebody opens it, and says that it is the cache that answers: a
+    /// process that starts later must find CacheOnly and not Sleep.
+    fn close_by_hand(&mut self, actions: &mut Actions) {
+        self.seen_closed = false;
+        actions.push(Action::Close {
+            age: Span::ZERO,
+            rest: None,
+            then: Reopen::ByHand,
         });
     }
 

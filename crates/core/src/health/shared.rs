@@ -32,7 +32,8 @@ impl Health {
         };
         match view {
             ScopeView::Open => self.saw_open(now, actions),
-            ScopeView::Closed { left: None } => self.saw_held(now, actions),
+            ScopeView::Closed { left: None } => self.saw_offline(now, actions),
+            ScopeView::CacheOnly => self.saw_cache_only(now, actions),
             ScopeView::Closed { left: Some(left) } if self.is_our_hold(left, now) => {
                 self.seen_closed = true;
             }
@@ -134,24 +135,38 @@ impl Health {
         }
     }
 
-    /// Somebody holds it by hand. The ledger does not say whether offline or from cache only without
-    /// an end; offline is what blocks either way. It replaces a hold of ours that would end by
-    /// itself, or our timer would end what only `resume` may end.
-    fn saw_held(&mut self, now: Micros, actions: &mut Actions) {
-        self.seen_closed = true;
+    /// Somebody has taken it offline. That replaces a hold of ours that would end by itself, or our
+    /// timer would end what only `resume` may end; and one from the cache only, unless the view may be
+    /// from before it.
+    fn saw_offline(&mut self, now: Micros, actions: &mut Actions) {
+        let is_old = !std::mem::replace(&mut self.seen_closed, true);
         match &self.phase {
+            Phase::Offline { .. } => {}
+            Phase::CacheOnly {
+                closed_until: None, ..
+            } if is_old => self.seen_closed = false,
             Phase::Normal { .. }
             | Phase::Throttle(_)
             | Phase::Sleep { .. }
             | Phase::HalfOpen(_)
-            | Phase::CacheOnly {
-                closed_until: Some(_),
-                ..
-            } => self.follow_offline(now, actions),
-            Phase::Offline { .. }
-            | Phase::CacheOnly {
+            | Phase::CacheOnly { .. } => self.follow_offline(now, actions),
+        }
+    }
+
+    /// Somebody holds it so that only the cache answers, without an end.
+    fn saw_cache_only(&mut self, now: Micros, actions: &mut Actions) {
+        let is_old = !std::mem::replace(&mut self.seen_closed, true);
+        match &self.phase {
+            Phase::CacheOnly {
                 closed_until: None, ..
             } => {}
+            Phase::Offline { .. } if is_old => self.seen_closed = false,
+            Phase::Normal { .. }
+            | Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_)
+            | Phase::Offline { .. }
+            | Phase::CacheOnly { .. } => self.follow_cache_only(now, actions),
         }
     }
 

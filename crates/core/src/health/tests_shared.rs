@@ -227,7 +227,7 @@ fn a_hold_that_another_process_ends_is_over() {
     let left = Some(Span::from_secs(2));
     bench.saw(ScopeView::Closed { left });
     assert_eq!(bench.state(), State::CacheOnly, "a picture from before");
-    bench.saw(ScopeView::Closed { left: None });
+    bench.saw(ScopeView::CacheOnly);
     bench.saw(ScopeView::Closed { left }).secs(2);
     let expected = [
         "CacheOnly -> Sleep (operator)",
@@ -343,4 +343,42 @@ fn the_sleep_of_a_slow_provider_is_no_space_between_probes() {
     let left = Some(Span::from_secs(30));
     let actions = machine.on(Event::Shared(ScopeView::Closed { left }), now);
     assert_eq!(machine.state(), State::Sleep, "{actions:?}");
+}
+
+/// A7: a hold from the cache only without an end is found as what it is, not as offline.
+#[test]
+fn a7_a_restart_finds_cache_only_and_not_offline() {
+    for before in [Command::Offline, Command::Resume] {
+        let mut hosts = Hosts::new(2);
+        hosts.on(0, Event::Operator(before));
+        hosts.on(0, Event::Operator(Command::CacheOnly { lasts: None }));
+        assert!(hosts.all(State::CacheOnly), "{:?}", hosts.states());
+        let mut restarted = Health::new(HealthSettings::default(), base(), hosts.now).unwrap();
+        let _pace = restarted.on(Event::Shared(hosts.view()), hosts.now);
+        assert_eq!(restarted.state(), State::CacheOnly);
+        assert!(!hosts.goes(1));
+        hosts.on(1, Event::Operator(Command::Offline));
+        assert!(hosts.all(State::Sleep), "{:?}", hosts.states());
+        hosts.on(0, Event::Operator(Command::Resume));
+        assert!(hosts.all(State::Normal), "{:?}", hosts.states());
+        assert!(hosts.goes(0));
+    }
+}
+
+/// A cool-down of a process that has not heard of the hold yet takes nothing from it.
+#[test]
+fn a_rest_that_ends_does_not_end_a_hold_from_the_cache_only() {
+    let mut hosts = Hosts::new(1);
+    hosts.on(0, Event::Operator(Command::CacheOnly { lasts: None }));
+    let late = Settle::Close {
+        scope: SCOPE,
+        age: Span::ZERO,
+        rest: Some(SEC),
+        then: crate::ask::Reopen::Probe,
+    };
+    let now = hosts.clock();
+    turn(&mut hosts.ledger, now, &[late], &[]);
+    hosts.pass(Span::from_secs(2));
+    assert_eq!(hosts.view(), ScopeView::CacheOnly);
+    assert!(!hosts.goes(0));
 }

@@ -13,8 +13,8 @@ use crate::ask::{OwnerId, PermitId, Reopen};
 use crate::limit::Damaged;
 use crate::time::{Micros, Span};
 
-/// The format written today.
-const VERSION: u8 = 1;
+/// The format written today. The first one knew no hold from the cache only; what it wrote is read.
+const VERSION: u8 = 2;
 
 /// Bytes before the checksum.
 const BODY: usize = 24;
@@ -37,7 +37,11 @@ impl Scope {
         let mut bytes = [0; BODY + CHECKSUM];
         bytes[0] = VERSION;
         bytes[1] = tag;
-        bytes[2] = u8::from(then == Reopen::Probe);
+        bytes[2] = match then {
+            Reopen::All => 0,
+            Reopen::Probe => 1,
+            Reopen::ByHand => 2,
+        };
         bytes[3] = u8::from(until.is_some());
         bytes[4..12].copy_from_slice(&until.unwrap_or_default().0.to_le_bytes());
         bytes[12..16].copy_from_slice(&holder.owner.0.to_le_bytes());
@@ -53,7 +57,7 @@ impl Scope {
         if blake3::hash(&bytes[..BODY]).as_bytes()[..CHECKSUM] != bytes[BODY..] {
             return Err(Damaged::Bytes);
         }
-        if bytes[0] != VERSION {
+        if !(1..=VERSION).contains(&bytes[0]) {
             return Err(Damaged::Newer(bytes[0]));
         }
         let number = |from: usize| {
@@ -62,10 +66,11 @@ impl Scope {
             u64::from_le_bytes(eight)
         };
         let until = (bytes[3] == 1).then(|| Micros(number(4)));
-        let then = if bytes[2] == 1 {
-            Reopen::Probe
-        } else {
-            Reopen::All
+        let then = match bytes[2] {
+            0 => Reopen::All,
+            1 => Reopen::Probe,
+            2 => Reopen::ByHand,
+            _ => return Err(Damaged::Bytes),
         };
         let holder = PermitId {
             owner: OwnerId(u32::from_le_bytes([
@@ -130,6 +135,10 @@ mod tests {
             State::Closed {
                 until: None,
                 then: Reopen::Probe,
+            },
+            State::Closed {
+                until: None,
+                then: Reopen::ByHand,
             },
             State::Probe {
                 holder,

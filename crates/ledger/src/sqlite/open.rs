@@ -49,6 +49,21 @@ pub(super) struct Opened {
     pub(super) socket: std::os::unix::net::UnixDatagram,
 }
 
+/// What is known of a database before it is read.
+struct Remembered<'a> {
+    /// By the folder, and by this process.
+    notes: [Option<&'a Note>; 2],
+    /// The database that was known is not there any more.
+    is_gone: bool,
+}
+
+impl Remembered<'_> {
+    fn is_later_than(&self, stored: &Note) -> bool {
+        let mut notes = self.notes.iter().flatten();
+        self.is_gone || notes.any(|note| stored.is_older_than(note))
+    }
+}
+
 /// Opens the folder, and makes it if it is not there. The lock is waited for so long. `known` is
 /// what this process remembers of it, if it had it open before.
 pub(super) fn open(
@@ -77,8 +92,12 @@ pub(super) fn open(
     check(&conn, &database, is_new)?;
     configure(&conn, &database)?;
     let store = |error| OpenError::from_store(&database, error);
-    let remembered = [noted.as_ref(), known].into_iter().flatten();
-    let (home, is_other_clock) = enter(&conn, now, remembered).map_err(store)?;
+    let remembered = Remembered {
+        notes: [noted.as_ref(), known],
+        // A folder that is new to a process that knew another one in its place.
+        is_gone: is_new && known.is_some(),
+    };
+    let (home, is_other_clock) = enter(&conn, now, &remembered).map_err(store)?;
     let post = Post::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
     let alive = post.0.alive();
     if is_other_clock && !alive.is_empty() {
@@ -90,14 +109,7 @@ pub(super) fn open(
     conn.execute_batch("COMMIT").map_err(store)?;
     failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
-    if is_new {
-        mark.set_len(0).map_err(fail)?;
-        mark.write_all_at(MARK, 0).map_err(fail)?;
-    }
-    log.sync_data().map_err(fail)?;
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(fail)?;
+    keep(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
     lock.release().map_err(fail)?;
     let keeper = connect(&database)?;
     configure(&keeper, &database)?;
@@ -110,6 +122,16 @@ pub(super) fn open(
         post: post.0,
         socket: post.1,
     })
+}
+
+/// Makes durable what was found and made. A new folder gets its mark once there is a database.
+fn keep(folder: &Path, log: &File, mark: Option<&File>) -> io::Result<()> {
+    if let Some(mark) = mark {
+        mark.set_len(0)?;
+        mark.write_all_at(MARK, 0)?;
+    }
+    log.sync_data()?;
+    File::open(folder).and_then(|folder| folder.sync_all())
 }
 
 fn make_folder(folder: &Path) -> io::Result<()> {
@@ -180,10 +202,10 @@ fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
 
 /// Begins a transaction in which this process gets its number, and the rows this boot's clock.
 /// The second of the pair: other processes of this very boot may work on another clock.
-fn enter<'a>(
+fn enter(
     conn: &Connection,
     now: Now,
-    remembered: impl Iterator<Item = &'a Note>,
+    remembered: &Remembered<'_>,
 ) -> rusqlite::Result<(Home, bool)> {
     conn.execute_batch("BEGIN IMMEDIATE")?;
     let (boot, clock) = this_boot();
@@ -215,8 +237,7 @@ fn enter<'a>(
         at: noted[0],
         boot: found.clone(),
     };
-    let mut remembered = remembered;
-    let is_older = remembered.any(|note| stored.is_older_than(note));
+    let is_older = remembered.is_later_than(&stored);
     if found != boot_now {
         rebase(conn, then, now)?;
         conn.execute(

@@ -170,7 +170,9 @@ impl Store {
         if let Some((generation, at)) = done.noted {
             self.note.generation = generation;
             self.note.at = at;
-            self.note.write(self.lock.file()).map_err(Trouble::Lock)?;
+            // Permits that are committed are not wasted for it: without a note an old copy would
+            // only be noticed later.
+            drop(self.note.write(self.lock.file()));
         }
         Ok(done)
     }

@@ -219,7 +219,11 @@ async fn a_folder_that_was_removed_meanwhile_is_used_up_for_one_period() {
     for cell in ["x", "never used"] {
         assert!(owner.take(smallvec![term(cell, &hour())]).await.is_err());
     }
-    bench.pass(secs(3_600));
+    let short = sliding(5, secs(10));
+    assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
+    bench.pass(secs(10));
+    assert_eq!(owner.take_all("short", &short).await.len(), 5);
+    bench.pass(secs(3_590));
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }
 

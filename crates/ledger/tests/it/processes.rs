@@ -124,7 +124,7 @@ fn on_a_full_disk_the_store_is_lost_and_the_count_is_kept() {
     );
 }
 
-pub(crate) fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
+fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
     std::thread::spawn(move || {
         let said = std::iter::from_fn(|| worker.next());
         said.filter(|(word, _)| word == "sent")

@@ -12,9 +12,8 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
-use tollgate::error::Reason;
 use tollgate::event::Fact;
-use tollgate::path::{self, Call, Reply, Target, Trail};
+use tollgate::path::{self, Call, Reply, Trail};
 use tollgate::shop::Links;
 use tollgate_core::time::Span;
 
@@ -29,8 +28,8 @@ const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
 const WAIT: HeaderName = HeaderName::from_static("x-tollgate-wait");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
 const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
-const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 const DEGRADED: HeaderName = HeaderName::from_static("x-tollgate-degraded");
+const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 
 /// A permit that took longer than this was waited for; less is the time that asking takes.
 const ASKING: Span = Span::from_millis(1);
@@ -96,17 +95,11 @@ async fn outcome(
     };
     let here = parts.headers.get(HOST).cloned();
     let wanted = upgrade::wanted(&parts);
-    let Head {
-        mut said,
-        cache_only,
-    } = Head::take(&mut parts.headers)?;
+    let Head { mut said } = Head::take(&mut parts.headers)?;
     id.clone_into(&mut said.id);
     said.caller = caller.or(said.caller);
     said.ip = Some(visit.peer);
     upgrade::ask(&mut parts.headers, wanted);
-    if cache_only {
-        return Err(not_in_cache(&target));
-    }
     let call = Call {
         target,
         method: parts.method,
@@ -128,7 +121,7 @@ fn dress(
     mount: &Mount,
     here: Option<&HeaderValue>,
 ) -> Response<ReplyBody> {
-    let source = reply.source.word();
+    let (source, degraded) = (reply.source.word(), reply.degraded);
     let mut response = Response::new(reply.body);
     *response.status_mut() = reply.head.status;
     *response.headers_mut() = reply.head.headers;
@@ -148,6 +141,9 @@ fn dress(
         "allow"
     };
     headers.insert(SOURCE, HeaderValue::from_static(source));
+    if degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static("true"));
+    }
     headers.insert(DECISION, HeaderValue::from_static(decision));
     response
 }
@@ -173,20 +169,6 @@ fn own(status: StatusCode, word: &str) -> Response<ReplyBody> {
     headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
     headers.insert(DECISION, HeaderValue::from_static("allow"));
     response
-}
-
-/// Nothing is kept yet, so only the cache can have no answer.
-fn not_in_cache(target: &Target) -> Error {
-    let provider = match target {
-        Target::Provider { name, .. } => name.chars().take(64).collect(),
-        Target::Url { authority, .. } => authority.chars().take(64).collect(),
-    };
-    Error::NotInCache {
-        provider,
-        entity: None,
-        reason: Reason::CacheOnly,
-        retry_in: None,
-    }
 }
 
 /// The gateway's own address, as the caller wrote it.
@@ -219,6 +201,7 @@ fn is_malformed(error: &Error) -> bool {
         | Error::UnknownProvider { .. }
         | Error::NoUpstream { .. }
         | Error::NotAllowed { .. }
+        | Error::NotThisCaller { .. }
         | Error::Loop { .. } => false,
     }
 }

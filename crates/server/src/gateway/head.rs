@@ -5,13 +5,15 @@
 //!
 //! Never: touches any other header.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
 };
 use http::{Method, Version, request};
 use tollgate::Error;
-use tollgate::path::Said;
-use tollgate_config::amount;
+use tollgate::path::{Said, UseCache};
+use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
 use tollgate_core::time::Span;
 
@@ -36,11 +38,10 @@ const HOP_BY_HOP: [&str; 8] = [
 /// The prefix of our own headers.
 const OWN: &str = "x-tollgate-";
 
-/// What a caller says about a call, and whether only the cache may answer it.
+/// What a caller says about a call.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     pub(super) said: Said,
-    pub(super) cache_only: bool,
 }
 
 /// Shapes that two servers could read differently. What they mean is not worth guessing.
@@ -75,16 +76,18 @@ impl Head {
             strip(headers);
             return Ok(Head::default());
         }
-        let mut head = Head {
-            cache_only: text(headers, "x-tollgate-cache") == Some("only"),
-            ..Head::default()
-        };
+        let mut head = Head::default();
         let said = &mut head.said;
-        if let Some(word) = text(headers, "x-tollgate-priority") {
-            said.priority = priority(word)?;
+        match text(headers, "x-tollgate-priority") {
+            Some(word) => said.priority = priority(word)?,
+            None => said.takes_default = true,
         }
+        (said.caller, said.token) = proxy_user(headers);
         if let Some(name) = text(headers, "x-tollgate-caller") {
             said.caller = Some(caller(name)?);
+        }
+        if let Some(token) = text(headers, "x-tollgate-token") {
+            said.token = Some(Secret::new(token.to_owned()));
         }
         said.entity = text(headers, "x-tollgate-entity").map(str::to_owned);
         if let Some(costs) = text(headers, "x-tollgate-cost") {
@@ -95,6 +98,9 @@ impl Head {
             Some(word) => dedup(word)?,
             None => false,
         };
+        if let Some(word) = text(headers, "x-tollgate-cache") {
+            said.cache = use_cache(word)?;
+        }
         strip(headers);
         Ok(head)
     }
@@ -106,6 +112,22 @@ fn is_said(name: &str) -> bool {
         || name == "x-stainless-read-timeout"
         || name == "x-envoy-expected-rq-timeout-ms"
         || name == "grpc-timeout"
+}
+
+/// Name and token as clients of a proxy show them: `http://name:token@127.0.0.1:4290`. What is not
+/// well formed is nobody's.
+fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
+    let pair = text(headers, "proxy-authorization").and_then(|value| {
+        let (scheme, coded) = value.split_once(' ')?;
+        let is_basic = scheme.eq_ignore_ascii_case("basic");
+        let decoded = BASE64.decode(coded.trim()).ok().filter(|_| is_basic)?;
+        let pair = String::from_utf8(decoded).ok()?;
+        let (name, token) = pair.split_once(':')?;
+        Some((caller(name).ok()?, token.to_owned()))
+    });
+    let (name, token) = pair.unzip();
+    let token = token.filter(|token| !token.is_empty());
+    (name, token.map(Secret::new))
 }
 
 /// Takes out what ends here.
@@ -182,6 +204,17 @@ fn dedup(word: &str) -> Result<bool, Error> {
         "no" | "off" => Ok(true),
         _ => Err(Error::Malformed(
             "X-Tollgate-Dedup must be `no`; without it the provider's setting holds",
+        )),
+    }
+}
+
+fn use_cache(word: &str) -> Result<UseCache, Error> {
+    match word.to_ascii_lowercase().as_str() {
+        "no" => Ok(UseCache::No),
+        "only" => Ok(UseCache::Only),
+        "refresh" => Ok(UseCache::Refresh),
+        _ => Err(Error::Malformed(
+            "X-Tollgate-Cache must be no, only or refresh",
         )),
     }
 }

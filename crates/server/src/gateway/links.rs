@@ -90,7 +90,7 @@ mod tests {
             rewrite: true,
             origin: "https://api.example.org".to_owned(),
             base: "/v3".to_owned(),
-            key: Some("api_key".to_owned()),
+            keys: vec!["api_key".to_owned()],
         }
     }
 

@@ -44,6 +44,9 @@ pub(super) fn hint(error: &Error) -> String {
             why: NotAllowed::Private,
             ..
         } => "name it as `upstream:` in a provider file if this is meant",
+        Error::NotThisCaller { .. } => {
+            "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
+        }
         Error::Loop { .. } => "point `upstream:` at the provider, not at tollgate",
         Error::NoUpstream { .. } => "add `domain:` or `upstream:` to the provider's file",
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {

@@ -105,6 +105,48 @@ async fn s7_a_thousand_identical_calls_are_one() {
     assert_eq!(live.shared(), 999);
 }
 
+/// S3: cache, then flight, then permit, then the call, and then the cache again.
+#[tokio::test]
+async fn s3_what_is_kept_or_on_its_way_costs_no_permit() {
+    let (upstream, word) = gated(plain).await;
+    let rest = "cache: {ttl: 1h}\nlimits: [1/1h]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let live = stand.shop.named("x").unwrap();
+    let calls: Vec<_> = (0..10).map(|_| ask(&stand, "/x/a")).collect();
+    until(|| live.joined() == 9).await;
+    word.notify_one();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap().status, 200);
+    }
+    let later = soon(ask(&stand, "/x/a")).await.unwrap();
+    assert_eq!(
+        (later.status, later.header("x-tollgate-source")),
+        (200, "cache")
+    );
+    let other = ask_with(&stand, "/x/b", &[("x-tollgate-timeout", "20ms")]);
+    assert_eq!(soon(other).await.unwrap().status, 429, "one permit an hour");
+    assert_eq!(upstream.count(), 1);
+}
+
+/// S7: a client's conditions are its own, whatever the cache asks the provider.
+#[tokio::test]
+async fn s7_a_client_with_a_condition_does_not_share_with_one_without() {
+    let (upstream, word) = gated(plain).await;
+    let rest = "cache: {ttl: 1h}\nlimits: [100/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let condition = [("if-none-match", "\"a\"")];
+    let calls = [ask_with(&stand, "/x/a", &condition), ask(&stand, "/x/a")];
+    until(|| upstream.count() == 2).await;
+    for call in calls {
+        until(|| {
+            word.notify_one();
+            call.is_finished()
+        })
+        .await;
+    }
+    assert_eq!(stand.shop.named("x").unwrap().joined(), 0);
+}
+
 /// S7: what tells two questions apart.
 #[tokio::test]
 async fn s7_another_method_parameter_credential_or_cookie_is_another_question() {

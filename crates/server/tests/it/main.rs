@@ -5,6 +5,7 @@
 )]
 
 mod client;
+mod desk;
 mod log;
 mod issuer;
 mod rawhost;
@@ -16,11 +17,22 @@ mod contract;
 mod documents;
 mod hostile_client;
 mod hostile_upstream;
+mod background;
+mod cache;
+mod cache_owners;
+mod cache_rfc9111;
+mod flight_bodies;
+mod callers;
+mod costs;
 mod flights;
+mod admin;
+mod changes;
 mod keys;
 mod leaving;
 mod limits;
 mod rates;
+mod merging;
+mod pools;
 mod refusals;
 mod reload;
 mod resting;

@@ -17,7 +17,7 @@ use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok, reply};
 
 /// A body that says what it is told to say.
-struct Told(mpsc::Receiver<Frame<Bytes>>);
+pub(crate) struct Told(pub(crate) mpsc::Receiver<Frame<Bytes>>);
 
 impl Body for Told {
     type Data = Bytes;

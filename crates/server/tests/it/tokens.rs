@@ -13,13 +13,9 @@ use crate::upstream::{Upstream, ok, reply};
 async fn m6_the_tvdb_preset_logs_in_and_calls_with_the_token() {
     let issuer = Issuer::start().await;
     let stand = Stand::open(&[issuer.tvdb("auth: { also: { pin: \"1234\" } }")]).await;
-    for _ in 0..3 {
-        let answer = get_with(
-            stand.address,
-            "/x/v4/series/1",
-            &[("authorization", "mine")],
-        )
-        .await;
+    // Three of them: the preset keeps answers for a day.
+    for series in ["/x/v4/series/1", "/x/v4/series/2", "/x/v4/series/3"] {
+        let answer = get_with(stand.address, series, &[("authorization", "mine")]).await;
         assert_eq!((answer.status, answer.body.as_str()), (200, "fine"));
         assert_eq!(answer.header("x-tollgate-attempts"), "1");
     }

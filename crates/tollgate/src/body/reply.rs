@@ -17,8 +17,9 @@ use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
 use super::shared::Reader;
-use super::{BodyError, Tunnel};
+use super::{BodyError, Tally, Tunnel};
 use crate::Permit;
+use crate::path::Recorder;
 use crate::pool::Conn;
 
 /// How often a body that still comes is told to the ledger, which holds its place for longer each
@@ -33,6 +34,9 @@ pub struct ReplyBody {
     flow: Option<Box<Flow>>,
     /// Others read it too.
     shared: Option<Reader>,
+    /// It is kept while it passes.
+    recorder: Option<Box<Recorder>>,
+    is_kept: bool,
 }
 
 /// An answer that still comes in, with the permit and the connection that it holds.
@@ -47,6 +51,8 @@ pub(crate) struct Flow {
     alive: Micros,
     /// How often the ledger hears that it still comes.
     every: Span,
+    /// Reads what the call really cost.
+    tally: Option<Box<Tally>>,
 }
 
 /// How long nothing has come already.
@@ -71,6 +77,8 @@ impl ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
             flow: flow.map(Box::new),
             shared: None,
+            recorder: None,
+            is_kept: false,
         }
     }
 
@@ -82,9 +90,27 @@ impl ReplyBody {
         }
     }
 
+    /// It is kept for whoever asks next.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
     /// All of it is here already.
     pub(crate) fn is_whole(&self) -> bool {
         self.shared.is_none() && self.flow.as_deref().is_none_or(Flow::has_ended)
+    }
+
+    /// The same body, kept while it passes. One that is here already is kept at once.
+    pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
+        let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
+        let is_whole = self.flow.as_deref().is_none_or(Flow::has_ended);
+        self.is_kept = fits;
+        if fits && is_whole {
+            recorder.finish();
+        } else if fits {
+            self.recorder = Some(Box::new(recorder));
+        }
+        self
     }
 
     /// A body that is known.
@@ -104,6 +130,23 @@ impl ReplyBody {
             permit: permit?,
             idle,
         })
+    }
+
+    /// Keeps a piece that passes. Whoever reads may not ask again after the last one.
+    fn record(&mut self, frame: Option<&Result<Frame<Bytes>, BodyError>>, has_ended: bool) {
+        let Some(mut recorder) = self.recorder.take() else {
+            return;
+        };
+        let fits = match frame {
+            Some(Ok(frame)) => frame.data_ref().is_none_or(|data| recorder.push(data)),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        if fits && has_ended {
+            recorder.finish();
+        } else if fits {
+            self.recorder = Some(recorder);
+        }
     }
 
     /// Reads a little of what is left and throws it away, so that the connection can be used again.
@@ -128,6 +171,7 @@ impl Flow {
             timer: None,
             alive: Micros::default(),
             every: ALIVE_EVERY,
+            tally: None,
         };
         if flow.incoming.is_end_stream() {
             flow.end();
@@ -135,12 +179,17 @@ impl Flow {
         flow
     }
 
+    /// From now on what passes is looked through for its cost.
+    pub(crate) fn count(&mut self, tally: Option<Tally>) {
+        self.tally = tally.map(Box::new);
+    }
+
     /// From now on the permit travels with the body. It has been told of the head already.
     pub(crate) fn carry(&mut self, permit: Permit) {
         self.alive = permit.now();
         self.every = ALIVE_EVERY.min(Span(permit.held_for().0 / 4));
         if self.has_ended {
-            permit.finished(|_| None);
+            self.finish(permit);
         } else {
             self.permit = Some(permit);
         }
@@ -175,6 +224,9 @@ impl Flow {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
+                if let (Some(tally), Some(data)) = (&mut self.tally, frame.data_ref()) {
+                    tally.hear(data);
+                }
                 // Whoever reads may not ask again after the last byte.
                 if self.incoming.is_end_stream() {
                     self.end();
@@ -249,8 +301,15 @@ impl Flow {
             conn.give_back();
         }
         if let Some(permit) = self.permit.take() {
-            permit.finished(|_| None);
+            self.finish(permit);
         }
+    }
+
+    /// The permit is settled with what the call really cost, where its answer has told.
+    fn finish(&mut self, permit: Permit) {
+        let costs = self.tally.take().map(|tally| tally.costs());
+        let costs = costs.unwrap_or_default();
+        permit.finished(|term| costs.iter().find(|cost| cost.0 == term).map(|cost| cost.1));
     }
 }
 
@@ -268,10 +327,13 @@ impl Body for ReplyBody {
         if let Some(reader) = &mut self.shared {
             return reader.poll(cx);
         }
-        match &mut self.flow {
-            Some(flow) => flow.poll(cx),
-            None => Poll::Ready(None),
-        }
+        let Some(flow) = &mut self.flow else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(flow.poll(cx));
+        let has_ended = flow.has_ended();
+        self.record(frame.as_ref(), has_ended);
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use super::pace::high;
+
 /// The last point a [`Tick`] can name: 146 years after the clock's start. Half the range of `u64`
 /// is left free above it, so sums of a tick and a plan's reach need no overflow check.
 const TICK_MAX: u64 = 1 << 62;
@@ -45,9 +47,11 @@ impl Tick {
 pub struct TickClock {
     clock: quanta::Clock,
     start: u64,
-    /// Nanoseconds per count of the source, as a fraction of 2^64; 0 when a count is a nanosecond
-    /// or longer and the crate must do the scaling.
+    /// Nanoseconds per count of the source, as a fraction of 2^64.
     scale: u64,
+    /// Counts after the start up to which the scale may be used: until the last [`Tick`]. 0 when a
+    /// count is a nanosecond or longer and the crate must do the scaling.
+    counts_max: u64,
 }
 
 /// Counts over which the scale is taken: 2^52 counts are over a week, so its error is below
@@ -62,27 +66,34 @@ impl TickClock {
         let start = clock.raw();
         let nanos = clock.delta_as_nanos(0, 1 << SCALE_BITS);
         let fits = nanos < 1 << SCALE_BITS;
-        let scale = if fits { nanos << (64 - SCALE_BITS) } else { 0 };
         TickClock {
             clock,
             start,
-            scale,
+            scale: if fits { nanos << (64 - SCALE_BITS) } else { 0 },
+            // A count is shorter than a nanosecond, so these are at most `TICK_MAX` nanoseconds.
+            counts_max: if fits { TICK_MAX } else { 0 },
         }
     }
 
     /// This moment.
     ///
     /// Scaled by one multiplication: the crate's own scaling takes four times as long, and every
-    /// decision waits for it.
+    /// decision waits for it. One comparison finds all that is not usual: a count from before the
+    /// start (which wraps to a huge one), one too late for a tick, and a clock without a scale.
     #[must_use]
     #[inline]
     pub fn now(&self) -> Tick {
-        let counts = self.clock.raw().saturating_sub(self.start);
-        if self.scale == 0 {
-            return Tick::from_nanos(self.clock.delta_as_nanos(0, counts));
+        let raw = self.clock.raw();
+        let counts = raw.wrapping_sub(self.start);
+        if counts > self.counts_max {
+            return self.slowly(raw);
         }
-        let nanos = (u128::from(counts) * u128::from(self.scale)) >> 64;
-        Tick::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        Tick(high(counts, self.scale))
+    }
+
+    #[cold]
+    fn slowly(&self, raw: u64) -> Tick {
+        Tick::from_nanos(self.clock.delta_as_nanos(self.start, raw))
     }
 }
 
@@ -112,5 +123,27 @@ mod tests {
             assert!(now >= before);
             before = now;
         }
+    }
+
+    #[test]
+    fn a_reading_from_before_the_start_is_the_start() {
+        let clock = TickClock::new();
+        let early = TickClock {
+            start: clock.start + (1 << 50),
+            ..clock
+        };
+        assert_eq!(early.now(), Tick::default());
+    }
+
+    #[test]
+    fn a_clock_without_a_scale_tells_the_same_time() {
+        let quick = TickClock::new();
+        let slow = TickClock {
+            counts_max: 0,
+            ..quick.clone()
+        };
+        let (before, between, after) = (quick.now(), slow.now(), quick.now());
+        // Both scales are rounded: a nanosecond is no difference.
+        assert!(before.nanos() <= between.nanos() + 1 && between.nanos() <= after.nanos() + 1);
     }
 }

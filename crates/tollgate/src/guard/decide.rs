@@ -88,7 +88,8 @@ impl GuardTable {
     #[inline(never)]
     pub(super) fn decide_one(&self, ask: Ask<'_>, now: Tick) -> Option<Outcome> {
         let now = now.nanos();
-        let mut shard = self.shards[self.shard_of(ask.key)].lock();
+        let at = self.shard_of(ask.key);
+        let mut shard = self.shards[at].lock();
         let mut slot = *shard.find(ask.key);
         let fresh = slot.plan == 0;
         if fresh {
@@ -110,6 +111,8 @@ impl GuardTable {
             }
             shard.put(slot);
         }
+        // Whoever comes here may have been misled by a hint, or may have made the shard grow.
+        self.hints[at].note(&shard);
         Some(outcome)
     }
 

@@ -7,7 +7,6 @@
 //! Never: is held while waiting for anything but another shard's lock further up the order.
 
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
@@ -21,46 +20,16 @@ const SPINS: u32 = 64;
 const DOUBLINGS: u32 = 4;
 
 /// A lock on its own cache line: neighbours do not slow each other down.
-///
-/// A [`Hint`] may be read without the lock and may be wrong: whoever uses it checks it under the
-/// lock.
 #[repr(align(64))]
 pub(crate) struct Lock<T> {
     inner: SpinMutex<T>,
-    slots: AtomicUsize,
-    base: AtomicUsize,
-}
-
-/// Where a shard's slots were when somebody last looked: how many, and at which address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hint {
-    pub(crate) slots: usize,
-    pub(crate) base: usize,
 }
 
 impl<T> Lock<T> {
     pub(crate) fn new(inner: T) -> Lock<T> {
-        let (slots, base) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Lock {
             inner: SpinMutex::new(inner),
-            slots,
-            base,
         }
-    }
-
-    #[inline]
-    pub(crate) fn hint(&self) -> Hint {
-        let (slots, base) = (
-            self.slots.load(Ordering::Relaxed),
-            self.base.load(Ordering::Relaxed),
-        );
-        Hint { slots, base }
-    }
-
-    #[cold]
-    pub(crate) fn set_hint(&self, hint: Hint) {
-        self.slots.store(hint.slots, Ordering::Relaxed);
-        self.base.store(hint.base, Ordering::Relaxed);
     }
 
     #[inline]

@@ -271,7 +271,7 @@ impl Pace {
 
 /// High half of a 128-bit product.
 #[inline]
-fn high(a: u64, b: u64) -> u64 {
+pub(crate) fn high(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 

@@ -68,8 +68,9 @@ pub enum PlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub(crate) paces: [Pace; LIMITS_MAX],
-    /// The largest cost that can ever be granted: the smallest burst.
-    pub(crate) cost_max: u32,
+    /// The largest cost that the quick way may decide: the smallest burst; 0 if a limit has parts,
+    /// which the quick way leaves out.
+    pub(crate) quick_max: u32,
     /// Position in the table's list of plans plus one; 0 marks an empty slot.
     pub(crate) id: u32,
     /// No limit has parts: the decision may leave them out.
@@ -86,7 +87,7 @@ impl Plan {
         }
         let mut plan = Plan {
             paces: [Pace::NONE; LIMITS_MAX],
-            cost_max: u32::MAX,
+            quick_max: u32::MAX,
             id,
             whole: true,
             limits: [first; LIMITS_MAX],
@@ -96,8 +97,11 @@ impl Plan {
             let pace = Pace::new(limit).ok_or(PlanError::Unkeepable(at))?;
             plan.paces[at] = pace;
             plan.limits[at] = *limit;
-            plan.cost_max = plan.cost_max.min(pace.burst);
+            plan.quick_max = plan.quick_max.min(pace.burst);
             plan.whole &= pace.is_whole();
+        }
+        if !plan.whole {
+            plan.quick_max = 0;
         }
         Ok(plan)
     }
@@ -112,6 +116,12 @@ impl Plan {
     #[inline]
     pub(crate) fn paces(&self) -> &[Pace] {
         self.paces.get(..self.count).unwrap_or(&self.paces)
+    }
+
+    /// Whether there is one limit only.
+    #[inline]
+    pub(crate) fn is_single(&self) -> bool {
+        self.count == 1
     }
 
     /// Which limit of `old` each limit of this plan continues: the one with the same period, else

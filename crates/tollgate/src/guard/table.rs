@@ -15,7 +15,7 @@ use super::clock::Tick;
 use super::key::{Key, Keys, Seed};
 use super::lock::Lock;
 use super::plan::{Limit, Plan, PlanError};
-use super::shard::Shard;
+use super::shard::{Hint, Shard};
 
 /// Largest number of keys a table may be made for: 2^28 keys are 25 GB of slots.
 pub const KEYS_MAX: usize = 1 << 28;
@@ -40,6 +40,8 @@ pub(super) const ROOM_SEARCH: usize = 32;
 /// Limits on any number of keys up to a bound, decided in nanoseconds.
 pub struct GuardTable {
     pub(super) shards: Box<[Lock<Shard>]>,
+    /// One per shard.
+    pub(super) hints: Box<[Hint]>,
     /// Number of shards minus one; the number is a power of two.
     pub(super) mask: u64,
     /// Keys held, shared bucket included.
@@ -89,6 +91,7 @@ impl GuardTable {
         let keys = shards.iter().map(Shard::used).sum();
         GuardTable {
             mask: shards.len() as u64 - 1,
+            hints: shards.iter().map(|_| Hint::default()).collect(),
             shards: shards.into_iter().map(Lock::new).collect(),
             keys: AtomicUsize::new(keys),
             keys_max,

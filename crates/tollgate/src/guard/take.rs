@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::clock::Tick;
 use super::key::Key;
 use super::plan::{LIMITS_MAX, Plan};
-use super::shard::{Slot, fetch_ahead, home_of};
+use super::shard::Slot;
 use super::table::GuardTable;
 
 /// Asks decided as one: address, user, key, tenant, route, global and two to spare. The locks of
@@ -110,8 +110,7 @@ impl GuardTable {
     /// meanwhile. Worth calling as soon as the key is known, before the clock is read.
     #[inline]
     pub fn fetch_ahead(&self, key: Key) {
-        let hint = self.shards[self.shard_of(key)].hint();
-        fetch_ahead(hint, home_of(key, hint.slots));
+        self.hints[self.shard_of(key)].fetch_ahead(key);
     }
 
     /// One token for one key.
@@ -173,24 +172,15 @@ impl GuardTable {
     /// Always inlined: most callers do not look at `remaining`, and then it is not computed.
     #[inline(always)]
     fn take_known(&self, key: Key, plan: &Plan, cost: u32, now: Tick) -> Option<u32> {
-        if cost == 0 || cost > plan.cost_max || !plan.whole {
+        if cost == 0 || cost > plan.quick_max {
             return None;
         }
-        // The home is computed and its slot fetched before the lock is held: under it, every
-        // cycle is waited for by others too.
-        let lock = &self.shards[self.shard_of(key)];
-        let hint = lock.hint();
-        let home = home_of(key, hint.slots);
-        fetch_ahead(hint, home);
-        let mut shard = lock.lock();
-        if shard.hint() != hint {
-            lock.set_hint(shard.hint());
-            return None;
-        }
-        let slot = shard.find_from(home, key);
-        if slot.plan != plan.id {
-            return None;
-        }
+        // The home is computed before the lock is held: under it, every cycle is waited for by
+        // others too.
+        let at = self.shard_of(key);
+        let home = self.hints[at].home(key);
+        let mut shard = self.shards[at].lock();
+        let slot = shard.known(home, key, plan.id)?;
         slot.spend(plan, now.nanos(), u64::from(cost))
     }
 
@@ -243,16 +233,20 @@ impl Look {
 impl Slot {
     /// Takes `cost` tokens of every limit of a plan without parts, or leaves all as they are.
     ///
-    /// Written out for three limits: as a loop over an array it went through the stack and cost
-    /// twice the time. A limit that the plan does not have agrees to everything.
+    /// Written out for one limit and for three: as a loop over an array it went through the stack
+    /// and cost twice the time. A limit that a plan of two does not have agrees to everything.
     #[inline]
     fn spend(&mut self, plan: &Plan, now: u64, cost: u64) -> Option<u32> {
         let [first, second, third] = &plan.paces;
         let [one, two, three] = self.at;
         let one = now.max(one) + first.step * cost;
+        let room_one = (now + first.reach).checked_sub(one)?;
+        if plan.is_single() {
+            self.at[0] = one;
+            return Some(first.whole_tokens(room_one));
+        }
         let two = now.max(two) + second.step * cost;
         let three = now.max(three) + third.step * cost;
-        let room_one = (now + first.reach).checked_sub(one)?;
         let room_two = (now + second.reach).checked_sub(two)?;
         let room_three = (now + third.reach).checked_sub(three)?;
         self.at = [one, two, three];

@@ -19,12 +19,12 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
-use super::permit::{Denied, Wanted};
+use super::permit::{Denied, Permits, Wanted};
 use super::rates::Rates;
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Instead, Live, Local, Machine, Plan, just_now};
+use crate::shop::{Instead, Live, Local, Machine, Plan, Who, just_now};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -56,9 +56,10 @@ pub(crate) async fn admit(
     let mut told = None;
     loop {
         changes.mark_unchanged();
+        let edition = live.permits.edition();
         let plan = live.plan();
         let look = live.machine.look();
-        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, place);
+        let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
         if let Some(limit) = &plan.nothing {
             return Err(nothing(route, limit));
         }
@@ -68,19 +69,14 @@ pub(crate) async fn admit(
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
             may_wait(route, &plan, &look.door, scopes)?;
         }
-        let (permits, wanted, is_counted) = match loss {
-            None => (&live.permits, wanted, true),
-            Some(loss) => {
-                let spare = &live.spare;
-                match spare.instead(&plan, wanted, wants.local, &live.ledger, loss) {
-                    Instead::Refuse(retry_in) => return Err(store_lost(route, retry_in)),
-                    Instead::Ask { wanted, is_counted } => (&spare.permits, *wanted, is_counted),
-                }
-            }
-        };
+        let (permits, wanted, is_counted) = whom(route, &plan, wanted, wants.local, loss)?;
         let answer = tokio::select! {
             biased;
-            answer = permits.acquire(wanted) => answer,
+            // Other limits hold now: the same call asks under those, in its old place.
+            answer = permits.acquire(wanted) => match answer {
+                Err(Denied::Recalled) => continue,
+                answer => answer,
+            },
             Ok(()) = changes.changed() => {
                 permits.look_again();
                 continue;
@@ -107,6 +103,24 @@ pub(crate) async fn admit(
             live.spare.went_on();
         }
         return Ok(wants.granted(live, &plan, permit));
+    }
+}
+
+/// Who is asked, for what, and whether that counts: the ledger, or what stands in while it is lost.
+fn whom<'a>(
+    route: &'a Route,
+    plan: &Plan,
+    wanted: Wanted,
+    local: usize,
+    loss: Option<Loss>,
+) -> Result<(&'a Permits, Wanted, bool), Error> {
+    let live = &route.live;
+    let Some(loss) = loss else {
+        return Ok((&live.permits, wanted, true));
+    };
+    match live.spare.instead(plan, wanted, local, &live.ledger, loss) {
+        Instead::Refuse(retry_in) => Err(store_lost(route, retry_in)),
+        Instead::Ask { wanted, is_counted } => Ok((&live.spare.permits, *wanted, is_counted)),
     }
 }
 
@@ -152,7 +166,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing) | None => Ok(()),
+        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly) | None => Ok(()),
     }
 }
 
@@ -160,6 +174,8 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
 struct Wants {
     /// One per term.
     terms: SmallVec<[(CellId, Limit); 4]>,
+    /// So many of the first terms are limits of the provider.
+    limits: usize,
     /// So many of the last terms are this process's own.
     local: usize,
     health: ScopeId,
@@ -173,6 +189,8 @@ struct Wants {
 enum Limit {
     /// The meter of the plan with this index.
     Meter(usize),
+    /// The part of it that the caller may use.
+    Share(usize),
     /// One of this process's own.
     Own(Reason, &'static str),
 }
@@ -183,11 +201,12 @@ impl Wants {
         plan: &Plan,
         credential: &Credential,
         local: &Local,
-        place: u64,
+        (place, edition): (u64, u64),
     ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
         let mut wants = Wants {
             terms: SmallVec::new(),
+            limits: 0,
             local: 0,
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
@@ -199,6 +218,10 @@ impl Wants {
                 wants.terms.push((term.cell, Limit::Meter(index)));
                 terms.push(term);
             }
+        }
+        wants.limits = terms.len();
+        if let Some(permille) = route.at_most_permille {
+            wants.add_shares(plan, &who, permille, &mut terms);
         }
         wants.add_own(route, plan, local, &mut terms);
         let wish = route.wish();
@@ -213,6 +236,7 @@ impl Wants {
                 late: plan.provider.late_arrival,
             },
             seniority: Some(place),
+            edition,
         };
         (wanted, wants)
     }
@@ -254,7 +278,17 @@ impl Wants {
                 granted: permit.granted(),
                 probe,
             },
-            permit: permit.with_local(self.local),
+            permit: permit.with_parts(self.limits, self.local),
+        }
+    }
+
+    /// A caller that may use only a part of every limit has that part as limits of its own.
+    fn add_shares(&mut self, plan: &Plan, who: &Who<'_>, permille: u16, terms: &mut Terms) {
+        for (index, meter) in plan.meters.iter().enumerate() {
+            if let Some(term) = meter.share(who, permille) {
+                self.terms.push((term.cell, Limit::Share(index)));
+                terms.push(term);
+            }
         }
     }
 
@@ -304,7 +338,8 @@ impl Wants {
                 let (_, name) = self.named(plan, Some(term));
                 no_permit(Reason::TooCostly, name, None)
             }
-            Denied::Lost | Denied::Closed => store_lost(route, None),
+            // A recall is not seen here: whoever is recalled asks again.
+            Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
         }
     }
 
@@ -318,17 +353,22 @@ impl Wants {
             return None;
         };
         let index = self.terms.iter().position(|term| term.0 == cell)?;
-        (index < self.terms.len() - self.local).then_some((index, retry_in))
+        (index < self.limits).then_some((index, retry_in))
     }
 
     /// What this term is called, and what a refusal by it is about.
     fn named(&self, plan: &Plan, term: Option<usize>) -> (Reason, Option<String>) {
         match term.and_then(|term| self.terms.get(term)) {
             Some((_, Limit::Meter(index))) => match plan.meters.get(*index) {
-                Some(meter) if meter.is_concurrency() => {
-                    (Reason::Concurrency, Some(meter.name.clone()))
+                Some(meter) => (meter.reason(), Some(meter.name.clone())),
+                None => (Reason::Limit, None),
+            },
+            Some((_, Limit::Share(index))) => match plan.meters.get(*index) {
+                Some(meter) => {
+                    let name = format!("{} (the caller's part)", meter.name);
+                    (meter.reason(), Some(name))
                 }
-                meter => (Reason::Limit, meter.map(|meter| meter.name.clone())),
+                None => (Reason::Limit, None),
             },
             Some((_, Limit::Own(reason, name))) => (*reason, Some((*name).to_owned())),
             None => (Reason::Limit, None),

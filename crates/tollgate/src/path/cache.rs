@@ -1,45 +1,308 @@
-//! The cache stage: do we already have an answer that may be used, and may this one be used again?
+//! The cache stage: do we already have an answer that may be used?
 //!
-//! Promises: a call that is answered here costs no permit.
+//! Promises: a call that is answered here costs no permit and touches no limit. An old answer that
+//! may stand in makes waiting optional: the call then asks for a permit that is free now, is not
+//! retried, and falls back to it. What a caller asked for with `X-Tollgate-Cache` is obeyed.
 //!
-//! Never: keeps anything yet. Every look finds nothing, and every answer passes as it is.
+//! Never: hands an answer to anybody who did not ask as the one did for whom it was made.
 
-use super::learn::Answered;
+use std::sync::Arc;
+
+use http::header::{
+    AUTHORIZATION, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
+    LAST_MODIFIED, RANGE,
+};
+use http::{HeaderMap, Method};
+use tollgate_config::provider::Style;
+use tollgate_core::fresh::{Demand, Headers, Look, Rule, lengthened};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Wall;
+
 use super::route::Route;
-use super::{Reply, Source};
+use super::serve::{self, Why};
+use super::{Reply, credential, query};
+use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, variant};
+use crate::error::Reason;
+use crate::shop::Plan;
 use crate::{Error, Shop};
+
+/// Below this part of a limit the quota is short, and adaptive lifetimes are stretched.
+const SHORT_PART: u64 = 5;
+
+/// How a call uses the cache (S11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UseCache {
+    /// As the provider's file says.
+    #[default]
+    Yes,
+    /// Not at all: neither look nor keep.
+    No,
+    /// Nothing else: no answer is 504.
+    Only,
+    /// Do not look, but keep.
+    Refresh,
+}
 
 /// What the cache has for a call.
 #[derive(Debug)]
 pub(crate) enum Looked {
     /// An answer that may be used.
-    #[expect(dead_code, reason = "nothing is kept yet")]
     Answer(Box<Reply>),
     /// None: the question must be asked. What it is called when its answer comes back.
     Nothing(Question),
 }
 
-/// A question to the cache, kept until its answer is there.
+/// A question to the cache, kept until its answer is there. Empty: nothing is to be kept.
 #[derive(Debug, Default)]
-pub(crate) struct Question;
+pub(crate) struct Question(pub(super) Option<Box<Asked>>);
 
-/// Looks for an answer.
-#[expect(clippy::unused_async, reason = "a look may lead to the disk")]
-pub(crate) async fn look(_shop: &Shop, _route: &mut Route) -> Looked {
-    Looked::Nothing(Question)
+/// What is known about a question while it is asked.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(super) cache: Cache,
+    pub(super) key: Key,
+    pub(super) url: Url,
+    pub(super) at: Wall,
+    /// How often something had been purged.
+    pub(super) purges: u64,
+    /// The answer is not wanted, but what it changes is.
+    pub(super) changes_it: bool,
+    /// The answer that we have, old.
+    pub(super) object: Option<Arc<Object>>,
+    /// It may be used if the provider cannot be asked.
+    pub(super) fallback: bool,
+    /// It is asked for beside an old answer, for nobody.
+    pub(super) beside: bool,
+    /// The request headers as the client sent them.
+    pub(super) client: HeaderMap,
+    /// The client's own `Authorization` goes with the call.
+    pub(super) authorization: bool,
+    pub(super) demand: Demand,
 }
 
-/// Keeps an answer if it may be used again, and says what the caller gets.
-#[expect(clippy::unused_async, reason = "an answer may come from the disk")]
-pub(crate) async fn keep(
-    _route: &Route,
-    _question: Question,
-    done: Result<Answered, Error>,
-) -> Result<Reply, Error> {
-    let answered = done?;
-    Ok(Reply {
-        head: answered.head,
-        body: answered.body,
-        source: Source::Upstream,
+/// The headers of a message, as the core reads them.
+#[derive(Debug)]
+pub(super) struct Of<'a>(pub(super) &'a HeaderMap);
+
+impl Headers for Of<'_> {
+    fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8])) {
+        for value in self.0.get_all(name) {
+            visit(value.as_bytes());
+        }
+    }
+}
+
+/// Looks for an answer.
+pub(crate) async fn look(shop: &Shop, route: &mut Route) -> Result<Looked, Error> {
+    let plan = route.live.plan();
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    let wanted = route.said.cache;
+    if !rule.is_on() || wanted == UseCache::No || is_special(route) {
+        return match wanted {
+            UseCache::Only => Err(missing(route)),
+            UseCache::Yes | UseCache::No | UseCache::Refresh => {
+                Ok(Looked::Nothing(Question::default()))
+            }
+        };
+    }
+    let asked = ask(shop.cache(), route, &plan, rule);
+    if asked.changes_it || wanted == UseCache::Refresh {
+        return match wanted {
+            UseCache::Only => Err(missing(route)),
+            UseCache::Yes | UseCache::No | UseCache::Refresh => Ok(asked.go_on()),
+        };
+    }
+    let shelf = asked.cache.find(&asked.key, asked.at).await;
+    let Some(object) = shelf.and_then(|shelf| asked.select(&shelf)) else {
+        return if asked.demand.only_if_cached || wanted == UseCache::Only {
+            Err(missing(route))
+        } else {
+            Ok(asked.go_on())
+        };
+    };
+    decide(route, &plan, rule, asked, object)
+}
+
+/// What to do with an answer that was kept.
+fn decide(
+    route: &mut Route,
+    plan: &Plan,
+    rule: &Rule,
+    mut asked: Box<Asked>,
+    object: Arc<Object>,
+) -> Result<Looked, Error> {
+    let now = asked.at;
+    let mut look = object.kept.look(&asked.demand, now);
+    if matches!(look, Look::Ask { fallback: true }) && is_stretched(route, plan, rule, &object, now)
+    {
+        look = Look::Fresh;
+    }
+    let only = route.said.cache == UseCache::Only;
+    let hit = |why| {
+        let degraded = is_degraded(route, plan);
+        let reply = serve::from_cache(route, &object, &asked.client, now, why, degraded);
+        Ok(Looked::Answer(Box::new(reply)))
+    };
+    match look {
+        Look::Fresh => hit(Why::Fresh),
+        Look::Stale { refresh } => {
+            let answer = hit(Why::Allowed);
+            if refresh {
+                serve::refresh(route, &asked, object.clone());
+            }
+            answer
+        }
+        Look::Ask { .. } if only && object.kept.may_stand_in(now) => hit(Why::Asked),
+        Look::Ask { .. } if only || asked.demand.only_if_cached => Err(missing(route)),
+        Look::Ask { fallback } => {
+            asked.fallback = fallback;
+            route.fallback = fallback;
+            if route.method == Method::GET {
+                validate(&mut route.headers, &object);
+            }
+            asked.object = Some(object);
+            Ok(Looked::Nothing(Question(Some(asked))))
+        }
+    }
+}
+
+impl Asked {
+    fn go_on(self: Box<Asked>) -> Looked {
+        Looked::Nothing(Question(Some(self)))
+    }
+
+    /// The newest answer for these request headers.
+    fn select(&self, shelf: &Shelf) -> Option<Arc<Object>> {
+        let salt = self.cache.salt();
+        let headers = Of(&self.client);
+        let fits = |object: &&Arc<Object>| {
+            object.variant == variant(salt, &object.names, &headers)
+                && !self.cache.is_invalid(object)
+        };
+        shelf.objects().iter().find(fits).cloned()
+    }
+}
+
+/// Puts the question to the cache.
+fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
+    let is_ours = credential::is_ours(route, plan);
+    let style = &plan.provider.auth.style;
+    let written = route.query.as_deref().unwrap_or_default();
+    let query = match style {
+        Style::Query { name } if is_ours => query::without_parameter(written, name),
+        _ => written.to_owned(),
+    };
+    let place = Place {
+        tls: route.origin.tls,
+        host: route.origin.host.as_str(),
+        port: route.origin.port,
+        path: &route.path,
+        query: &query,
+    };
+    let replaced = match style {
+        Style::Header { name, .. } if is_ours => Some(name.to_ascii_lowercase()),
+        Style::Bearer | Style::Basic | Style::OAuth2(_) | Style::Login(_) if is_ours => {
+            Some(AUTHORIZATION.as_str().to_owned())
+        }
+        _ => None,
+    };
+    let mut ours = vec![route.live.name.as_str()];
+    if is_ours {
+        ours.extend(credential::marks(plan));
+    }
+    let url = place.url(cache.salt());
+    let keyed = Keyed {
+        url,
+        ours: &ours,
+        headers: &route.headers,
+        replaced: replaced.as_deref(),
+    };
+    let is_replaced = replaced.as_deref() == Some(AUTHORIZATION.as_str());
+    Box::new(Asked {
+        key: keyed.key(cache.salt()),
+        url,
+        at: route.live.ledger.now().wall,
+        purges: cache.purges(),
+        changes_it: !matches!(route.method, Method::GET | Method::HEAD),
+        object: None,
+        fallback: false,
+        beside: false,
+        client: route.headers.clone(),
+        authorization: route.headers.contains_key(AUTHORIZATION) && !is_replaced,
+        demand: Demand::read(rule.mode, &Of(&route.headers)),
+        cache: cache.clone(),
     })
+}
+
+/// Calls that a cache has no part in: a safe method that is not GET or HEAD, a body, a part of an
+/// answer, a condition that only the provider can judge.
+fn is_special(route: &Route) -> bool {
+    if matches!(
+        route.method,
+        Method::OPTIONS | Method::TRACE | Method::CONNECT
+    ) {
+        return true;
+    }
+    let is_read = matches!(route.method, Method::GET | Method::HEAD);
+    let has = |name| route.headers.contains_key(name);
+    is_read
+        && (!route.payload.is_empty()
+            || has(RANGE)
+            || has(IF_RANGE)
+            || has(IF_MATCH)
+            || has(IF_UNMODIFIED_SINCE))
+}
+
+/// Asks whether what we have is still the same, in place of what the client asked.
+pub(super) fn validate(headers: &mut HeaderMap, object: &Object) {
+    for (ours, theirs) in [(ETAG, IF_NONE_MATCH), (LAST_MODIFIED, IF_MODIFIED_SINCE)] {
+        headers.remove(&theirs);
+        if let Some(value) = object.headers.get(ours) {
+            headers.insert(theirs, value.clone());
+        }
+    }
+}
+
+/// S13: while the quota is short, an adaptive answer is good for twice its lifetime.
+fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: Wall) -> bool {
+    let Some(range) = rule.lifetime.range().filter(|_| plan.keeping.adaptive) else {
+        return false;
+    };
+    let more = lengthened(object.kept.lifetime, range) - object.kept.lifetime;
+    now < object.kept.fresh_until + more && is_short(route, plan)
+}
+
+/// Is little left of any limit on calls?
+fn is_short(route: &Route, plan: &Plan) -> bool {
+    let who = route.who(credential::marks(plan).next());
+    let meters = plan.meters.iter();
+    let cells: Vec<_> = meters
+        .filter(|meter| meter.counts_calls() && !meter.is_concurrency())
+        .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
+        .collect();
+    let views = route.live.ledger.look(&cells);
+    views
+        .iter()
+        .any(|view| view.remaining.saturating_mul(SHORT_PART) < view.limit)
+}
+
+/// Is the entity served from the cache only, because little is left?
+fn is_degraded(route: &Route, plan: &Plan) -> bool {
+    let scope = plan.degrade_scope(route.entity.as_deref());
+    scope.is_some_and(|scope| {
+        matches!(
+            route.live.ledger.look_scope(scope),
+            ScopeView::Closed { .. }
+        )
+    })
+}
+
+/// Only the cache may answer, and it has nothing.
+fn missing(route: &Route) -> Error {
+    Error::NotInCache {
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+        reason: Reason::CacheOnly,
+        retry_in: None,
+    }
 }

@@ -59,13 +59,10 @@ pub(crate) struct Aside {
 
 /// Chooses the credential of an attempt.
 pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Error> {
-    let style = &plan.provider.auth.style;
-    let theirs = sent(style, &route.headers, route.query.as_deref());
-    let has_own = count(plan) > 0 && !matches!(style, Style::Nothing) && route.is_own;
-    if !has_own || (theirs.is_some() && !plan.provider.auth.replace) {
+    if !is_ours(route, plan) {
         return Ok(Credential {
             whose: Whose::Clients,
-            mark: theirs.as_deref().map(mark),
+            mark: theirs(route, plan).as_deref().map(mark),
         });
     }
     if !plan.accounts.is_empty() {
@@ -76,6 +73,23 @@ pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Err
         whose: Whose::Ours(index),
         mark: mark_of(plan, index).map(str::to_owned),
     })
+}
+
+/// The marks of all keys and accounts of ours.
+pub(crate) fn marks(plan: &Plan) -> impl Iterator<Item = &str> {
+    (0..count(plan)).filter_map(|index| mark_of(plan, index))
+}
+
+/// Will a key of ours go with the call?
+pub(crate) fn is_ours(route: &Route, plan: &Plan) -> bool {
+    let auth = &plan.provider.auth;
+    let has_own = count(plan) > 0 && !matches!(auth.style, Style::Nothing) && route.is_own;
+    has_own && (auth.replace || theirs(route, plan).is_none())
+}
+
+fn theirs(route: &Route, plan: &Plan) -> Option<String> {
+    let style = &plan.provider.auth.style;
+    sent(style, &route.headers, route.query.as_deref())
 }
 
 /// The token of the key that is free first; where its login is refused, that of the next.
@@ -270,6 +284,6 @@ fn cooling(route: &Route, plan: &Plan, mark: Option<&str>) -> Option<Span> {
     let scope = plan.cooldown_scope(route.entity.as_deref(), mark);
     match route.live.ledger.look_scope(scope) {
         ScopeView::Closed { left } => Some(left.unwrap_or(Span(u64::MAX))),
-        ScopeView::Open | ScopeView::Probing => None,
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly => None,
     }
 }

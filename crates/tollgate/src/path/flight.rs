@@ -28,7 +28,7 @@ use super::Outcome;
 use super::landing::{Landed, Landing};
 use super::route::Route;
 use super::share::{self, Asked, Key};
-use super::urgency::Urgency;
+use super::urgency::{Urgency, Wish};
 use crate::body::Held;
 use crate::error::Stage;
 use crate::shop::{Live, Plan};
@@ -127,7 +127,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
         return Place::Alone;
     }
     let key = share::key(route);
-    let now = route.live.ledger.now().at;
+    let now = route.live.ledger.at();
     let mut new = None;
     loop {
         let found = {
@@ -199,12 +199,18 @@ impl Table {
 
 impl Flight {
     fn new(key: Key, mode: Dedup, route: &Route, plan: &Plan) -> Flight {
+        let asked = Asked::new(route, plan);
+        let idle = plan.provider.timeouts.idle;
+        Flight::of(key, mode, asked, idle, route.own_wish())
+    }
+
+    fn of(key: Key, mode: Dedup, asked: Asked, idle: Span, wish: Wish) -> Flight {
         Flight {
             key,
-            asked: Asked::new(route, plan),
+            asked,
             mode,
-            idle: plan.provider.timeouts.idle,
-            urgency: Arc::new(Urgency::new(route.own_wish())),
+            idle,
+            urgency: Arc::new(Urgency::new(wish)),
             state: Mutex::new(State {
                 followers: 0,
                 landed: None,
@@ -446,3 +452,7 @@ fn patience(route: &Route) -> u32 {
     };
     most.min(FAILED_MAX)
 }
+
+#[cfg(test)]
+#[path = "flight_tests.rs"]
+mod tests;

@@ -37,6 +37,7 @@ pub(super) struct Shown {
     pub(super) head: Parts,
     pub(super) body: Shared,
     source: Source,
+    degraded: bool,
 }
 
 /// A flight that has not landed yet.
@@ -65,6 +66,7 @@ impl Shown {
                 Source::Upstream | Source::Shared | Source::Merged => Source::Shared,
                 kept @ (Source::Cache | Source::Stale) => kept,
             },
+            degraded: self.degraded,
         })
     }
 }
@@ -87,7 +89,7 @@ impl Landing {
             waited,
             rates,
         } = outcome;
-        let now = self.ledger.now().at;
+        let now = self.ledger.at();
         let answer = self.settle(answer, is_failure, now);
         Outcome {
             answer,
@@ -120,7 +122,7 @@ impl Landing {
             state.landed = Some(Landed::Lost);
             return Ok(reply);
         }
-        if !is_failure && !share::may_share(&flight.asked, flight.mode, &reply.head) {
+        if !is_failure && !share::shares(&flight.asked, flight.mode, &reply) {
             let (left, reply) = match state.detached {
                 Some(_) => (Some(reply), None),
                 None => (None, Some(reply)),
@@ -135,7 +137,12 @@ impl Landing {
 
     /// An answer that everybody may read.
     fn show(&self, state: &mut State, reply: Reply, is_failure: bool) -> Reply {
-        let Reply { head, body, source } = reply;
+        let Reply {
+            head,
+            body,
+            source,
+            degraded,
+        } = reply;
         let ticket: crate::body::Ticket = if is_failure {
             Box::new(())
         } else {
@@ -150,6 +157,7 @@ impl Landing {
             head: head.clone(),
             body,
             source,
+            degraded,
         };
         state.landed = Some(if is_failure {
             Landed::Failed(Arc::new(Ok(shown)))
@@ -160,6 +168,7 @@ impl Landing {
             head,
             body: ReplyBody::shared(reader),
             source,
+            degraded,
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Promises: every answer is heard once, by the permit, the health machine, the cool-down of its
 //! scope and degrade mode. A body is read beforehand only where the provider's dialect speaks of
-//! limits in it, and only so much.
+//! limits in it, and only so much; a compressed one is opened beside what is passed on.
 //!
 //! Never: changes what the caller gets.
 
 use bytes::BytesMut;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderMap};
+use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
-use tollgate_core::ask::{Reading, Readings, Terms, Unit};
+use tollgate_core::ask::{Reading, Readings, Term, Unit};
 use tollgate_core::cooldown::Told;
 use tollgate_core::degrade::{Ours, Theirs};
 use tollgate_core::feedback::{self, Feedback, Response, Verdict, Window};
@@ -18,10 +18,11 @@ use tollgate_core::limit::Algorithm;
 use tollgate_core::time::{Micros, Span, Wall};
 
 use super::credential::Credential;
+use super::decode;
 use super::route::Route;
 use super::send::Sent;
 use crate::Answer;
-use crate::body::{Flow, ReplyBody};
+use crate::body::{Flow, Open, ReplyBody, Tally, Written};
 use crate::event::Fact;
 use crate::shop::Plan;
 
@@ -55,26 +56,29 @@ pub(crate) async fn learn(
     } = sent;
     let (head, incoming) = response.into_parts();
     let mut flow = Flow::new(incoming, conn, plan.provider.timeouts.idle);
+    flow.count(tally(route, plan, &head));
     let mut first = BytesMut::new();
     let most = wanted(plan, &head);
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
     let _whole = flow.read(most, &mut first).await;
-    let feedback = read(route, plan, &head, &first);
+    let body = decode::opened(&head.headers, &first, most);
+    let feedback = read(route, plan, &head, &body);
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
-    if class == Class::ServerError {
-        // It may come from in front of the limiter: no proof that the call was counted.
-        permit.failed();
-    } else {
-        permit.arrived(Answer {
-            refused: feedback.verdict == Verdict::Limited,
-            readings: readings(&feedback, permit.terms(), date(&head.headers)),
-        });
-    }
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
     if is_free && flow.has_ended() {
+        // As if it had never been asked for. Once told that it arrived, a window keeps it.
         permit.refund();
     } else {
+        if class == Class::ServerError {
+            // It may come from in front of the limiter: no proof that the call was counted.
+            permit.failed();
+        } else {
+            permit.arrived(Answer {
+                refused: feedback.verdict == Verdict::Limited,
+                readings: readings(&feedback, permit.limits(), &head.headers),
+            });
+        }
         flow.carry(permit);
     }
     let probe = watch.probe;
@@ -98,24 +102,44 @@ pub(crate) async fn learn(
     }
 }
 
-/// How much of the body speaks of limits. Encoded bodies are not opened: their headers have to do.
+/// How much of the body speaks of limits. Of a compressed one that much is read and that much is
+/// let out.
 fn wanted(plan: &Plan, head: &Parts) -> usize {
-    if head.headers.contains_key(CONTENT_ENCODING) {
-        return 0;
-    }
     if head.status.as_u16() >= 400 {
         return REFUSAL_MAX;
     }
-    let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| {
-        kind.as_bytes()
-            .windows(4)
-            .any(|part| part.eq_ignore_ascii_case(b"json"))
-    });
-    if is_json && plan.dialect.reads_success_bodies() {
+    if is_written_as(head, b"json") && plan.dialect.reads_success_bodies() {
         feedback::BODY_MAX
     } else {
         0
     }
+}
+
+fn is_written_as(head: &Parts, word: &[u8]) -> bool {
+    head.headers.get(CONTENT_TYPE).is_some_and(|kind| {
+        let mut parts = kind.as_bytes().windows(word.len());
+        parts.any(|part| part.eq_ignore_ascii_case(word))
+    })
+}
+
+/// What looks for the true cost of the call, where its file says that the answer tells it.
+fn tally(route: &Route, plan: &Plan, head: &Parts) -> Option<Tally> {
+    let wanted = plan.true_costs(route.priority(), route.at_most_permille.is_some());
+    if wanted.is_empty() || head.status.as_u16() >= 400 {
+        return None;
+    }
+    let kind = if is_written_as(head, b"json") {
+        Written::Json
+    } else if is_written_as(head, b"event-stream") {
+        Written::Events
+    } else {
+        return None;
+    };
+    let open = Open {
+        headers: head.headers.clone(),
+        by: |headers, body| decode::opened(headers, body, feedback::BODY_MAX).into_owned(),
+    };
+    Some(Tally::new(kind, wanted, open))
 }
 
 fn read(route: &Route, plan: &Plan, head: &Parts, body: &[u8]) -> Feedback {
@@ -219,8 +243,14 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
 }
 
 /// Which of our limits the provider's words are about.
-fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings {
+fn readings(feedback: &Feedback, terms: &[Term], headers: &HeaderMap) -> Readings {
     let mut readings = Readings::new();
+    let is_calendar =
+        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
+    if feedback.windows.is_empty() && !(0..terms.len()).any(|index| is_calendar(&index)) {
+        return readings; // nothing was said, and nobody asks for the date
+    }
+    let date = date(headers);
     for window in &feedback.windows {
         if let Some(term) = about(window, terms) {
             readings.push(Reading {
@@ -233,8 +263,6 @@ fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings 
             });
         }
     }
-    let is_calendar =
-        |index: &usize| matches!(terms[*index].rule.algorithm(), Algorithm::Calendar(_));
     let dated = (0..terms.len()).filter(is_calendar);
     for term in dated.filter(|_| date.is_some()) {
         if !readings.iter().any(|reading| reading.term == term) {
@@ -250,7 +278,7 @@ fn readings(feedback: &Feedback, terms: &Terms, date: Option<Wall>) -> Readings 
 
 /// The limit with the window's unit and period, else with its unit and number, else the only one
 /// with its unit. A window that fits none is nobody's: guessing would close the wrong limit.
-fn about(window: &Window, terms: &Terms) -> Option<usize> {
+fn about(window: &Window, terms: &[Term]) -> Option<usize> {
     let unit = match window.unit {
         feedback::Unit::Requests => Unit::Calls,
         feedback::Unit::Tokens => Unit::Tokens,

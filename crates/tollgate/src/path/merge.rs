@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
-    IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, TRANSFER_ENCODING,
+    CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, LAST_MODIFIED, TRANSFER_ENCODING,
 };
 use http::response::Parts;
 use http::{HeaderValue, Method, StatusCode};
@@ -36,16 +35,6 @@ use crate::{Error, timer};
 
 /// Headers about one resource or one transfer; a part has none of them.
 const OF_THE_WHOLE: [HeaderName; 4] = [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
-
-/// Headers that ask about one resource.
-const ABOUT_ONE: [HeaderName; 6] = [
-    IF_MATCH,
-    IF_MODIFIED_SINCE,
-    IF_NONE_MATCH,
-    IF_RANGE,
-    IF_UNMODIFIED_SINCE,
-    RANGE,
-];
 
 /// The items of a provider that calls wait for. Bounded by its queue.
 #[derive(Debug, Default)]
@@ -129,6 +118,7 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
     {
         Some((group, Boarded::Rides)) => {
             group.urgency.join(route.own_wish());
+            live.saved.rides();
             let group = group.clone();
             return Some(Ride { group, part });
         }
@@ -203,7 +193,7 @@ pub(crate) async fn split(
 
 /// A call that could be part of another: one that only its target tells apart.
 fn is_simple(route: &Route) -> bool {
-    let asks_about_one = ABOUT_ONE
+    let asks_about_one = share::CONDITIONS
         .iter()
         .any(|name| route.headers.contains_key(name));
     route.method == Method::GET && route.payload.is_empty() && !route.said.alone && !asks_about_one

@@ -52,6 +52,9 @@ pub struct Wanted {
     pub evidence: Evidence,
     /// Its place in the order of arrival if it waited here before: a retry keeps its own.
     pub seniority: Option<u64>,
+    /// Of which edition of the limits the terms are, by [`Permits::edition`]; an older one is
+    /// recalled.
+    pub edition: u64,
 }
 
 /// Why there is no permit.
@@ -80,6 +83,10 @@ pub enum Denied {
     /// The store was lost, or is back, while the call waited: what is to be done must be asked anew.
     #[error("the ledger's store cannot be reached")]
     Lost,
+    /// The limits have changed since it asked: ask again, under those that hold now and with the same
+    /// seniority.
+    #[error("the limits have changed; ask again")]
+    Recalled,
     /// The task that hands out permits has ended with its runtime.
     #[error("the runtime that hands out permits has been shut down")]
     Closed,
@@ -90,7 +97,9 @@ impl Denied {
     pub(crate) fn is_for_time(&self) -> bool {
         match self {
             Denied::Refused { .. } | Denied::TimedOut { .. } => true,
-            Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Closed => false,
+            Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Recalled | Denied::Closed => {
+                false
+            }
         }
     }
 }
@@ -99,6 +108,8 @@ impl Denied {
 struct Shared {
     ledger: Ledger,
     state: Mutex<State>,
+    /// Counts how often the limits have changed. Changed under the lock, read without it.
+    edition: AtomicU64,
     /// Something was said to the gate: the driver must look.
     poke: Arc<Notify>,
 }
@@ -139,6 +150,7 @@ impl Permits {
         let shared = Arc::new(Shared {
             ledger,
             state: Mutex::new(state),
+            edition: AtomicU64::new(0),
             poke,
         });
         tokio::spawn(drive(Arc::downgrade(&shared)));
@@ -150,13 +162,25 @@ impl Permits {
         self.shared.state.lock().gate.set_share(caller, share);
     }
 
-    /// How the gate works from now on.
-    pub fn configure(&self, settings: Settings) {
-        self.shared.state.lock().gate.configure(settings);
+    /// Other limits hold, and the gate works like this from now on. Everybody who waits is recalled:
+    /// nobody is granted anything under the old limits after this.
+    pub fn replace(&self, settings: Settings) {
+        let mut state = self.shared.state.lock();
+        self.shared.edition.fetch_add(1, Ordering::Release);
+        state.gate.recall();
+        state.gate.configure(settings);
+        drop(state);
         self.shared.poke.notify_one();
     }
 
-    /// Limits have changed: what was refused under the old ones may go under the new.
+    /// The edition of the limits. Read it before the limits themselves: then an ask can only be
+    /// thought older than it is, which costs one more round and never a permit too many.
+    #[must_use]
+    pub fn edition(&self) -> u64 {
+        self.shared.edition.load(Ordering::Acquire)
+    }
+
+    /// The pace has changed: what was refused before may go now.
     pub fn look_again(&self) {
         self.shared.state.lock().gate.anything_changed();
         self.shared.poke.notify_one();
@@ -194,7 +218,9 @@ impl Permits {
             Ok(decided) => return decided,
             Err(wanted) => wanted,
         };
-        let (mut line, answer) = self.join(wanted);
+        let Some((mut line, answer)) = self.join(wanted) else {
+            return Err(Denied::Recalled);
+        };
         let answer = answer.await;
         line.is_over = true;
         answer.unwrap_or(Err(Denied::Closed))
@@ -209,6 +235,9 @@ impl Permits {
     fn at_once(&self, mut wanted: Wanted) -> Result<Result<Permit, Denied>, Wanted> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
+        if wanted.edition != self.edition() {
+            return Ok(Err(Denied::Recalled));
+        }
         if !state.gate.is_clear(wanted.priority) {
             return Err(wanted);
         }
@@ -237,7 +266,8 @@ impl Permits {
         }
     }
 
-    fn join(&self, wanted: Wanted) -> (InLine, oneshot::Receiver<Result<Permit, Denied>>) {
+    /// Stands in line; `None` if the limits have changed meanwhile.
+    fn join(&self, wanted: Wanted) -> Option<(InLine, oneshot::Receiver<Result<Permit, Denied>>)> {
         let Wanted {
             terms,
             scopes,
@@ -246,10 +276,14 @@ impl Permits {
             patience,
             evidence,
             seniority,
+            edition,
         } = wanted;
         let (answer, receiver) = oneshot::channel();
         let now = self.shared.ledger.now();
         let mut state = self.shared.state.lock();
+        if edition != self.edition() {
+            return None;
+        }
         let id = self.shared.next_id();
         let seniority = seniority.unwrap_or_else(|| state.next_place());
         let ask = Ask {
@@ -277,14 +311,12 @@ impl Permits {
         );
         drop(state);
         self.shared.poke.notify_one();
-        (
-            InLine {
-                shared: self.shared.clone(),
-                id,
-                is_over: false,
-            },
-            receiver,
-        )
+        let line = InLine {
+            shared: self.shared.clone(),
+            id,
+            is_over: false,
+        };
+        Some((line, receiver))
     }
 }
 
@@ -434,6 +466,7 @@ impl Shared {
             Resolution::TimedOut { place } => Err(Denied::TimedOut { place }),
             Resolution::Full => Err(Denied::Full),
             Resolution::Never(why) => Err(Denied::Never(why)),
+            Resolution::Recalled => Err(Denied::Recalled),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Tries {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
-        if !class.is_failure() {
+        if !class.is_failure() || route.fallback {
             return Tries::stop(route, attempt);
         }
         let failed = Failed {
@@ -159,7 +159,8 @@ fn safety(route: &Route, sent: bool) -> Safety {
 pub(crate) async fn rest(after: Span, unwanted: Option<Answered>) {
     let discarded = async {
         if let Some(answered) = unwanted {
-            discard(answered).await;
+            // Boxed: rare, and large inside every call's future.
+            Box::pin(discard(answered)).await;
         }
     };
     tokio::join!(timer::rest(Some(after)), discarded);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use http_body::Body;
+use tollgate_config::Secret;
 use tollgate_config::provider::Upstream;
 use tollgate_core::ask::Priority;
 use tollgate_core::domain::Host;
@@ -18,12 +19,14 @@ use tollgate_core::entity::Asked;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
+use super::cache::UseCache;
 use super::merge::Merging;
+use super::share::Conditions;
 use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
-use crate::shop::{Live, Plan, Price, Shop, Who, prices};
+use crate::shop::{Claim, Live, Plan, Price, Shop, Who, account, prices};
 use crate::timer::within;
 
 /// How long the body of a request may take to come in, where the caller sets no time: what proxies
@@ -75,10 +78,14 @@ pub enum Target {
 pub struct Said {
     /// The call's name in logs.
     pub id: String,
-    /// How urgent it is.
+    /// How urgent it is; of a caller that is known, as urgent as that may be.
     pub priority: Priority,
+    /// The caller named no priority: one that is known has its own.
+    pub takes_default: bool,
     /// Who calls.
     pub caller: Option<String>,
+    /// What proves it.
+    pub token: Option<Secret>,
     /// The entity, if the path does not tell it.
     pub entity: Option<String>,
     /// What it costs, by unit.
@@ -89,6 +96,18 @@ pub struct Said {
     pub ip: Option<IpAddr>,
     /// It wants an answer of its own, whoever else asks the same.
     pub alone: bool,
+    /// How it uses the cache.
+    pub cache: UseCache,
+}
+
+impl Said {
+    /// A call of our own that others wait for.
+    fn urgent() -> Said {
+        Said {
+            priority: Priority::High,
+            ..Said::default()
+        }
+    }
 }
 
 /// A call that knows its way.
@@ -106,9 +125,15 @@ pub(crate) struct Route {
     pub(crate) entity: Option<String>,
     pub(crate) prices: Vec<Price>,
     pub(crate) said: Said,
+    /// The part of every limit that its caller may use, in thousandths.
+    pub(crate) at_most_permille: Option<u16>,
     caller: CallerId,
     deadline: Option<Micros>,
+    /// There is an old answer to fall back to: it neither waits nor tries twice.
+    pub(crate) fallback: bool,
     started: Micros,
+    /// A fingerprint of the conditions that the client set; the cache sets others in their place.
+    pub(crate) conditions: Conditions,
     /// What those who wait for the same answer want; `None` = nobody can join.
     pub(crate) urgency: Option<Arc<Urgency>>,
     /// How it takes part in flights.
@@ -139,22 +164,30 @@ struct Place {
 }
 
 /// Finds the way of a call. Reads its body as far as it may be read before the permit.
-pub(crate) async fn route<B>(shop: &Shop, call: Call<B>) -> Result<Route, Error>
+pub(crate) async fn route<B>(shop: &Shop, mut call: Call<B>) -> Result<Route, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
     let started = shop.ledger().at();
     let deadline = call.said.timeout.map(|timeout| started + timeout);
+    let standing = shop.callers().standing(Claim {
+        name: call.said.caller.as_deref(),
+        token: call.said.token.as_ref(),
+        priority: (!call.said.takes_default).then_some(call.said.priority),
+    })?;
+    call.said.priority = standing.priority;
     let (place, path, query) = place(shop, call.target)?;
     let patience = call.said.timeout.unwrap_or(BODY_WAIT);
     let payload = within(Some(patience), Payload::gather(call.body))
         .await
         .map_err(|_| Error::NoBody)??;
     let provider = &place.plan.provider;
+    let read = provider.entities.reads_headers();
     let texts: Vec<(&str, &str)> = call
         .headers
         .iter()
+        .filter(|_| read)
         .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
         .collect();
     let routed = provider.entities.route(&Asked {
@@ -172,13 +205,20 @@ where
         origin: place.origin,
         is_own: place.is_own,
         live: place.live,
+        conditions: Conditions::of(&call.headers),
         method: call.method,
         headers: call.headers,
         query,
         payload,
-        caller: account(call.said.caller.as_deref()),
+        caller: call
+            .said
+            .caller
+            .as_deref()
+            .map_or_else(CallerId::default, account),
         said: call.said,
+        at_most_permille: standing.at_most_permille,
         deadline,
+        fallback: false,
         started,
         urgency: None,
         sharing: Sharing::default(),
@@ -190,7 +230,7 @@ impl Route {
     /// A post of our own, most urgent, to an address that the provider's file names. As with every
     /// URL of its domains, the upstream stands in for them where there is one.
     pub(crate) fn post(live: Arc<Live>, to: &Upstream, headers: HeaderMap, body: Bytes) -> Route {
-        let started = live.ledger.now().at;
+        let started = live.ledger.at();
         let plan = live.plan();
         let provider = &plan.provider;
         let is_at_home = provider
@@ -236,12 +276,12 @@ impl Route {
             query: None,
             payload: Payload::Whole(body),
             prices: Vec::new(),
-            said: Said {
-                priority: Priority::High,
-                ..Said::default()
-            },
+            said: Said::urgent(),
+            conditions: Conditions::default(),
+            at_most_permille: None,
             caller: CallerId::default(),
             deadline: None,
+            fallback: false,
             started,
             urgency: None,
             sharing: Sharing::default(),
@@ -259,6 +299,38 @@ impl Route {
             host: self.origin.host.as_str(),
             priority: self.priority(),
             costs: &self.prices,
+        }
+    }
+
+    /// The same question once more, for nobody in particular: behind everybody else, and as long as
+    /// the queue allows. The body of a question that is kept is empty.
+    pub(crate) fn beside(&self) -> Route {
+        Route {
+            live: self.live.clone(),
+            origin: self.origin.clone(),
+            is_own: self.is_own,
+            method: Method::GET,
+            headers: self.headers.clone(),
+            path: self.path.clone(),
+            query: self.query.clone(),
+            payload: Payload::Whole(Bytes::new()),
+            entity: self.entity.clone(),
+            prices: self.prices.clone(),
+            said: Said {
+                id: format!("{}-beside", self.said.id),
+                priority: Priority::Low,
+                timeout: None,
+                ..self.said.clone()
+            },
+            caller: self.caller,
+            at_most_permille: self.at_most_permille,
+            deadline: None,
+            fallback: false,
+            started: self.live.ledger.at(),
+            conditions: self.conditions,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
         }
     }
 
@@ -305,10 +377,13 @@ impl Route {
         self.deadline.map(|deadline| deadline.since(now))
     }
 
-    /// How much longer something that comes before the permit may be waited for.
+    /// How much longer a permit, or what comes before it, may be waited for. What there is to fall
+    /// back to is better now than what comes later.
     pub(crate) fn patience(&self, queue: Span) -> Span {
-        let now = self.live.ledger.at();
-        self.patient_until(queue).since(now)
+        if self.fallback {
+            return Span::ZERO;
+        }
+        self.patient_until(queue).since(self.live.ledger.at())
     }
 
     /// Until when a permit may be waited for: the caller's time, else the queue's.
@@ -316,16 +391,6 @@ impl Route {
         let wish = self.wish();
         wish.deadline.unwrap_or(wish.started + queue)
     }
-}
-
-/// The caller's account in fair sharing. Numbers are fingerprints of names: two of some thousand
-/// callers would share an account once in a thousand set-ups.
-fn account(caller: Option<&str>) -> CallerId {
-    let Some(name) = caller else {
-        return CallerId::default();
-    };
-    let [a, b, c, d, ..] = *blake3::hash(name.as_bytes()).as_bytes();
-    CallerId(u32::from_le_bytes([a, b, c, d]))
 }
 
 fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {

@@ -15,7 +15,7 @@ use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
     UPGRADE,
 };
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
 use tollgate_config::provider::Style;
@@ -75,7 +75,7 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    let mut request = request(route, plan, credential)?;
+    let mut request = request(route, plan, credential, conn.host())?;
     let (progress, flood) = (request.body().progress(), heed(&mut request));
     permit.sent();
     tries.made += 1;
@@ -190,7 +190,7 @@ async fn flowing<T>(
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
     let most = plan.provider.timeouts.first_byte;
-    let now = || route.live.ledger.now().at;
+    let now = || route.live.ledger.at();
     let mut seen = progress.load(Ordering::Relaxed);
     let mut until = now() + most;
     loop {
@@ -215,6 +215,7 @@ fn request(
     route: &mut Route,
     plan: &Plan,
     credential: &Credential,
+    host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
     let mut headers = route.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
@@ -238,11 +239,8 @@ fn request(
             headers.insert(AUTHORIZATION, value);
         }
     }
-    let host = HeaderValue::try_from(route.origin.authority());
-    headers.insert(
-        HOST,
-        host.map_err(|_| Error::Malformed("the host is no host"))?,
-    );
+    let host = host.ok_or(Error::Malformed("the host is no host"))?;
+    headers.insert(HOST, host.clone());
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -252,8 +250,7 @@ fn request(
     };
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
-    *request.uri_mut() = target
-        .parse()
+    *request.uri_mut() = Uri::try_from(target)
         .map_err(|_| Error::Malformed("the path and query are no valid request target"))?;
     *request.headers_mut() = headers;
     Ok(request)

@@ -9,6 +9,7 @@
 
 use http::header::{
     ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPIRES, HeaderMap,
+    HeaderName, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
     SET_COOKIE, USER_AGENT, VARY,
 };
 use http::response::Parts;
@@ -16,6 +17,7 @@ use http::{Method, StatusCode};
 use smallvec::SmallVec;
 use tollgate_config::settings::Dedup;
 
+use super::Reply;
 use super::route::Route;
 use crate::body::OBJECT_MAX;
 use crate::shop::Plan;
@@ -33,6 +35,16 @@ const IGNORED: [&str; 10] = [
     "x-amzn-trace-id",
     "x-cloud-trace-context",
     "idempotency-key",
+];
+
+/// Headers that make a call conditional.
+pub(crate) const CONDITIONS: [HeaderName; 6] = [
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
 ];
 
 /// The same for whole families.
@@ -57,6 +69,31 @@ pub(crate) struct Asked {
     is_signed: bool,
 }
 
+/// Conditions that a client set on its call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conditions(u64);
+
+impl Conditions {
+    /// Nearly always there are none, and nothing is computed.
+    pub(crate) fn of(headers: &HeaderMap) -> Conditions {
+        let set = || {
+            CONDITIONS
+                .iter()
+                .filter_map(|name| Some((name, headers.get(name)?)))
+        };
+        if set().next().is_none() {
+            return Conditions::default();
+        }
+        let mut hasher = blake3::Hasher::new();
+        for (name, value) in set() {
+            hasher.update(name.as_str().as_bytes());
+            hasher.update(&(value.len() as u64).to_le_bytes());
+            hasher.update(value.as_bytes());
+        }
+        Conditions(first_eight(&hasher.finalize()))
+    }
+}
+
 impl Key {
     /// One of so many parts of a table.
     pub(crate) fn part(self, parts: usize) -> usize {
@@ -69,7 +106,7 @@ impl Asked {
     pub(crate) fn new(route: &Route, plan: &Plan) -> Asked {
         let headers = &route.headers;
         let is_authorized = headers.contains_key(AUTHORIZATION);
-        let has_key = route.is_own && !plan.keys.is_empty();
+        let has_key = route.is_own && !(plan.keys.is_empty() && plan.accounts.is_empty());
         Asked {
             agent: agent(headers),
             is_head: route.method == Method::HEAD,
@@ -128,6 +165,9 @@ pub(crate) fn key_of(route: &Route, path: &str) -> Key {
     add(route.method.as_str().as_bytes());
     add(path.as_bytes());
     add(route.entity.as_deref().unwrap_or_default().as_bytes());
+    // Who would not take an old answer does not wait with those who would.
+    add(&[u8::from(route.fallback), route.said.cache as u8]);
+    add(&route.conditions.0.to_le_bytes());
     let query = route.query.as_deref().unwrap_or_default();
     let mut parameters: SmallVec<[&str; 16]> = query.split('&').collect();
     // By name only: two parameters of one name are a list, and lists have an order.
@@ -153,13 +193,25 @@ pub(crate) fn key_of(route: &Route, path: &str) -> Key {
 /// What the answer may vary by although it is not in the key.
 pub(crate) fn agent(headers: &HeaderMap) -> Agent {
     let value = headers.get(USER_AGENT);
-    let hash = blake3::hash(value.map_or(b"", |value| value.as_bytes()));
-    let [a, b, c, d, e, f, g, h, ..] = *hash.as_bytes();
-    Agent(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    Agent(first_eight(&blake3::hash(
+        value.map_or(b"", |value| value.as_bytes()),
+    )))
 }
 
-/// May this answer be given to others who asked the same?
-pub(crate) fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
+fn first_eight(hash: &blake3::Hash) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *hash.as_bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// May this answer be given to others who asked the same? What is kept for whoever asks next is for
+/// those who ask now.
+pub(crate) fn shares(asked: &Asked, mode: Dedup, reply: &Reply) -> bool {
+    let is_kept = mode == Dedup::Cacheable && reply.body.is_kept();
+    let mode = if is_kept { Dedup::On } else { mode };
+    may_share(asked, mode, &reply.head)
+}
+
+fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
     let headers = &head.headers;
     let is_stream = headers
         .get(CONTENT_TYPE)
@@ -258,3 +310,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len())
         .any(|window| window.eq_ignore_ascii_case(part))
 }
+
+#[cfg(test)]
+#[path = "share_tests.rs"]
+pub(crate) mod tests;

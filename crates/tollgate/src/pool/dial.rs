@@ -73,7 +73,9 @@ impl Dialer {
         origin: &Origin,
         most: Span,
     ) -> Result<SendRequest<Outgoing>, Unreached> {
-        within(Some(most), self.connect(origin, most))
+        // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
+        // be copied with it a dozen times.
+        within(Some(most), Box::pin(self.connect(origin, most)))
             .await
             .unwrap_or(Err(Unreached::Fault(Fault::Timeout)))
     }

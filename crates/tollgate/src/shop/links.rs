@@ -17,8 +17,8 @@ pub struct Links {
     pub origin: String,
     /// The path before the caller's own.
     pub base: String,
-    /// The parameter that carries our key.
-    pub key: Option<String>,
+    /// The parameters that carry our keys.
+    pub keys: Vec<String>,
 }
 
 impl Live {
@@ -27,14 +27,15 @@ impl Live {
     pub fn links(&self, origin: &str) -> Links {
         let plan = self.plan();
         let provider = &plan.provider;
-        let key = match &provider.auth.style {
-            Style::Query { name } => Some(name.clone()),
+        let also = provider.auth.also.iter().map(|(name, _)| name.clone());
+        let keys = match &provider.auth.style {
+            Style::Query { name } => std::iter::once(name.clone()).chain(also).collect(),
             Style::Nothing
             | Style::Header { .. }
             | Style::Bearer
             | Style::Basic
             | Style::OAuth2(_)
-            | Style::Login(_) => None,
+            | Style::Login(_) => Vec::new(),
         };
         let base = provider
             .upstream
@@ -44,27 +45,30 @@ impl Live {
             rewrite: provider.rewrite_links,
             origin: origin.to_owned(),
             base: base.unwrap_or_default(),
-            key,
+            keys,
         }
     }
 }
 
 impl Links {
-    /// The link without our key.
+    /// The link without our keys.
     #[must_use]
     pub fn without_key(&self, url: &str) -> String {
-        let Some(key) = &self.key else {
+        if self.keys.is_empty() {
             return url.to_owned();
-        };
+        }
         let (front, fragment) = match url.split_once('#') {
             Some((front, fragment)) => (front, format!("#{fragment}")),
             None => (url, String::new()),
         };
         match front.split_once('?') {
-            Some((path, query)) => match without_parameter(query, key) {
-                query if query.is_empty() => format!("{path}{fragment}"),
-                query => format!("{path}?{query}{fragment}"),
-            },
+            Some((path, query)) => {
+                let without = |query: String, key: &String| without_parameter(&query, key);
+                match self.keys.iter().fold(query.to_owned(), without) {
+                    query if query.is_empty() => format!("{path}{fragment}"),
+                    query => format!("{path}?{query}{fragment}"),
+                }
+            }
             None => url.to_owned(),
         }
     }

@@ -12,13 +12,12 @@ use arc_swap::ArcSwap;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::Priority;
 use tollgate_core::health::Status;
-use tollgate_core::loss::Share;
 use tollgate_core::problem::Problem;
 use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
-use super::spare::Spare;
+use super::spare::{Common, Spare};
 use crate::path::permit::Permits;
 use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
@@ -51,6 +50,7 @@ pub struct Live {
 pub(crate) struct Saved {
     joined: AtomicU64,
     shared: AtomicU64,
+    riding: AtomicU64,
     merged: AtomicU64,
 }
 
@@ -65,6 +65,11 @@ impl Saved {
         self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
     }
 
+    /// A call rides along with another.
+    pub(crate) fn rides(&self) {
+        self.riding.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A call was given a part of a larger answer, if so.
     pub(crate) fn merged(&self, is_so: bool) {
         self.merged.fetch_add(u64::from(is_so), Ordering::Relaxed);
@@ -76,11 +81,11 @@ impl Live {
         plan: Plan,
         ledger: &Ledger,
         dialer: &Arc<Dialer>,
-        share: Share,
+        common: &Common,
     ) -> Result<Live, Vec<Problem>> {
         let health = (plan.health, plan.base());
         let name = plan.provider.name.clone();
-        let spare = Spare::new(ledger, &plan, share);
+        let spare = Spare::new(ledger, &plan, common);
         let ledgers = (ledger.clone(), spare.ledger.clone());
         Ok(Live {
             machine: Machine::start(&name, ledgers, health, &plan.retry.budget)?,
@@ -103,8 +108,8 @@ impl Live {
     pub(super) fn follow(&self, plan: Plan) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate(), plan.health, plan.base());
         self.plan.store(Arc::new(plan));
-        self.spare.permits.configure(gate.clone());
-        self.permits.configure(gate);
+        self.spare.permits.replace(gate.clone());
+        self.permits.replace(gate);
         self.machine.configure(health, base)
     }
 
@@ -159,6 +164,12 @@ impl Live {
     #[must_use]
     pub fn shared(&self) -> u64 {
         self.saved.shared.load(Ordering::Relaxed)
+    }
+
+    /// How many calls have waited for a part of another call's larger answer.
+    #[must_use]
+    pub fn riding(&self) -> u64 {
+        self.saved.riding.load(Ordering::Relaxed)
     }
 
     /// How many calls were given a part of another call's larger answer: permits saved.

@@ -85,7 +85,7 @@ impl Machine {
     ) -> Result<Arc<Machine>, Vec<Problem>> {
         let now = ledger.at();
         let seed = now.0 ^ (u64::from(ledger.owner().0) << 32);
-        let scope = ScopeId::named(&[provider, "health"]);
+        let scope = health_scope(provider);
         let machine = Arc::new(Machine {
             provider: provider.to_owned(),
             scope,
@@ -241,6 +241,21 @@ impl Machine {
         }
     }
 
+    /// An operator ends cool-downs and degrade modes: those named, and on request every other one
+    /// that this process knows of. Other processes see the scopes open and follow.
+    pub(crate) fn forget(&self, scopes: &[ScopeId], and_others: bool) {
+        let mut inner = self.inner.lock();
+        let mut scopes = scopes.to_vec();
+        if and_others {
+            scopes.extend(inner.cooldowns.keys().chain(inner.degrades.keys()));
+        }
+        for scope in scopes {
+            inner.cooldowns.remove(&scope);
+            inner.degrades.remove(&scope);
+            self.ledger.settle(Settle::Open { scope });
+        }
+    }
+
     /// A call is made for the first time.
     pub(crate) fn called(&self, settings: &BudgetSettings) {
         let now = self.ledger.at();
@@ -304,6 +319,11 @@ impl Machine {
         drop(inner);
         tick.map(|tick| tick.since(self.ledger.at()))
     }
+}
+
+/// The scope that the health of a provider closes and opens.
+pub(super) fn health_scope(provider: &str) -> ScopeId {
+    ScopeId::named(&[provider, "health"])
 }
 
 impl Local {

@@ -7,6 +7,7 @@
 //!
 //! Never: counts. The ledger does.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use tollgate_config::Provider;
 use tollgate_config::provider::{Cost, Per};
 use tollgate_core::ask::{CellId, Priority, Term, Unit};
 use tollgate_core::limit::{Algorithm, Rule};
+
+use crate::error::Reason;
 
 /// One limit, ready to be asked for.
 #[derive(Clone, Debug)]
@@ -25,7 +28,7 @@ pub(crate) struct Meter {
     /// The part that only urgent calls may use.
     reserve: u64,
     /// What it counts, in the provider's word.
-    unit: String,
+    pub(crate) unit: String,
     /// Whom it holds for; most hold for all.
     only: Option<Priority>,
     /// Provider, per, period, algorithm, ordinal.
@@ -111,6 +114,11 @@ impl Meter {
         meter
     }
 
+    /// Does it hold for calls of this urgency?
+    pub(crate) fn holds_for(&self, priority: Priority) -> bool {
+        self.only.is_none_or(|only| only == priority)
+    }
+
     /// The term of this limit for a call; `None` if it does not hold for it.
     pub(crate) fn term(&self, who: &Who<'_>) -> Option<Term> {
         if !self.holds_for(who.priority) {
@@ -123,14 +131,29 @@ impl Meter {
         Some(Term {
             cell: self.cell_of(who),
             rule: self.rule.clone(),
-            cost: self.cost(who, leave),
+            cost: self.cost(who, &self.rule, leave),
             leave,
         })
     }
 
-    /// Does it hold for calls of this priority?
-    pub(crate) fn holds_for(&self, priority: Priority) -> bool {
-        self.only.is_none_or(|only| only == priority)
+    /// The part of this limit that one caller may use, in thousandths, as a limit of its own.
+    pub(crate) fn share(&self, who: &Who<'_>, permille: u16) -> Option<Term> {
+        self.term(who)?;
+        let rule = Arc::new(self.rule.share(permille));
+        Some(Term {
+            cell: self.share_cell(who),
+            cost: self.cost(who, &rule, 0),
+            leave: 0,
+            rule,
+        })
+    }
+
+    fn share_cell(&self, who: &Who<'_>) -> CellId {
+        let [provider, per, period, algorithm, ordinal] = &self.identity;
+        let key = self.key(who);
+        CellId::named(&[
+            provider, per, period, algorithm, ordinal, &key, "caller", who.caller,
+        ])
     }
 
     /// Where a call is counted.
@@ -138,14 +161,19 @@ impl Meter {
         if let Some(cell) = self.shared {
             return cell;
         }
+        self.cell(&self.key(who))
+    }
+
+    /// What of a call tells its cell from others of this limit.
+    fn key<'a>(&self, who: &Who<'a>) -> Cow<'a, str> {
         match self.per {
-            Per::Provider => self.cell(""),
+            Per::Provider => Cow::Borrowed(""),
             // Calls without an entity share one place.
-            Per::Entity => self.cell(who.entity.unwrap_or_default()),
-            Per::ApiKey => self.cell(who.key.unwrap_or_default()),
-            Per::Caller => self.cell(who.caller),
-            Per::Ip => self.cell(&who.ip.map(|ip| ip.to_string()).unwrap_or_default()),
-            Per::Host => self.cell(who.host),
+            Per::Entity => Cow::Borrowed(who.entity.unwrap_or_default()),
+            Per::ApiKey => Cow::Borrowed(who.key.unwrap_or_default()),
+            Per::Caller => Cow::Borrowed(who.caller),
+            Per::Ip => Cow::Owned(who.ip.map(|ip| ip.to_string()).unwrap_or_default()),
+            Per::Host => Cow::Borrowed(who.host),
         }
     }
 
@@ -154,21 +182,35 @@ impl Meter {
         CellId::named(&[provider, per, period, algorithm, ordinal, key])
     }
 
-    fn cost(&self, who: &Who<'_>, leave: u64) -> u64 {
+    fn cost(&self, who: &Who<'_>, rule: &Rule, leave: u64) -> u64 {
         let price = who.costs.iter().find(|price| price.unit == self.unit);
         match price {
             Some(price) if price.explicit => price.amount,
             Some(price) => {
-                let most = self.rule.most().saturating_sub(leave).max(1);
+                let most = rule.most().saturating_sub(leave).max(1);
                 price.amount.min(most)
             }
             None => 1,
         }
     }
 
+    /// The part that only urgent calls may use.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
     /// Does it count calls at a time?
     pub(crate) fn is_concurrency(&self) -> bool {
         matches!(self.rule.algorithm(), Algorithm::InFlight)
+    }
+
+    /// What a call that it refuses is told.
+    pub(crate) fn reason(&self) -> Reason {
+        if self.is_concurrency() {
+            Reason::Concurrency
+        } else {
+            Reason::Limit
+        }
     }
 
     /// Does it count calls, and not tokens or bytes?

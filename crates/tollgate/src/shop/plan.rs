@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate_config::provider::Per;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
-use tollgate_core::ask::{CellId, OwnerId, ScopeId};
+use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId};
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::feedback::{Dialect, Dialects};
@@ -18,6 +18,7 @@ use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
 use tollgate_ledger::Ledger;
 
+use super::keeping::Keeping;
 use super::meter::Meter;
 use super::settings;
 use crate::path::Account;
@@ -42,6 +43,7 @@ pub(crate) struct Plan {
     pub(crate) nothing: Option<String>,
     /// The scope that is closed after nodes went on with their shares.
     pub(crate) share: Option<ScopeId>,
+    pub(crate) keeping: Keeping,
     /// What a refusal is about.
     cools: Cools,
     /// The scopes of the whole provider, named once.
@@ -103,6 +105,7 @@ impl Plan {
             cooldown: provider.cooldown,
             degrade: provider.degrade,
             health: provider.health,
+            keeping: Keeping::of(&provider),
             cools,
             whole: Whole {
                 cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
@@ -133,6 +136,27 @@ impl Plan {
             Cools::Entity => ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")]),
             Cools::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
         }
+    }
+
+    /// Which terms of a call learn their true cost from its answer, and from which field of it. The
+    /// order is that of the ask: limits, then the caller's parts of them.
+    pub(crate) fn true_costs(&self, priority: Priority, has_shares: bool) -> Vec<(usize, String)> {
+        let costs = &self.provider.costs;
+        if costs.iter().all(|cost| cost.after.is_none()) {
+            return Vec::new();
+        }
+        let held = self.meters.iter().filter(|meter| meter.holds_for(priority));
+        let fields: Vec<Option<&String>> = held
+            .map(|meter| {
+                let cost = costs.iter().find(|cost| cost.unit == meter.unit);
+                cost.and_then(|cost| cost.after.as_ref())
+            })
+            .collect();
+        let rounds = if has_shares { 2 } else { 1 };
+        let all = (0..rounds).flat_map(|_| fields.iter());
+        all.enumerate()
+            .filter_map(|(term, field)| Some((term, (*field)?.clone())))
+            .collect()
     }
 
     /// Is a refusal about the key alone?

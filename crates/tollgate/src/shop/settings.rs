@@ -6,13 +6,19 @@
 
 use tollgate_config::Provider;
 use tollgate_config::settings as file;
+use tollgate_core::ask::Priority;
 use tollgate_core::gate::{OffPeak, Order, Settings};
 
 /// How the gate of a provider works.
 pub(super) fn gate(provider: &Provider) -> Settings {
     let off_peak = provider.off_peak.as_ref().and_then(|hours| {
         // The check of the file has refused hours that do not exist.
-        OffPeak::new(hours.from_minute, hours.to_minute, hours.zone.clone()).ok()
+        let window = OffPeak::new(hours.from_minute, hours.to_minute, hours.zone.clone()).ok()?;
+        Some(window.confining(match hours.applies_to {
+            file::Confined::Low => Priority::Low,
+            file::Confined::Normal => Priority::Normal,
+            file::Confined::High => Priority::High,
+        }))
     });
     Settings {
         waiting_max: usize::try_from(provider.queue.max).unwrap_or(usize::MAX),
@@ -40,5 +46,24 @@ mod tests {
             (default.waiting_max, default.order)
         );
         assert!(ours.off_peak.is_none());
+    }
+
+    /// M12: hours and whom they confine arrive at the gate.
+    #[test]
+    fn m12_off_peak_hours_arrive_with_whom_they_confine() {
+        for (word, expected) in [
+            ("low", Priority::Low),
+            ("normal", Priority::Normal),
+            ("high", Priority::High),
+        ] {
+            let file = format!(
+                "domain: api.example.org\nlimit: 5\nperiod: 1s\n\
+                 off_peak: {{hours: \"01:00-06:00\", timezone: Europe/Berlin, applies_to: {word}}}\n"
+            );
+            let draft = Draft::read("x.yaml", &file).unwrap();
+            let provider = draft.check(&World::empty()).provider.unwrap();
+            let hours = gate(&provider).off_peak.expect("hours");
+            assert_eq!(hours.confines(), expected);
+        }
     }
 }

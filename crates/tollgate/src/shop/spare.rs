@@ -8,6 +8,7 @@
 //! Never: tells the store afterwards what was granted without it. A process that is killed on its
 //! share takes what it knew with it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_config::settings::OnStoreLoss;
@@ -26,9 +27,17 @@ const LOOKS_AGAIN: Span = Span::from_secs(1);
 pub(crate) struct Spare {
     pub(crate) ledger: Ledger,
     pub(crate) permits: Permits,
-    share: Share,
+    common: Common,
     /// Calls that went on uncounted.
     uncounted: AtomicU64,
+}
+
+/// What the spares of all providers have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    pub(super) share: Share,
+    /// Calls of all providers that went on uncounted, those of providers that are gone included.
+    pub(super) uncounted: Arc<AtomicU64>,
 }
 
 /// What becomes of a call while the store is lost.
@@ -45,12 +54,12 @@ pub(crate) enum Instead {
 }
 
 impl Spare {
-    pub(super) fn new(store: &Ledger, plan: &Plan, share: Share) -> Spare {
+    pub(super) fn new(store: &Ledger, plan: &Plan, common: &Common) -> Spare {
         let ledger = store.beside();
         Spare {
             permits: Permits::new(ledger.clone(), plan.gate()),
             ledger,
-            share,
+            common: common.clone(),
             uncounted: AtomicU64::new(0),
         }
     }
@@ -85,7 +94,7 @@ impl Spare {
             OnStoreLoss::LocalShare => {
                 let lost_for = store.at().since(loss.since);
                 let limits = wanted.terms.get(..own).unwrap_or_default();
-                match self.share.part(limits, wanted.evidence, lost_for) {
+                match self.common.share.part(limits, wanted.evidence, lost_for) {
                     Part::Closed { left } => Instead::Refuse(Some(left)),
                     Part::Nothing => Instead::Refuse(None),
                     Part::Of { terms, rest } => {
@@ -108,6 +117,7 @@ impl Spare {
     /// A call goes on uncounted.
     pub(crate) fn went_on(&self) {
         self.uncounted.fetch_add(1, Ordering::Relaxed);
+        self.common.uncounted.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn uncounted(&self) -> u64 {

@@ -9,3 +9,4 @@ mod guard_snapshot;
 mod guard_table;
 mod guard_threads;
 mod permits;
+mod recall;

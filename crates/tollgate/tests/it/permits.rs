@@ -60,6 +60,7 @@ impl Stage {
                 late: secs(5),
             },
             seniority: None,
+            edition: self.permits.edition(),
         }
     }
 

@@ -1,0 +1,163 @@
+//! What reaches a running daemon from outside: signals and changed files.
+//!
+//! Promises: every reason to look again leads to one look, one at a time; a watch that cannot be kept
+//! leaves SIGHUP and the API. The order to end waits for no reload.
+//!
+//! Never: decides what a configuration means.
+
+use std::io;
+
+use tollgate_config::watch::{Look, QUIET, Watch};
+use tollgate_server::Daemon;
+
+use super::systemd;
+
+/// Orders by signal, and changed files.
+#[derive(Debug)]
+pub(super) struct Orders {
+    signals: Signals,
+    watched: Vec<String>,
+    watch: Option<Watch>,
+}
+
+impl Orders {
+    /// Hears signals from now on, so that none of them ends the process while it starts. Must be
+    /// called inside a tokio runtime.
+    pub(super) fn listen() -> io::Result<Orders> {
+        Ok(Orders {
+            signals: Signals::listen()?,
+            watched: Vec::new(),
+            watch: None,
+        })
+    }
+
+    /// Waits for the order to end.
+    pub(super) async fn end(&mut self) {
+        self.signals.end().await;
+    }
+
+    /// Watches the files from now on, and looks at them once: what changed between the load and the
+    /// watch is seen too.
+    pub(super) async fn watch(&mut self, daemon: &Daemon) {
+        self.watched = daemon.watched();
+        self.watch = begin(&self.watched);
+        look(daemon).await;
+    }
+
+    /// Reloads whenever there is a reason to, until the order to end.
+    pub(super) async fn follow(&mut self, daemon: &Daemon) {
+        loop {
+            let is_signal = tokio::select! {
+                order = self.signals.next() => match order {
+                    Order::End => return,
+                    Order::Look => true,
+                },
+                () = files(&mut self.watch) => false,
+            };
+            if is_signal {
+                systemd::reloading();
+            }
+            tokio::select! {
+                () = self.signals.end() => return,
+                () = look(daemon) => {}
+            }
+            if is_signal {
+                systemd::ready();
+            }
+            let watched = daemon.watched();
+            if watched != self.watched {
+                self.watch = begin(&watched);
+                self.watched = watched;
+            }
+        }
+    }
+}
+
+/// Reads files beside the tasks that serve. What it finds is logged where it is found.
+async fn look(daemon: &Daemon) {
+    let daemon = daemon.clone();
+    let looked = tokio::task::spawn_blocking(move || daemon.reload());
+    drop(looked.await);
+}
+
+fn begin(paths: &[String]) -> Option<Watch> {
+    match Watch::begin(paths, QUIET) {
+        Ok(watch) => Some(watch),
+        Err(error) => {
+            tracing::warn!(event = "not_watching", %error);
+            None
+        }
+    }
+}
+
+/// Waits until a file has changed. The watch hears hang-ups too; here they come by the signals, which
+/// are heard from the start.
+async fn files(watch: &mut Option<Watch>) {
+    let Some(watch) = watch else {
+        return std::future::pending().await;
+    };
+    while watch.next().await != Look::Files {}
+}
+
+/// What a signal wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Look,
+    End,
+}
+
+#[cfg(unix)]
+#[derive(Debug)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Order {
+        tokio::select! {
+            _ = self.interrupt.recv() => Order::End,
+            _ = self.terminate.recv() => Order::End,
+            _ = self.hangup.recv() => Order::Look,
+        }
+    }
+
+    /// The order to end alone: a hang-up that comes meanwhile waits.
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(not(unix))]
+#[derive(Debug)]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals)
+    }
+
+    async fn next(&mut self) -> Order {
+        self.end().await;
+        Order::End
+    }
+
+    async fn end(&mut self) {
+        tokio::signal::ctrl_c().await.ok();
+    }
+}

@@ -1,0 +1,162 @@
+//! `tollgate status`: what the providers look like now.
+//!
+//! Promises: the running daemon's view if one answers and no `--store` is given; otherwise what the
+//! ledger itself knows, which is the same for every process that shares it.
+//!
+//! Never: shows a key.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use hyper::Method;
+use serde_json::{Value, json};
+use tollgate::Shop;
+use tollgate::shop::Options as ShopOptions;
+use tollgate_config::{Config, disk};
+use tollgate_server::Daemon;
+
+use crate::options::Options;
+use crate::orders::{encoded, segment};
+use crate::remote::{Nobody, Remote};
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate status
+  tollgate status tmdb
+  tollgate status tmdb --entity fixtures --json";
+
+/// Show health, limits and waiting calls
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub(crate) struct StatusCommand {
+    /// One provider; without it, all that have a file or were called
+    #[arg(value_name = "PROVIDER")]
+    name: Option<String>,
+
+    /// Also one entity of it
+    #[arg(long, value_name = "E", requires = "name")]
+    entity: Option<String>,
+
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+impl StatusCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let status = self.status()?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, &status)?;
+            writeln!(out)?;
+        } else if self.name.is_some() {
+            one(&mut out, &status)?;
+        } else {
+            all(&mut out, &status)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn status(&self) -> anyhow::Result<Value> {
+        if self.options.store.is_some() {
+            return self.of_ledger();
+        }
+        let remote = Remote::find(&self.options)?;
+        let path = match &self.name {
+            None => "/v1/providers".to_owned(),
+            Some(name) => {
+                let entity = self.entity.as_deref().map(encoded);
+                let query = entity.map_or(String::new(), |entity| format!("?entity={entity}"));
+                format!("/v1/providers/{}{query}", segment(name)?)
+            }
+        };
+        match remote.ask(Method::GET, &path, None) {
+            Ok(answer) => Ok(answer?),
+            // A named address that nobody answers on is a mistake; the default one need not exist.
+            Err(error) if error.is::<Nobody>() && self.options.admin.is_none() => {
+                self.of_ledger().context(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the ledger knows, without a daemon.
+    fn of_ledger(&self) -> anyhow::Result<Value> {
+        let sources = self.options.sources();
+        let loaded = match Config::load(&sources, &disk::world()) {
+            Ok(loaded) => loaded,
+            Err(problems) => bail!("the configuration has errors:\n{problems}"),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("the runtime could not start")?;
+        runtime.block_on(async {
+            let ledger = crate::serve::open(&loaded.config.store)?;
+            let providers = loaded.config.all().map(|provider| (**provider).clone());
+            let shop = Shop::build(providers.collect(), ledger, ShopOptions::default())?;
+            let daemon = Daemon::new(shop, sources, loaded, disk::world);
+            Ok(match &self.name {
+                Some(name) => json!(daemon.describe(name, self.entity.as_deref())?),
+                None => json!({ "providers": daemon.list(), "problems": daemon.problems() }),
+            })
+        })
+    }
+}
+
+fn all(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
+    for one in list("providers") {
+        let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+        let waiting = &one["waiting"];
+        writeln!(
+            out,
+            "{:<16} {:<10} {waiting:>5} waiting  {}",
+            text("name"),
+            text("state"),
+            text("source")
+        )?;
+    }
+    for problem in list("problems").iter().filter_map(Value::as_str) {
+        writeln!(out, "{problem}")?;
+    }
+    Ok(())
+}
+
+fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    let health = &status["health"];
+    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    writeln!(out, "{}: {}", word(&status["name"]), word(&health["state"]))?;
+    writeln!(
+        out,
+        "  answers: {} well, {} × 429, {} × 5xx, {} network errors",
+        health["count_2xx"], health["count_429"], health["count_5xx"], health["net_errors"]
+    )?;
+    let queue = &status["queue"];
+    writeln!(
+        out,
+        "  waiting: {} high, {} normal, {} low",
+        queue["high"], queue["normal"], queue["low"]
+    )?;
+    let mut limits = status["limits"].as_array().cloned().unwrap_or_default();
+    for entity in status["entities"].as_object().into_iter().flatten() {
+        limits.extend(entity.1["limits"].as_array().cloned().unwrap_or_default());
+    }
+    for limit in limits {
+        let used = match limit["used"].as_u64() {
+            Some(used) => format!("{used} used, {} left", limit["remaining"]),
+            None => format!("counted per {}", word(&limit["per"])),
+        };
+        writeln!(out, "  {:<16} {used}", word(&limit["name"]))?;
+    }
+    let problems = status["problems"].as_array().cloned().unwrap_or_default();
+    for problem in problems.iter().filter_map(Value::as_str) {
+        writeln!(out, "  {problem}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! The service manager's protocols, and ends in good and in bad order.
+#![cfg(target_os = "linux")]
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::folder::Folder;
+use crate::served::{Served, X};
+
+/// What a service manager hears.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn listen(folder: &Folder) -> Manager {
+        let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a socket");
+        let patience = Some(Duration::from_secs(30));
+        socket.set_read_timeout(patience).expect("a time");
+        Manager(socket)
+    }
+
+    fn hears(&self) -> String {
+        let mut bytes = [0; 512];
+        let length = self.0.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+}
+
+fn program(folder: &Folder) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
+    command.args(["--admin", "127.0.0.1:0", "--provider", "x.yaml"]);
+    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+    command
+}
+
+#[test]
+fn the_service_manager_is_told_of_start_reload_and_end() {
+    let folder = Folder::new("notify").file("x.yaml", X);
+    let manager = Manager::listen(&folder);
+    let command = program(&folder);
+    let served = Served::run(folder, command);
+    assert!(manager.hears().starts_with("READY=1"));
+    served.signal("-HUP");
+    let reloading = manager.hears();
+    assert!(
+        reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="),
+        "{reloading}"
+    );
+    assert!(manager.hears().starts_with("READY=1"));
+    served.signal("-TERM");
+    assert_eq!(manager.hears(), "STOPPING=1");
+    assert_eq!(served.wait(), Some(0));
+}
+
+#[test]
+fn signs_of_life_are_sent_where_they_are_wanted() {
+    let folder = Folder::new("watchdog").file("x.yaml", X);
+    let manager = Manager::listen(&folder);
+    let mut command = program(&folder);
+    command.env("WATCHDOG_USEC", "20000");
+    let _served = Served::run(folder, command);
+    assert!(manager.hears().starts_with("READY=1"));
+    assert_eq!(
+        (manager.hears(), manager.hears()),
+        ("WATCHDOG=1".into(), "WATCHDOG=1".into())
+    );
+}
+
+/// What the service manager would run: the shell moves the socket from 0 to 3, where the protocol wants
+/// it, and its process becomes ours.
+fn activated(listener: TcpListener) -> Command {
+    let mut command = Command::new("sh");
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=gateway; \
+                  exec \"$0\" serve --listen 127.0.0.1:1 --store memory: --admin 127.0.0.1:0 \
+                  --provider x.yaml 3<&0 </dev/null";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
+    command.stdin(Stdio::from(OwnedFd::from(listener)));
+    command
+}
+
+/// A socket that other hosts reach must not become an open proxy because a file says loopback.
+#[test]
+fn a_wide_socket_of_the_service_manager_refuses_unknown_domains() {
+    let folder = Folder::new("wide").file("x.yaml", X);
+    let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
+    let mut served = Served::run(folder, activated(listener));
+    served.gateway = served.gateway.replace("0.0.0.0", "127.0.0.1");
+    let answer = served.get("/http://unknown.example/");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+/// A socket that the manager holds: connections made before the start are answered after it.
+#[test]
+fn a_socket_of_the_service_manager_is_served() {
+    let folder = Folder::new("socket").file("x.yaml", X);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut early = TcpStream::connect(address).expect("the kernel's queue");
+    std::io::Write::write_all(
+        &mut early,
+        b"GET /health HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n",
+    )
+    .expect("a connection");
+    let served = Served::run(folder, activated(listener));
+    assert_eq!(served.gateway, address.to_string());
+    let mut answer = String::new();
+    early.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// The first signal lets calls under way finish; the second does not.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = upstream.local_addr().expect("an address");
+    let text = X.replace("127.0.0.1:9", &address.to_string());
+    let folder = Folder::new("twice").file("x.yaml", &text);
+    let manager = Manager::listen(&folder);
+    let command = program(&folder);
+    let served = Served::run(folder, command);
+    assert!(manager.hears().starts_with("READY=1"));
+    let mut call = served.send("/x/a");
+    // It has reached its upstream, which never answers.
+    let (_reached, _) = upstream.accept().expect("a connection");
+    served.signal("-TERM");
+    assert_eq!(manager.hears(), "STOPPING=1");
+    served.signal("-TERM");
+    assert_eq!(served.wait(), Some(1));
+    let mut answer = String::new();
+    let ended = call.read_to_string(&mut answer);
+    assert!(ended.is_err() || answer.is_empty(), "{answer}");
+}

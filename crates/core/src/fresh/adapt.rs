@@ -1,0 +1,83 @@
+//! Lifetimes that follow what changes (S13).
+//!
+//! Promises: always within MIN and MAX; whole microseconds.
+//!
+//! Never: looks at an answer. Whoever compared them says what it saw.
+
+use crate::time::Span;
+
+/// What asking again has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The same answer.
+    Unchanged,
+    /// Another one.
+    Changed,
+}
+
+/// The lifetime after an answer was asked for again: ×1.5 if it was the same, ×0.5 if not.
+#[must_use]
+pub fn adapted(lifetime: Span, change: Change, (least, most): (Span, Span)) -> Span {
+    let next = match change {
+        Change::Unchanged => lifetime.scale_up(3, 2),
+        Change::Changed => Span(lifetime.0 / 2),
+    };
+    within(next, least, most)
+}
+
+/// The lifetime while the quota is short: ×2.
+#[must_use]
+pub fn lengthened(lifetime: Span, (least, most): (Span, Span)) -> Span {
+    within(lifetime.scale_up(2, 1), least, most)
+}
+
+/// A lifetime between MIN and MAX, by dice: what was fetched together does not all grow old
+/// together.
+#[must_use]
+pub fn spread((least, most): (Span, Span), dice: u64) -> Span {
+    let width = most.0.saturating_sub(least.0);
+    least + Span(dice % width.saturating_add(1))
+}
+
+fn within(span: Span, least: Span, most: Span) -> Span {
+    Span(span.0.clamp(least.0, most.0.max(least.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: (Span, Span) = (Span::from_secs(300), Span::from_secs(600));
+
+    /// S13: longer per unchanged revalidation, shorter when the content changed, within the range.
+    #[test]
+    fn s13_lifetimes_follow_what_changes_and_stay_in_range() {
+        let start = Span::from_secs(300);
+        let longer = adapted(start, Change::Unchanged, BOUNDS);
+        assert_eq!(longer, Span::from_secs(450));
+        let most = adapted(longer, Change::Unchanged, BOUNDS);
+        assert_eq!(most, Span::from_secs(600));
+        assert_eq!(adapted(most, Change::Changed, BOUNDS), Span::from_secs(300));
+        assert_eq!(adapted(start, Change::Changed, BOUNDS), start);
+    }
+
+    #[test]
+    fn s13_a_short_quota_doubles_within_the_range() {
+        assert_eq!(
+            lengthened(Span::from_secs(250), BOUNDS),
+            Span::from_secs(500)
+        );
+        assert_eq!(
+            lengthened(Span::from_secs(400), BOUNDS),
+            Span::from_secs(600)
+        );
+    }
+
+    #[test]
+    fn a_spread_reaches_both_ends_and_survives_odd_ranges() {
+        assert_eq!(spread(BOUNDS, 0), BOUNDS.0);
+        assert_eq!(spread(BOUNDS, 300_000_000), BOUNDS.1);
+        assert_eq!(spread((Span(5), Span(3)), 77), Span(5));
+        assert!(spread((Span(0), Span(u64::MAX)), u64::MAX) <= Span(u64::MAX));
+    }
+}

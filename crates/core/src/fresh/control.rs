@@ -1,0 +1,267 @@
+//! `Cache-Control`: the directives of requests and answers.
+//!
+//! Promises: quoted strings are read as such, so that a directive inside one is none; names have no
+//! case; a number that cannot be read is zero, because an answer with invalid freshness is best
+//! taken for old (RFC 9111, 4.2.1); of two values the smaller counts.
+//!
+//! Never: fails. What is not understood is passed over.
+
+use super::fields::Headers;
+use crate::time::Span;
+
+/// The largest number of seconds that is told apart (RFC 9111, 1.2.2): 68 years.
+const SECONDS_MAX: u64 = 1 << 31;
+
+/// Header names that one directive may list. More than any answer has, and small enough to search.
+const LISTED_MAX: usize = 32;
+
+/// The directives that mean something to a shared cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Control {
+    /// There was such a header at all.
+    pub is_there: bool,
+    /// How long it is good.
+    pub max_age: Option<Span>,
+    /// How long it is good in shared caches.
+    pub s_maxage: Option<Span>,
+    /// Ask before each use.
+    pub no_cache: bool,
+    /// Do not keep it.
+    pub no_store: bool,
+    /// Not for shared caches.
+    pub private: bool,
+    /// For every cache.
+    pub public: bool,
+    /// Not to be used when it is old.
+    pub must_revalidate: bool,
+    /// The same for shared caches.
+    pub proxy_revalidate: bool,
+    /// Only for caches that know the status.
+    pub must_understand: bool,
+    /// So much longer while a new one is fetched.
+    pub stale_while_revalidate: Option<Span>,
+    /// So much longer if the provider fails.
+    pub stale_if_error: Option<Span>,
+    /// How old by.
+    pub max_stale: Option<Span>,
+    /// Good for how much longer.
+    pub min_fresh: Option<Span>,
+    /// Do not ask the provider.
+    pub only_if_cached: bool,
+    /// Headers that must not be kept, in lower case.
+    pub omit: Vec<String>,
+}
+
+impl Control {
+    /// Reads all lines of one header.
+    #[must_use]
+    pub fn read(name: &str, headers: &impl Headers) -> Control {
+        let mut control = Control::default();
+        headers.each(name, &mut |line| {
+            control.is_there = true;
+            let mut rest = line;
+            while let Some(directive) = next(&mut rest) {
+                control.take(&directive);
+            }
+        });
+        control
+    }
+
+    fn take(&mut self, directive: &Directive<'_>) {
+        let name = directive.name.to_ascii_lowercase();
+        let seconds = || directive.seconds();
+        match name.as_slice() {
+            b"max-age" => least(&mut self.max_age, seconds()),
+            b"s-maxage" => least(&mut self.s_maxage, seconds()),
+            b"stale-while-revalidate" => least(&mut self.stale_while_revalidate, seconds()),
+            b"stale-if-error" => least(&mut self.stale_if_error, seconds()),
+            b"min-fresh" => self.min_fresh = Some(seconds()),
+            // Without a number any age will do.
+            b"max-stale" => {
+                let any = directive.value.is_none();
+                self.max_stale = Some(if any { Span(u64::MAX) } else { seconds() });
+            }
+            b"no-cache" => self.listed(directive, |control| control.no_cache = true),
+            b"private" => self.listed(directive, |control| control.private = true),
+            b"no-store" => self.no_store = true,
+            b"public" => self.public = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"only-if-cached" => self.only_if_cached = true,
+            _ => {}
+        }
+    }
+
+    /// A directive that is about the headers it lists, or, without a list, about everything. A list
+    /// that cannot be read is about everything.
+    fn listed(&mut self, directive: &Directive<'_>, all: impl Fn(&mut Control)) {
+        let text = directive.value.as_deref().and_then(|value| {
+            let text = std::str::from_utf8(value).ok()?;
+            Some(text.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        });
+        let names: Vec<String> = text
+            .into_iter()
+            .flatten()
+            .filter(|name| !name.is_empty())
+            .collect();
+        if names.is_empty() || self.omit.len() + names.len() > LISTED_MAX {
+            all(self);
+        } else {
+            self.omit.extend(names);
+        }
+    }
+}
+
+/// One directive, its value without quotes.
+struct Directive<'a> {
+    name: &'a [u8],
+    value: Option<Vec<u8>>,
+}
+
+impl Directive<'_> {
+    fn seconds(&self) -> Span {
+        let digits = self.value.as_deref().unwrap_or_default();
+        Span::from_secs(seconds(digits).unwrap_or(0))
+    }
+}
+
+/// Whole seconds; more than can be told apart is the most that can.
+pub(super) fn seconds(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let step = |sum: u64, digit: &u8| {
+        let sum = sum.saturating_mul(10) + u64::from(digit - b'0');
+        sum.min(SECONDS_MAX)
+    };
+    Some(digits.iter().fold(0, step))
+}
+
+fn least(slot: &mut Option<Span>, value: Span) {
+    *slot = Some(slot.map_or(value, |old| old.min(value)));
+}
+
+/// Takes the next directive off a line: `name`, `name=value` or `name="value"`.
+fn next<'a>(rest: &mut &'a [u8]) -> Option<Directive<'a>> {
+    let is_gap = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
+    let start = rest.iter().position(|byte| !is_gap(byte))?;
+    let line = &rest[start..];
+    let end = line.iter().position(|byte| matches!(byte, b'=' | b','));
+    let (name, mut after) = line.split_at(end.unwrap_or(line.len()));
+    let mut value = None;
+    if let Some((b'=', written)) = after.split_first() {
+        let (read, left) = value_of(written);
+        value = Some(read);
+        after = left;
+    }
+    *rest = after;
+    // A name with a space before its `=` is none; as a value it can only be invalid.
+    let trimmed = name.trim_ascii_end();
+    if trimmed.len() != name.len() && value.is_some() {
+        value = Some(b"?".to_vec());
+    }
+    Some(Directive {
+        name: trimmed,
+        value,
+    })
+}
+
+/// A value up to the next comma outside quotes, and what follows it.
+fn value_of(written: &[u8]) -> (Vec<u8>, &[u8]) {
+    let Some((b'"', quoted)) = written.split_first() else {
+        let end = written.iter().position(|byte| *byte == b',');
+        let (value, after) = written.split_at(end.unwrap_or(written.len()));
+        return (value.trim_ascii_end().to_vec(), after);
+    };
+    let mut value = Vec::new();
+    let mut at = 0;
+    while let Some(byte) = quoted.get(at) {
+        match byte {
+            b'"' => break,
+            b'\\' => at += 1,
+            _ => {}
+        }
+        value.extend(quoted.get(at));
+        at += 1;
+    }
+    let after = quoted.get(at + 1..).unwrap_or_default();
+    let end = after.iter().position(|byte| *byte == b',');
+    (
+        value,
+        after.get(end.unwrap_or(after.len())..).unwrap_or_default(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> Control {
+        let lines: Vec<(&str, &[u8])> = lines
+            .iter()
+            .map(|line| ("cache-control", line.as_bytes()))
+            .collect();
+        Control::read("cache-control", &lines.as_slice())
+    }
+
+    fn max_age(line: &str) -> Option<u64> {
+        read(&[line]).max_age.map(|span| span.0 / 1_000_000)
+    }
+
+    #[test]
+    fn numbers_are_read_in_every_spelling_and_invalid_ones_are_zero() {
+        for (line, seconds) in [
+            ("max-age=60", 60),
+            ("MaX-AgE=60", 60),
+            ("max-age=0060", 60),
+            ("max-age=\"60\"", 60),
+            (" , ,max-age=60 ,", 60),
+            ("max-age=99999999999999999999", 1 << 31),
+            ("max-age='60'", 0),
+            ("max-age=-1", 0),
+            ("max-age=60.5", 0),
+            ("max-age=6a", 0),
+            ("max-age =60", 0),
+            ("max-age= 60", 0),
+            ("max-age", 0),
+            ("max-age=", 0),
+        ] {
+            assert_eq!(max_age(line), Some(seconds), "{line}");
+        }
+        assert_eq!(max_age("public"), None);
+    }
+
+    #[test]
+    fn of_two_values_the_smaller_counts_wherever_they_stand() {
+        assert_eq!(max_age("max-age=1, max-age=9"), Some(1));
+        assert_eq!(
+            read(&["max-age=9", "max-age=1"]).max_age,
+            Some(Span::from_secs(1))
+        );
+    }
+
+    #[test]
+    fn a_directive_inside_quotes_is_none() {
+        assert_eq!(max_age("x=\"max-age=9, no-store\", max-age=1"), Some(1));
+        let control = read(&["x=\"a\\\", no-store\""]);
+        assert!(!control.no_store);
+        assert!(!read(&["x=\"no-store"]).no_store);
+    }
+
+    #[test]
+    fn lists_of_headers_are_about_those_headers_only() {
+        let control = read(&["no-cache=\"Set-Cookie, X-A\", private=x-b"]);
+        assert!(!control.no_cache && !control.private);
+        assert_eq!(control.omit, ["set-cookie", "x-a", "x-b"]);
+        let bare = read(&["no-cache, private"]);
+        assert!(bare.no_cache && bare.private);
+        assert!(read(&["no-cache=\"\""]).no_cache);
+    }
+
+    #[test]
+    fn a_bare_max_stale_is_any_age() {
+        assert_eq!(read(&["max-stale"]).max_stale, Some(Span(u64::MAX)));
+        assert_eq!(read(&["max-stale=5"]).max_stale, Some(Span::from_secs(5)));
+    }
+}

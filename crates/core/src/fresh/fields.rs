@@ -1,0 +1,100 @@
+//! Header fields as a cache reads them.
+//!
+//! Promises: a list may stand on one line or on many; dates are read in the three forms that HTTP
+//! has.
+//!
+//! Never: keeps a header; it only looks.
+
+use super::control::seconds;
+use crate::feedback::date;
+use crate::time::{Span, Wall};
+
+/// The headers of a message. Names are asked for in lower case.
+pub trait Headers {
+    /// Shows every value of a header, in order.
+    fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8]));
+}
+
+impl Headers for &[(&str, &[u8])] {
+    fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8])) {
+        for (found, value) in *self {
+            if found.eq_ignore_ascii_case(name) {
+                visit(value);
+            }
+        }
+    }
+}
+
+/// Headers between two neighbours, which are never kept (RFC 9110, 7.6.1; RFC 9111, 3.1).
+#[must_use]
+pub fn is_connection_only(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authentication-info"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+            | "trailer"
+    )
+}
+
+/// A date in one of the three forms of HTTP; `now` decides the century of a two-digit year.
+#[must_use]
+pub fn http_date(text: &[u8], now: Wall) -> Option<Wall> {
+    let text = std::str::from_utf8(text).ok()?.trim();
+    // Other forms begin with a digit, or end with a zone that is not GMT.
+    if !text.starts_with(|first: char| first.is_ascii_alphabetic()) || text.contains(['+', '(']) {
+        return None;
+    }
+    let micros = date::parse(text, now)?;
+    Some(Wall(u64::try_from(micros).unwrap_or(0)))
+}
+
+/// Is a header there?
+pub(super) fn has(headers: &impl Headers, name: &str) -> bool {
+    let mut found = false;
+    headers.each(name, &mut |_| found = true);
+    found
+}
+
+/// The only value of a header; `None` if there is none, or several.
+pub(super) fn only(headers: &impl Headers, name: &str) -> Option<Vec<u8>> {
+    let mut values = Vec::new();
+    headers.each(name, &mut |value| {
+        if values.len() < 2 {
+            values.push(value.to_vec());
+        }
+    });
+    values.pop().filter(|_| values.is_empty())
+}
+
+/// A date that stands once.
+pub(super) fn date_of(headers: &impl Headers, name: &str, now: Wall) -> Option<Wall> {
+    http_date(&only(headers, name)?, now)
+}
+
+/// Has a list this word?
+pub(super) fn has_token(headers: &impl Headers, name: &str, token: &str) -> bool {
+    let mut found = false;
+    headers.each(name, &mut |line| {
+        let mut words = line.split(|byte| *byte == b',');
+        found |= words.any(|word| word.trim_ascii().eq_ignore_ascii_case(token.as_bytes()));
+    });
+    found
+}
+
+/// What caches before us say of the answer's age. What cannot be read is as old as can be: an
+/// answer of unknown age had better be asked for again.
+pub(super) fn age(headers: &impl Headers) -> Span {
+    if !has(headers, "age") {
+        return Span::ZERO;
+    }
+    let value = only(headers, "age");
+    let read = value.and_then(|value| seconds(value.trim_ascii()));
+    Span::from_secs(read.unwrap_or(u64::from(u32::MAX)))
+}

@@ -1,0 +1,131 @@
+//! Validators: is what a client has still what we have, and what does a 304 change?
+//!
+//! Promises: `If-None-Match` wins over `If-Modified-Since` (RFC 9110, 13.2.2); tags are compared
+//! weakly, as for every GET.
+//!
+//! Never: asks anybody.
+
+use super::fields::{Headers, date_of, has, is_connection_only, only};
+use crate::time::Wall;
+
+/// Has the client what we have? Then a 304 is all it needs.
+#[must_use]
+pub fn is_not_modified(
+    request: &impl Headers,
+    kept: &impl Headers,
+    kept_date: Wall,
+    now: Wall,
+) -> bool {
+    if has(request, "if-none-match") {
+        let Some(ours) = only(kept, "etag") else {
+            return false;
+        };
+        let ours = opaque(&ours);
+        let mut is_same = false;
+        request.each("if-none-match", &mut |line| {
+            is_same |= line.trim_ascii() == b"*" || tags(line).any(|tag| opaque(tag) == ours);
+        });
+        return is_same;
+    }
+    let Some(since) = date_of(request, "if-modified-since", now) else {
+        return false;
+    };
+    let changed = date_of(kept, "last-modified", now)
+        .or_else(|| date_of(kept, "date", now))
+        .unwrap_or(kept_date);
+    changed <= since
+}
+
+/// The tags of a list. A comma inside quotes is part of its tag.
+fn tags(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut is_quoted = false;
+    line.split(move |byte| {
+        is_quoted ^= *byte == b'"';
+        *byte == b',' && !is_quoted
+    })
+    .map(<[u8]>::trim_ascii)
+}
+
+/// A tag without its mark of weakness.
+fn opaque(tag: &[u8]) -> &[u8] {
+    let tag = tag.trim_ascii();
+    tag.strip_prefix(b"W/").unwrap_or(tag)
+}
+
+/// Does this header of a 304 take the place of the one that was kept? Not those that describe the
+/// body that was kept (RFC 9111, 3.2).
+#[must_use]
+pub fn is_replaced_by_304(name: &str) -> bool {
+    !is_connection_only(name)
+        && !matches!(
+            name,
+            "content-encoding" | "content-length" | "content-md5" | "content-range" | "etag"
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Wall = Wall(1_794_700_000_000_000);
+
+    fn same(request: &[(&str, &str)], kept: &[(&str, &str)]) -> bool {
+        fn bytes<'a>(lines: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a [u8])> {
+            let line = |(name, value): &(&'a str, &'a str)| (*name, value.as_bytes());
+            lines.iter().map(line).collect()
+        }
+        let (request, kept) = (bytes(request), bytes(kept));
+        is_not_modified(&request.as_slice(), &kept.as_slice(), NOW, NOW)
+    }
+
+    #[test]
+    fn tags_are_compared_weakly_and_anywhere_in_a_list() {
+        let kept = [("etag", "\"a,b\"")];
+        for list in ["\"a,b\"", "W/\"a,b\"", "\"x\", \"a,b\" , \"y\"", "*"] {
+            assert!(same(&[("if-none-match", list)], &kept), "{list}");
+        }
+        for list in ["\"a\"", "\"a,b", "", "a,b"] {
+            assert!(!same(&[("if-none-match", list)], &kept), "{list}");
+        }
+        assert!(same(&[("if-none-match", "\"x\"")], &[("etag", "W/\"x\"")]));
+        assert!(!same(&[("if-none-match", "\"x\"")], &[]));
+    }
+
+    #[test]
+    fn a_tag_wins_over_a_date() {
+        let kept = [
+            ("etag", "\"a\""),
+            ("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ];
+        let since = ("if-modified-since", "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert!(same(&[since], &kept));
+        assert!(!same(&[since, ("if-none-match", "\"b\"")], &kept));
+    }
+
+    #[test]
+    fn dates_are_read_in_three_forms() {
+        let kept = [("last-modified", "Sun, 06 Nov 1994 08:49:37 GMT")];
+        for (date, is_same) in [
+            ("Sunday, 06-Nov-94 08:49:37 GMT", true),
+            ("Sun Nov  6 08:49:37 1994", true),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", false),
+            ("1994-11-06T08:49:37Z", false),
+            ("yesterday", false),
+        ] {
+            assert_eq!(
+                same(&[("if-modified-since", date)], &kept),
+                is_same,
+                "{date}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_304_leaves_what_describes_the_body() {
+        assert!(is_replaced_by_304("cache-control"));
+        assert!(is_replaced_by_304("content-type"));
+        assert!(!is_replaced_by_304("content-length"));
+        assert!(!is_replaced_by_304("etag"));
+        assert!(!is_replaced_by_304("connection"));
+    }
+}

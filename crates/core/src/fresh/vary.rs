@@ -1,0 +1,150 @@
+//! Which headers of a request make another answer.
+//!
+//! Promises: what the answer says (`Vary`), what the configuration says, and what is known to go
+//! wrong when an answer forgets to say it. Two spellings of one value are one value.
+//!
+//! Never: sees whose answer it is. The credential is part of every key anyway.
+
+use super::fields::{Headers, has, only};
+
+/// Header names that one answer may vary on. More is a mistake or an attack, and not kept.
+const VARY_MAX: usize = 32;
+
+/// What an answer varies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Varies {
+    /// On these headers of the request: sorted, in lower case, none twice.
+    On(Vec<String>),
+    /// On more than headers, or on too many.
+    OnAnything,
+}
+
+/// What an answer varies on, with those that the configuration adds.
+#[must_use]
+pub fn varies(answer: &impl Headers, configured: &[String]) -> Varies {
+    let mut names: Vec<String> = configured.to_vec();
+    let mut is_star = false;
+    answer.each("vary", &mut |line| {
+        for name in line.split(|byte| *byte == b',') {
+            let name = name.trim_ascii().to_ascii_lowercase();
+            is_star |= name == b"*";
+            if !name.is_empty() && names.len() <= VARY_MAX {
+                names.push(String::from_utf8_lossy(&name).into_owned());
+            }
+        }
+    });
+    // An encoded body is only for those who can read it, whether the answer says so or not.
+    if has(answer, "content-encoding") {
+        names.push("accept-encoding".to_owned());
+    }
+    // A browser takes an answer for one origin only.
+    let for_origin = only(answer, "access-control-allow-origin");
+    if for_origin.is_some_and(|origin| origin.trim_ascii() != b"*") {
+        names.push("origin".to_owned());
+    }
+    names.sort_unstable();
+    names.dedup();
+    if is_star || names.len() > VARY_MAX {
+        Varies::OnAnything
+    } else {
+        Varies::On(names)
+    }
+}
+
+/// A header of a request as it is compared: lines joined, spaces around commas gone. Lists whose
+/// order means nothing, since every entry has its weight, are in one order and case. Absent is not
+/// the same as empty.
+pub fn variant_text(name: &str, request: &impl Headers, into: &mut Vec<u8>) {
+    if !has(request, name) {
+        into.push(0);
+        return;
+    }
+    into.push(1);
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    request.each(name, &mut |line| {
+        let words = line.split(|byte| *byte == b',');
+        parts.extend(words.map(|word| word.trim_ascii().to_vec()));
+    });
+    if matches!(name, "accept-language" | "accept-encoding") {
+        for part in &mut parts {
+            part.retain(|byte| *byte != b' ');
+            part.make_ascii_lowercase();
+        }
+        parts.sort_unstable();
+    }
+    into.extend(parts.join(&b","[..]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(name: &str, lines: &[&str]) -> Vec<u8> {
+        let lines: Vec<(&str, &[u8])> = lines.iter().map(|line| (name, line.as_bytes())).collect();
+        let mut into = Vec::new();
+        variant_text(name, &lines.as_slice(), &mut into);
+        into
+    }
+
+    fn of(lines: &[(&str, &str)], configured: &[&str]) -> Varies {
+        let lines: Vec<(&str, &[u8])> = lines
+            .iter()
+            .map(|(name, value)| (*name, value.as_bytes()))
+            .collect();
+        let configured: Vec<String> = configured.iter().map(ToString::to_string).collect();
+        varies(&lines.as_slice(), &configured)
+    }
+
+    #[test]
+    fn spellings_of_one_value_are_one() {
+        assert_eq!(text("foo", &["a, b"]), text("foo", &["a ,b"]));
+        assert_eq!(text("foo", &["a, b"]), text("foo", &["a", "b"]));
+        assert_ne!(text("foo", &["a, b"]), text("foo", &["b, a"]));
+        assert_ne!(text("foo", &["A"]), text("foo", &["a"]));
+        assert_ne!(text("foo", &[""]), text("foo", &[]));
+        let languages = |line| text("accept-language", &[line]);
+        assert_eq!(languages("en, de;q=0.5"), languages("DE; q=0.5,EN"));
+    }
+
+    #[test]
+    fn a_star_anywhere_is_anything() {
+        for line in ["*", "*, *", ", *", "foo, *", "*, foo"] {
+            assert_eq!(of(&[("Vary", line)], &[]), Varies::OnAnything, "{line}");
+        }
+        assert_eq!(
+            of(&[("Vary", "Foo"), ("Vary", "*")], &[]),
+            Varies::OnAnything
+        );
+    }
+
+    #[test]
+    fn names_are_sorted_and_joined_with_what_is_configured_and_forgotten() {
+        assert_eq!(
+            of(
+                &[("vary", "B, a"), ("content-encoding", "gzip")],
+                &["accept-language", "b"]
+            ),
+            Varies::On(
+                ["a", "accept-encoding", "accept-language", "b"]
+                    .map(str::to_owned)
+                    .to_vec()
+            )
+        );
+        let origin = |value| of(&[("access-control-allow-origin", value)], &[]);
+        assert_eq!(origin("*"), Varies::On(vec![]));
+        assert_eq!(
+            origin("https://a.example"),
+            Varies::On(vec!["origin".to_owned()])
+        );
+    }
+
+    #[test]
+    fn too_many_names_are_anything() {
+        let many: Vec<String> = (0..=VARY_MAX).map(|n| format!("x{n}")).collect();
+        assert_eq!(of(&[("vary", &many.join(","))], &[]), Varies::OnAnything);
+        assert!(matches!(
+            of(&[("vary", &many[1..].join(","))], &[]),
+            Varies::On(_)
+        ));
+    }
+}

@@ -1,0 +1,43 @@
+//! What the providers look like.
+//!
+//! Promises: reading changes nothing but that a provider which is asked for by name is started.
+//!
+//! Never: shows a key.
+
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answer::{Fault, json};
+use super::orders::beside;
+use super::routes::Desk;
+use crate::daemon::Daemon;
+
+/// What may be asked about more closely.
+#[derive(Debug, Deserialize)]
+pub(super) struct About {
+    entity: Option<String>,
+}
+
+/// `GET /v1/providers`.
+pub(super) async fn list(State(desk): State<Desk>) -> Result<Response, Fault> {
+    let look = |daemon: &Daemon| (daemon.list(), daemon.problems());
+    let seen = beside(desk.daemon, look).await;
+    let (providers, problems) = seen.map_err(|_| Fault::draining())?;
+    Ok(json(
+        &json!({ "providers": providers, "problems": problems }),
+    ))
+}
+
+/// `GET /v1/providers/{name}[?entity=]`.
+pub(super) async fn one(
+    State(desk): State<Desk>,
+    Path(name): Path<String>,
+    Query(about): Query<About>,
+) -> Result<Response, Fault> {
+    let look = move |daemon: &Daemon| daemon.describe(&name, about.entity.as_deref());
+    let seen = beside(desk.daemon, look).await;
+    let described = seen.map_err(|_| Fault::draining())??;
+    Ok(json(&described))
+}

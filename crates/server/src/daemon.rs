@@ -1,0 +1,300 @@
+//! The configuration in force, and how another one takes its place while calls go on.
+//!
+//! Promises: all at once or not at all, piece by piece: what is invalid is refused, logged and shown
+//! until it is mended, and its old version stays. What was counted and learned stays. What is set
+//! while running wins over flag, environment and file until the process ends.
+//!
+//! Never: opens a socket, or knows who asks.
+
+mod notice;
+mod view;
+pub use view::{Described, Named};
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tollgate::event::Fact;
+use tollgate::shop::{BuildError, Live, Unknown};
+use tollgate::{Error, Shop};
+use tollgate_config::config::UnknownDomain;
+use tollgate_config::load::Change;
+use tollgate_config::{
+    Config, Level, Loaded, Origin, Place, Problem, Problems, Set, Sources, World,
+};
+use tollgate_config::{Reloaded, reload};
+use tollgate_core::health::Command;
+
+/// The most settings that one request changes, and that are kept per process: there are some sixty
+/// per provider, and nobody tunes a thousand by hand.
+pub const SETTINGS_MAX: usize = 1_000;
+
+/// The configuration in force. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Daemon {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    shop: Shop,
+    /// Files and variables of this machine.
+    world: fn() -> World<'static>,
+    /// One change at a time. Held while files are read, so only where waiting is allowed.
+    changing: Mutex<()>,
+    /// Held for a moment.
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    sources: Sources,
+    loaded: Arc<Loaded>,
+    /// Why the last configuration that was valid in itself could not be obeyed.
+    unbuilt: Option<String>,
+}
+
+/// What came of a change.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What is different.
+    pub changed: Vec<Change>,
+    /// What was refused; the old version of it stays.
+    pub refused: Vec<String>,
+    /// Warnings of what was taken.
+    pub warnings: Vec<String>,
+}
+
+/// Why a setting was not changed; nothing was.
+#[derive(Debug, thiserror::Error)]
+pub enum NotSet {
+    /// No such provider.
+    #[error(transparent)]
+    Provider(#[from] Error),
+    /// The settings cannot be obeyed.
+    #[error("nothing was changed")]
+    Refused(Vec<String>),
+    /// More than anybody tunes by hand.
+    #[error("more than {SETTINGS_MAX} settings; nothing was changed")]
+    TooMany,
+}
+
+impl Daemon {
+    /// The configuration that this shop was built from.
+    #[must_use]
+    pub fn new(
+        shop: Shop,
+        sources: Sources,
+        loaded: Loaded,
+        world: fn() -> World<'static>,
+    ) -> Daemon {
+        let state = State {
+            sources,
+            loaded: Arc::new(loaded),
+            unbuilt: None,
+        };
+        Daemon {
+            shared: Arc::new(Shared {
+                shop,
+                world,
+                changing: Mutex::new(()),
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    /// The providers.
+    #[must_use]
+    pub fn shop(&self) -> &Shop {
+        &self.shared.shop
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.shared.state.lock().loaded.config.clone()
+    }
+
+    /// Files and folders whose change is a reason to look again.
+    #[must_use]
+    pub fn watched(&self) -> Vec<String> {
+        self.shared.state.lock().loaded.watched.clone()
+    }
+
+    /// Looks again at every file and variable. Reads files, so not for a task that must not wait.
+    #[must_use]
+    pub fn reload(&self) -> Outcome {
+        let _one_at_a_time = self.shared.changing.lock();
+        let mut state = self.state();
+        let reloaded = reload(&state.loaded, &state.sources, &(self.shared.world)());
+        let outcome = self.take(&mut state, reloaded);
+        *self.shared.state.lock() = state;
+        outcome
+    }
+
+    /// Changes settings of one provider: all of them or none. `None` takes a setting back.
+    pub fn set(
+        &self,
+        provider: &str,
+        settings: &[(String, Option<String>)],
+    ) -> Result<Outcome, NotSet> {
+        let live = self.shared.shop.named(provider)?;
+        let _one_at_a_time = self.shared.changing.lock();
+        let mut state = self.state();
+        let mut sources = state.sources.clone();
+        for (key, value) in settings {
+            let same = |set: &Set| set.provider == provider && is_same(&set.key, key);
+            sources.patched.retain(|set| !same(set));
+            sources.patched.extend(value.as_ref().map(|value| Set {
+                provider: provider.to_owned(),
+                key: key.clone(),
+                value: value.clone(),
+            }));
+        }
+        if settings.len() > SETTINGS_MAX || sources.patched.len() > SETTINGS_MAX {
+            return Err(NotSet::TooMany);
+        }
+        let world = (self.shared.world)();
+        let before = reload(&state.loaded, &state.sources, &world);
+        let after = reload(&before.loaded, &sources, &world);
+        let guilty = guilty(provider, &before, &after);
+        if !guilty.is_empty() {
+            return Err(NotSet::Refused(guilty));
+        }
+        let order = "set";
+        Fact::Ordered {
+            provider: live.name(),
+            order,
+        }
+        .tell();
+        let mut changed = before.changed;
+        changed.extend(after.changed.clone());
+        let outcome = self.take(&mut state, Reloaded { changed, ..after });
+        state.sources = sources;
+        *self.shared.state.lock() = state;
+        Ok(outcome)
+    }
+
+    /// An operator wants something of a provider; `reset` and `resume` also of one entity.
+    pub fn order(
+        &self,
+        provider: &str,
+        entity: Option<&str>,
+        command: Command,
+    ) -> Result<Arc<Live>, Error> {
+        let live = self.shared.shop.named(provider)?;
+        let order = match command {
+            Command::Offline => "offline",
+            Command::CacheOnly { .. } => "cache-only",
+            Command::Resume => "resume",
+            Command::Reset => "reset",
+        };
+        Fact::Ordered { provider, order }.tell();
+        match entity {
+            Some(entity) => live.reset_entity(entity),
+            None => live.order(command),
+        }
+        Ok(live)
+    }
+
+    /// What is in force now. Whoever changes it holds `changing` until it has put the new state back.
+    fn state(&self) -> State {
+        self.shared.state.lock().clone()
+    }
+
+    /// Obeys what was loaded, as far as it can be obeyed.
+    fn take(&self, state: &mut State, reloaded: Reloaded) -> Outcome {
+        let Reloaded {
+            mut loaded,
+            mut changed,
+            refused,
+        } = reloaded;
+        let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
+        if !changed.is_empty() {
+            match self.build(&loaded.config) {
+                Ok(()) => state.unbuilt = None,
+                Err(error) => {
+                    let problem = error.to_string();
+                    refused.push(problem.clone());
+                    state.unbuilt = Some(problem);
+                    changed.clear();
+                    loaded = (*state.loaded).clone();
+                }
+            }
+        }
+        for problem in &refused {
+            Fact::NotReloaded { problem }.tell();
+        }
+        let is_warning = |problem: &&Problem| problem.level == Level::Warning;
+        let warnings = loaded.problems.iter().filter(is_warning);
+        let mut warnings: Vec<String> = warnings.map(ToString::to_string).collect();
+        for one in &loaded.governed {
+            let before = state.loaded.governed(&one.provider.name);
+            let before = before.map(|before| &*before.provider);
+            warnings.extend(notice::of_change(before, &one.provider));
+        }
+        state.loaded = Arc::new(loaded);
+        Outcome {
+            changed,
+            refused,
+            warnings,
+        }
+    }
+
+    fn build(&self, config: &Config) -> Result<(), BuildError> {
+        let providers = config.all().map(|provider| (**provider).clone());
+        self.shared.shop.replace(providers.collect())?;
+        self.shared.shop.set_unknown(match config.unknown_domain {
+            UnknownDomain::Allow => Unknown::Allow,
+            UnknownDomain::Refuse => Unknown::Refuse,
+        });
+        Ok(())
+    }
+}
+
+/// Two spellings of one setting: `SLEEP_MAX`, `sleep-max`.
+fn is_same(one: &str, other: &str) -> bool {
+    let plain = |key: &str| key.trim().to_ascii_lowercase().replace('-', "_");
+    plain(one) == plain(other)
+}
+
+/// What is wrong with the change from one to the other: what was set and is refused or changes
+/// nothing, and what it makes of its provider.
+fn guilty(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<String> {
+    let is_set = |problem: &&Problem| {
+        let level = problem.level != Level::Note;
+        level && Origin::of(&problem.place) == Origin::Set
+    };
+    let is_error = |problem: &&Problem| problem.level == Level::Error;
+    let empty = Problems::default();
+    let of = |reloaded: &Reloaded| -> Vec<String> {
+        let governed = reloaded.loaded.governed(provider);
+        let own = governed.map_or(&empty, |governed| &governed.problems);
+        let all = [&reloaded.refused, &reloaded.loaded.problems];
+        let set = all
+            .into_iter()
+            .flat_map(|problems| problems.iter().filter(is_set));
+        let told = own
+            .iter()
+            .filter(|problem| is_set(problem) || is_error(problem));
+        set.chain(told).map(ToString::to_string).collect()
+    };
+    let known = of(before);
+    let mut guilty: Vec<String> = Vec::new();
+    for problem in of(after) {
+        if !known.contains(&problem) && !guilty.contains(&problem) {
+            guilty.push(problem);
+        }
+    }
+    // A file that is broken already would swallow the setting.
+    let is_broken = |reloaded: &Reloaded| {
+        let governed = reloaded.loaded.governed(provider);
+        governed.is_some_and(|governed| governed.problems.has_errors())
+    };
+    if guilty.is_empty() && is_broken(after) {
+        guilty.push(format!(
+            "{}: the file of `{provider}` was refused, so nothing can be laid over it; mend it first",
+            Place::whole("set")
+        ));
+    }
+    guilty
+}

@@ -1,0 +1,312 @@
+//! What a provider and the whole configuration look like: the JSON of `status` and of the API.
+//!
+//! Promises: instants are epoch seconds, lengths are seconds, both with three decimals; unknown is
+//! `null`. Every effective value says who set it.
+//!
+//! Never: shows a key: values that hold one have no text here.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+use tollgate::Error;
+use tollgate::shop::Live;
+use tollgate_config::config::Store;
+use tollgate_config::{Effective, Governed};
+use tollgate_core::ask::Priority;
+use tollgate_core::health::{Breaker, State as HealthState, Status};
+use tollgate_core::time::{Now, Span};
+
+use super::Daemon;
+
+/// A provider in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// The file it stands in; `preset NAME` for a built-in one.
+    pub source: String,
+    /// Its domains.
+    pub domains: Vec<String>,
+    /// One of the five states.
+    pub state: &'static str,
+    /// Calls that wait.
+    pub waiting: usize,
+    /// It has been called since the start.
+    pub started: bool,
+    /// What is wrong with a newer version of its file.
+    pub problems: Vec<String>,
+}
+
+/// A provider with everything that is known of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Described {
+    name: String,
+    source: String,
+    domains: Vec<String>,
+    enabled: bool,
+    health: Health,
+    limits: Vec<Limit>,
+    entities: BTreeMap<String, Entity>,
+    queue: Queue,
+    cooldown_until: Option<f64>,
+    degraded: bool,
+    store: StoreState,
+    settings: Vec<Setting>,
+    problems: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Health {
+    state: &'static str,
+    breaker: &'static str,
+    since: f64,
+    sleep_until: Option<f64>,
+    /// Seconds until calls are let through again; 0 where nobody knows.
+    reset_in: f64,
+    consec429: u32,
+    err_rate_30s: f64,
+    rate: Option<f64>,
+    sem: Option<u32>,
+    failure_count: u32,
+    count_2xx: u64,
+    count_429: u64,
+    count_5xx: u64,
+    count_other: u64,
+    net_errors: u64,
+    total: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Limit {
+    name: String,
+    algorithm: &'static str,
+    limit: u64,
+    period: f64,
+    per: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<usize>,
+    used: Option<u64>,
+    remaining: Option<u64>,
+    reserve: u64,
+    window_start: Option<f64>,
+    reset_at: Option<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Entity {
+    limits: Vec<Limit>,
+    cooldown_until: Option<f64>,
+    degraded: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Queue {
+    high: usize,
+    normal: usize,
+    low: usize,
+    eta: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct StoreState {
+    kind: &'static str,
+    state: &'static str,
+    trouble: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Setting {
+    key: String,
+    /// `null` for what holds a key.
+    value: Option<String>,
+    by: String,
+}
+
+impl Daemon {
+    /// The providers of the files, and of the built-in ones those that were called.
+    #[must_use]
+    pub fn list(&self) -> Vec<Named> {
+        let state = self.state();
+        let started = self.shared.shop.started();
+        let find = |name: &str| started.iter().find(|live| live.name() == name);
+        let own = state.loaded.config.providers.len();
+        let shown = state.loaded.governed.iter().enumerate();
+        let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
+        shown
+            .map(|(_, one)| {
+                let live = find(&one.provider.name);
+                Named {
+                    name: one.provider.name.clone(),
+                    source: one.source.clone(),
+                    domains: domains(one),
+                    state: live
+                        .map_or(HealthState::Normal, |live| live.status().state)
+                        .word(),
+                    waiting: live.map_or(0, |live| live.waiting()),
+                    started: live.is_some(),
+                    problems: problems(one),
+                }
+            })
+            .collect()
+    }
+
+    /// Everything that is to be said about the configuration.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let state = self.state();
+        let said = state.loaded.problems.iter().map(ToString::to_string);
+        said.chain(state.unbuilt).collect()
+    }
+
+    /// One provider with everything that is known of it, and of one entity if it is named.
+    pub fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
+        let live = self.shared.shop.named(name)?;
+        let loaded = self.state().loaded;
+        let governed = loaded.governed(name);
+        let kind = match loaded.config.store {
+            Store::Memory => "memory",
+            Store::Sqlite(_) => "sqlite",
+            Store::Postgres(_) => "postgres",
+            Store::Redis(_) => "redis",
+        };
+        let now = live.now();
+        let status = live.status();
+        let trouble = self.shared.shop.ledger().trouble();
+        let of_entity = entity.map(|entity| {
+            let one = Entity {
+                limits: limits(&live, Some(entity), now, true),
+                cooldown_until: live.cooling(Some(entity)).map(|left| at(now, left)),
+                degraded: live.is_degraded(Some(entity)),
+            };
+            (entity.to_owned(), one)
+        });
+        Ok(Described {
+            name: live.name().to_owned(),
+            source: governed
+                .as_ref()
+                .map_or(String::new(), |one| one.source.clone()),
+            domains: governed.map(domains).unwrap_or_default(),
+            enabled: governed.is_none_or(|one| one.provider.enabled),
+            health: health(&status, now),
+            limits: limits(&live, None, now, false),
+            entities: of_entity.into_iter().collect(),
+            queue: queue(&live, &status),
+            cooldown_until: live.cooling(None).map(|left| at(now, left)),
+            degraded: live.is_degraded(None),
+            store: StoreState {
+                kind,
+                state: if trouble.is_some() { "lost" } else { "up" },
+                trouble,
+            },
+            settings: governed
+                .iter()
+                .flat_map(|one| &one.values)
+                .map(setting)
+                .collect(),
+            problems: governed.map(problems).unwrap_or_default(),
+        })
+    }
+}
+
+fn health(status: &Status, now: Now) -> Health {
+    let counts = &status.counts;
+    Health {
+        state: status.state.word(),
+        breaker: Breaker::word(status.breaker),
+        since: ago(now, status.since),
+        sleep_until: status.sleep_left.map(|left| at(now, left)),
+        reset_in: seconds(status.reset_in),
+        consec429: status.consec429,
+        err_rate_30s: decimals(u64::from(status.err_rate.0)),
+        rate: status.rate.map(|rate| decimals(rate.millionths())),
+        sem: status.sem,
+        failure_count: status.failure_count,
+        count_2xx: counts.count_2xx,
+        count_429: counts.count_429,
+        count_5xx: counts.count_5xx,
+        count_other: counts.count_other,
+        net_errors: counts.net_errors,
+        total: counts.total,
+    }
+}
+
+fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Limit> {
+    let looks = live.limits(entity).into_iter();
+    let looks = looks.filter(|look| !own_only || look.per.word() == "entity");
+    looks
+        .map(|look| {
+            let view = look.view;
+            Limit {
+                name: look.name,
+                algorithm: look.algorithm,
+                limit: view.map_or(look.limit, |view| view.limit),
+                period: seconds(look.period),
+                per: look.per.word(),
+                key: look.key,
+                used: view.map(|view| view.used),
+                remaining: view.map(|view| view.remaining),
+                reserve: look.reserve,
+                window_start: view.and_then(|view| Some(ago(now, view.window_age?))),
+                reset_at: view.and_then(|view| Some(at(now, view.reset_after?))),
+            }
+        })
+        .collect()
+}
+
+/// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
+fn queue(live: &Live, status: &Status) -> Queue {
+    let waiting = live.waiting() as u64;
+    let rate = status.rate.map_or(0, |rate| rate.millionths());
+    let flows = status.breaker != Breaker::Open && rate > 0;
+    let micros = waiting.saturating_mul(1_000_000).saturating_mul(1_000_000) / rate.max(1);
+    Queue {
+        high: live.waiting_at(Priority::High),
+        normal: live.waiting_at(Priority::Normal),
+        low: live.waiting_at(Priority::Low),
+        eta: if flows { seconds(Span(micros)) } else { 0.0 },
+    }
+}
+
+fn setting(value: &Effective) -> Setting {
+    Setting {
+        key: value.path.clone(),
+        value: value.text.clone(),
+        by: value.origin.to_string(),
+    }
+}
+
+fn domains(one: &Governed) -> Vec<String> {
+    let domains = one.provider.domains.iter();
+    domains.map(ToString::to_string).collect()
+}
+
+/// What keeps a newer version from being obeyed comes first.
+fn problems(one: &Governed) -> Vec<String> {
+    let mut problems: Vec<_> = one.problems.iter().collect();
+    problems.sort_by_key(|problem| problem.level);
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// An instant ahead, as epoch seconds.
+fn at(now: Now, left: Span) -> f64 {
+    seconds(Span(now.wall.0.saturating_add(left.0)))
+}
+
+/// An instant behind, as epoch seconds.
+fn ago(now: Now, age: Span) -> f64 {
+    seconds(Span(now.wall.0.saturating_sub(age.0)))
+}
+
+/// Seconds with three decimals. Below 2⁵³ milliseconds, so nothing is lost on the way.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of 285 000 years are exact"
+)]
+fn seconds(span: Span) -> f64 {
+    (span.0 / 1_000) as f64 / 1_000.0
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number that is only shown")]
+fn decimals(millionths: u64) -> f64 {
+    millionths as f64 / 1_000_000.0
+}

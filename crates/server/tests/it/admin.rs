@@ -1,0 +1,314 @@
+//! The admin address: who may ask, and how it says no (R-E8).
+
+use crate::client::{get, raw};
+use crate::desk::{Desk, from_file, raw_ask, write};
+
+const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
+
+type Headers<'a> = Vec<(&'a str, &'a str)>;
+
+async fn desk(path: &str, token: Option<&str>) -> Desk {
+    write(path, FILE);
+    Desk::with(from_file(path), Default::default(), token).await
+}
+
+/// R-E8: without a token. A page of another site has no way in: it cannot set our header, its name
+/// is not ours even if its DNS says so, and a GET changes nothing.
+#[tokio::test]
+async fn without_a_token_only_the_operator_of_this_machine_gets_in() {
+    let desk = desk("admin-open.yaml", None).await;
+    let port = desk.admin.port();
+    let own = desk.admin.to_string();
+    let local = format!("localhost:{port}");
+    let (page, evil) = (
+        format!("http://{own}"),
+        format!("http://evil.example:{port}"),
+    );
+    let rebound = format!("evil.example:{port}");
+    let ours = ("x-tollgate-admin", "1");
+    fn host(name: &str) -> (&'static str, &str) {
+        ("host", name)
+    }
+    let (read, change) = (("GET", "/v1/providers/x"), ("POST", "/v1/reload"));
+    let table: [((&str, &str), Headers<'_>, u16); 19] = [
+        (read, vec![host(&own)], 200),
+        (read, vec![host(&local)], 200),
+        (read, vec![host("LOCALHOST")], 403),
+        (read, vec![host(&rebound)], 403),
+        (read, vec![host(&rebound), ours], 403),
+        (read, vec![], 403),
+        (read, vec![host("127.0.0.1:1")], 403),
+        (read, vec![host(&own), ("origin", &page)], 200),
+        (read, vec![host(&own), ("origin", &evil)], 403),
+        (read, vec![host(&own), ("origin", "null")], 403),
+        (
+            read,
+            vec![host(&own), ("sec-fetch-site", "cross-site")],
+            403,
+        ),
+        (change, vec![host(&own)], 403),
+        (change, vec![host(&own), ours], 200),
+        (change, vec![host(&own), ("x-tollgate-admin", "0")], 403),
+        (change, vec![host(&own), ours, ("origin", &evil)], 403),
+        (change, vec![host(&own), ours, ("origin", &page)], 200),
+        (change, vec![host(&rebound), ours], 403),
+        (("GET", "/v1/reload"), vec![host(&own), ours], 405),
+        (("GET", "/health"), vec![host(&rebound)], 200),
+    ];
+    for ((method, path), headers, expected) in table {
+        let answer = raw_ask(desk.admin, method, path, &headers, "").await;
+        assert_eq!(
+            answer.status, expected,
+            "{method} {path} {headers:?}: {answer:?}"
+        );
+        assert_eq!(answer.header("content-type"), "application/json");
+        if expected >= 400 {
+            assert!(answer.json()["hint"].is_string(), "{answer:?}");
+        }
+    }
+}
+
+/// R-E8: with a token nothing but the probes is answered without it, and it is never repeated.
+#[tokio::test]
+async fn with_a_token_everything_but_the_probes_needs_it() {
+    let desk = desk("admin-token.yaml", Some("s3cret-canary")).await;
+    let own = desk.admin.to_string();
+    let evil = "http://evil.example";
+    let bearer = ("authorization", "Bearer s3cret-canary");
+    let host = ("host", own.as_str());
+    let table: [(&str, &str, Headers<'_>, u16); 12] = [
+        ("GET", "/health", vec![host], 200),
+        ("GET", "/ready", vec![host], 200),
+        ("GET", "/v1/providers", vec![host], 401),
+        (
+            "GET",
+            "/v1/providers",
+            vec![host, ("x-tollgate-admin", "1")],
+            401,
+        ),
+        (
+            "GET",
+            "/v1/providers",
+            vec![host, ("authorization", "Bearer s3cret-canarY")],
+            401,
+        ),
+        (
+            "GET",
+            "/v1/providers",
+            vec![host, ("authorization", "Bearer s3cret-canary2")],
+            401,
+        ),
+        (
+            "GET",
+            "/v1/providers",
+            vec![host, ("authorization", "Basic s3cret-canary")],
+            401,
+        ),
+        ("GET", "/v1/providers", vec![host, bearer, bearer], 401),
+        ("GET", "/v1/providers", vec![host, bearer], 200),
+        ("POST", "/v1/reload", vec![host], 401),
+        (
+            "POST",
+            "/v1/reload",
+            vec![("host", "gate.example"), bearer],
+            200,
+        ),
+        (
+            "POST",
+            "/v1/reload",
+            vec![host, bearer, ("origin", evil)],
+            403,
+        ),
+    ];
+    for (method, path, headers, expected) in table {
+        let answer = raw_ask(desk.admin, method, path, &headers, "").await;
+        assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
+        assert!(!answer.everything().contains("s3cret"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn beyond_loopback_it_does_not_start_without_a_token() {
+    let desk = desk("admin-wide.yaml", None).await;
+    let wide = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let refused = tollgate_server::Admin::serve(&desk.daemon, wide, Default::default());
+    assert!(refused.unwrap_err().to_string().contains("token"));
+}
+
+/// Whatever is wrong with a request, the answer is JSON with the next step, and nothing changes.
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_in_json() {
+    let desk = desk("admin-odd.yaml", None).await;
+    let large = format!("{{\"sleep_max\": \"{}\"}}", "9".repeat(70_000));
+    let settings = "/v1/providers/x/settings";
+    let table = [
+        ("GET", "/nothing", "", 404),
+        ("GET", "/v1/providers/y", "", 404),
+        ("GET", "/v1/providers/%ff", "", 400),
+        ("GET", "/v1/providers/x?entity=a&entity=b", "", 400),
+        ("DELETE", "/v1/providers/x", "", 405),
+        ("PATCH", settings, "", 400),
+        ("PATCH", settings, "[1]", 400),
+        ("PATCH", settings, "{}", 400),
+        ("PATCH", settings, large.as_str(), 413),
+        ("PATCH", "/v1/providers/y/settings", "{\"a\":1}", 404),
+        ("POST", "/v1/providers/x/cache-only?for=soon", "", 400),
+        ("POST", "/v1/providers/x/offline?entity=odds", "", 400),
+        ("POST", "/v1/providers/y/resume", "", 404),
+    ];
+    for (method, path, body, expected) in table {
+        let answer = desk.ask(method, path, body).await;
+        assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
+        let fault = answer.json();
+        assert!(
+            fault["error"].is_string() && fault["hint"].is_string(),
+            "{answer:?}"
+        );
+    }
+    let close = raw(desk.admin, "GET / HTTP/1.1\r\nHost: a\r\nbad\r\n\r\n").await;
+    assert!(close.starts_with("HTTP/1.1 400"), "{close}");
+}
+
+/// What it knows is shown, also of a provider that nobody has called yet.
+#[tokio::test]
+async fn a_provider_is_shown_with_everything_that_is_known() {
+    write(
+        "admin-show.yaml",
+        "name: x\ndomain: api.example.org\nlimits: [5/1s, {limit: 9, period: 1h, per: entity}]\n",
+    );
+    let desk = Desk::open(from_file("admin-show.yaml")).await;
+    let list = desk.ask("GET", "/v1/providers", "").await.json();
+    assert_eq!(list["providers"][0]["name"], "x");
+    assert_eq!(list["providers"][0]["started"], false);
+    let one = desk
+        .ask("GET", "/v1/providers/x?entity=odds", "")
+        .await
+        .json();
+    assert_eq!(one["domains"][0], "api.example.org");
+    assert_eq!(one["health"]["state"], "normal");
+    assert_eq!(one["health"]["breaker"], "closed");
+    assert_eq!(
+        (&one["limits"][0]["used"], &one["limits"][0]["remaining"]),
+        (&0.into(), &5.into())
+    );
+    assert_eq!(one["entities"]["odds"]["limits"][0]["remaining"], 9);
+    assert_eq!(one["queue"]["normal"], 0);
+    assert_eq!(
+        (&one["store"]["kind"], &one["store"]["state"]),
+        (&"memory".into(), &"up".into())
+    );
+    assert_eq!(one["problems"].as_array().unwrap().len(), 0);
+}
+
+/// A5: offline is a sleep without an end: nothing is sent, no time is named, and only `resume` ends
+/// it.
+#[tokio::test]
+async fn a5_offline_sleeps_until_resumed() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    write(
+        "admin-off.yaml",
+        &crate::stand::file(upstream.address, "limits: [100/1s]"),
+    );
+    let options = tollgate::shop::Options {
+        offline: true,
+        ..Default::default()
+    };
+    let desk = Desk::with(from_file("admin-off.yaml"), options, None).await;
+    let refused = get(desk.gateway, "/x/a").await;
+    let body = refused.json();
+    assert_eq!(
+        (refused.status, &body["health"], &body["resetIn"]),
+        (503, &"sleep".into(), &0.into())
+    );
+    desk.ask("POST", "/v1/providers/x/reset", "").await;
+    assert_eq!(
+        get(desk.gateway, "/x/a").await.status,
+        503,
+        "reset does not end it"
+    );
+    let shown = desk.ask("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(shown["health"]["sleep_until"], serde_json::Value::Null);
+    let resumed = desk.ask("POST", "/v1/providers/x/resume", "").await;
+    assert_eq!(resumed.json()["state"], "normal");
+    assert_eq!(get(desk.gateway, "/x/a").await.status, 200);
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A7: cache-only by order, for a while or until resumed; a restart finds it as what it is.
+#[tokio::test]
+async fn a7_cache_only_is_ordered_and_survives_a_restart() {
+    write("admin-cache.yaml", FILE);
+    let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
+    let open = || {
+        Desk::on(
+            ledger.clone(),
+            from_file("admin-cache.yaml"),
+            Default::default(),
+            None,
+        )
+    };
+    let first = open().await;
+    let state = first.ask("POST", "/v1/providers/x/cache-only", "").await;
+    assert_eq!(state.json()["state"], "cache_only");
+    let refused = get(first.gateway, "/x/a").await;
+    assert_eq!(
+        (refused.status, &refused.json()["reason"]),
+        (504, &"cache_only".into())
+    );
+    drop(first);
+    let second = open().await;
+    let shown = second.ask("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(shown["health"]["state"], "cache_only");
+    let ends = second
+        .ask("POST", "/v1/providers/x/cache-only?for=30m", "")
+        .await;
+    assert_eq!(ends.json()["state"], "cache_only");
+    let shown = second.ask("GET", "/v1/providers/x", "").await.json();
+    let left = shown["health"]["reset_in"].as_f64().unwrap();
+    assert!((1_790.0..=1_800.0).contains(&left), "{left}");
+    let resumed = second.ask("POST", "/v1/providers/x/resume", "").await;
+    assert_eq!(resumed.json()["state"], "normal");
+}
+
+/// The end: what is under way is finished, and nothing new is accepted.
+#[tokio::test]
+async fn the_admin_address_ends_in_good_order() {
+    let desk = desk("admin-end.yaml", None).await;
+    let mut kept = crate::client::Session::open(desk.admin).await;
+    assert_eq!(kept.get("/ready", &[]).await.status, 200);
+    let admin = desk.admin;
+    crate::client::soon(desk.doors.1.drain()).await;
+    assert!(tokio::net::TcpStream::connect(admin).await.is_err());
+}
+
+/// The end of the gateway: a call that still waits after the grace is dropped, and what it held goes
+/// back: nothing is counted that was not sent.
+#[tokio::test]
+async fn a_call_that_waits_past_the_grace_leaves_nothing_behind() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    let file = crate::stand::file(upstream.address, "limits: [1/30s]");
+    let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
+    let providers = crate::stand::providers(&[file]);
+    let shop = tollgate::Shop::build(providers, ledger, Default::default()).unwrap();
+    let options = tollgate_server::GatewayOptions {
+        grace: tollgate_core::time::Span::from_millis(50),
+        ..Default::default()
+    };
+    let mut gateway = tollgate_server::Gateway::new(shop.clone(), options);
+    let free = "127.0.0.1:0".parse().unwrap();
+    let all = tollgate_server::Door::All;
+    let address = gateway.listen(free, all).await.unwrap().address;
+    assert_eq!(get(address, "/x/a").await.status, 200);
+    let mut waiting = crate::client::Session::open(address).await;
+    let call = crate::client::request("GET", "/x/b", &[], "");
+    let call = tokio::spawn(async move { waiting.send(call).await.status() });
+    let live = shop.named("x").unwrap();
+    crate::client::until(|| live.waiting() == 1).await;
+    crate::client::soon(gateway.drain()).await;
+    assert!(call.await.is_err(), "its connection was cut");
+    crate::client::until(|| live.waiting() == 0).await;
+    assert_eq!(
+        (live.limits(None)[0].view.unwrap().used, upstream.count()),
+        (1, 1)
+    );
+}

@@ -1,0 +1,468 @@
+//! Kept answers, over sockets: what they save, how old they get, and when they stand in.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use serde_json::json;
+use tollgate::cache::Cache;
+use tollgate::shop::Options;
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_ledger::{Clock, ManualClock};
+
+use crate::client::{Session, get, get_with, post, request};
+use crate::stand::{Stand, file};
+use crate::upstream::{Asked, Reply, Upstream, ok, reply};
+
+const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
+
+/// A gateway whose time passes when it is told to.
+pub(crate) struct Still {
+    pub(crate) stand: Stand,
+    pub(crate) clock: Arc<ManualClock>,
+}
+
+impl Still {
+    pub(crate) async fn open(upstream: &Upstream, rest: &str) -> Still {
+        Still::with(upstream, rest, Options::default()).await
+    }
+
+    pub(crate) async fn with(upstream: &Upstream, rest: &str, options: Options) -> Still {
+        // Ids of calls begin with the time, and the log is shared by all tests.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let apart = NUMBER.fetch_add(1_000, Ordering::Relaxed);
+        let clock = ManualClock::new(Now {
+            at: Micros(1_000_000_000),
+            wall: Wall(1_794_700_800_000_000 + apart),
+        });
+        let files = [file(upstream.address, rest)];
+        let stand = Stand::on(Clock::Manual(clock.clone()), &files, options).await;
+        Still { stand, clock }
+    }
+
+    pub(crate) fn pass(&self, secs: u64) {
+        self.clock.pass(Span::from_secs(secs));
+    }
+
+    /// Status, source and body of a GET.
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String, String) {
+        // A slot that comes back now is free a moment later.
+        self.clock.pass(Span::from_millis(1));
+        let answer = get_with(self.stand.address, path, headers).await;
+        let source = answer.header("x-tollgate-source").to_owned();
+        (answer.status, source, answer.body)
+    }
+}
+
+pub(crate) fn is(answer: &(u16, String, String), status: u16, source: &str, body: &str) {
+    assert_eq!(
+        (answer.0, answer.1.as_str(), answer.2.as_str()),
+        (status, source, body)
+    );
+}
+
+/// Each answer says its number, and ends its connection.
+async fn counting() -> Upstream {
+    let close = [("connection", "close")];
+    Upstream::start(move |number, _| async move { reply(200, &close, &number.to_string()) }).await
+}
+
+/// S3, S8: the cache comes before the permit: what it has costs nothing, for the entity's time.
+#[tokio::test]
+async fn s3_s8_a_kept_answer_costs_no_permit_and_lives_as_long_as_its_entity_says() {
+    let upstream = counting().await;
+    let rest = "limits: [2/1h]\ncache: {ttl: 1h}\nentities: {ttl: {odds: 4s}}";
+    let still = Still::open(&upstream, rest).await;
+    is(&still.get("/x/odds", &[]).await, 200, "upstream", "0");
+    is(&still.get("/x/teams", &[]).await, 200, "upstream", "1");
+    for _ in 0..10 {
+        is(&still.get("/x/odds", &[]).await, 200, "cache", "0");
+        is(&still.get("/x/teams?", &[]).await, 200, "cache", "1");
+    }
+    still.pass(3);
+    let aged = get(still.stand.address, "/x/odds").await;
+    assert_eq!(
+        (aged.header("x-tollgate-source"), aged.header("age")),
+        ("cache", "3")
+    );
+    assert_eq!(aged.header("x-tollgate-attempts"), "0");
+    still.pass(1);
+    // The limit is used up: what is old stands in, and says so.
+    is(&still.get("/x/odds", &[]).await, 200, "stale", "0");
+    is(&still.get("/x/teams", &[]).await, 200, "cache", "1");
+    assert_eq!(upstream.count(), 2);
+}
+
+/// M11: what is kept for ever is there after a restart, and a range is kept too.
+#[tokio::test]
+async fn m11_forever_survives_a_restart() {
+    let folder = Folder::new();
+    let upstream = counting().await;
+    for (round, source) in ["upstream", "cache", "cache"].into_iter().enumerate() {
+        let options = Options {
+            cache: Cache::open(&folder.0),
+            ..Options::default()
+        };
+        let rest = "limits: [100/1s]\ncache: {ttl: forever}\nentities: {ttl: {a: 24h..48h}}";
+        let still = Still::with(&upstream, rest, options).await;
+        still.pass(round as u64 * 10 * 365 * 86_400);
+        is(&still.get("/x/b", &[]).await, 200, source, "0");
+        if round == 0 {
+            is(&still.get("/x/a", &[]).await, 200, "upstream", "1");
+            still.pass(86_400 - 1);
+            is(&still.get("/x/a", &[]).await, 200, "cache", "1");
+        }
+        still.stand.shop.cache().flush().await;
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+/// S11: per call, the cache is used, not used, asked alone or refreshed.
+#[tokio::test]
+async fn s11_a_call_says_how_it_uses_the_cache() {
+    let upstream = counting().await;
+    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
+    let with = |word| [("x-tollgate-cache", word)];
+    let missing = get_with(still.stand.address, "/x/a", &with("only")).await;
+    assert_eq!(
+        (
+            missing.status,
+            &missing.json()["error"],
+            &missing.json()["reason"]
+        ),
+        (504, &json!("NotInCache"), &json!("cache_only"))
+    );
+    is(&still.get("/x/a", &with("no")).await, 200, "upstream", "0");
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "1");
+    is(&still.get("/x/a", &with("no")).await, 200, "upstream", "2");
+    is(&still.get("/x/a", &with("only")).await, 200, "cache", "1");
+    is(
+        &still.get("/x/a", &with("refresh")).await,
+        200,
+        "upstream",
+        "3",
+    );
+    is(&still.get("/x/a", &[]).await, 200, "cache", "3");
+    still.pass(60);
+    is(&still.get("/x/a", &with("only")).await, 200, "stale", "3");
+    let odd = get_with(still.stand.address, "/x/a", &with("maybe")).await;
+    assert_eq!(odd.status, 400);
+    assert_eq!(upstream.count(), 4);
+}
+
+async fn tagged(_: usize, asked: Asked) -> Reply {
+    match asked.headers.get("if-none-match") {
+        Some(tag) if tag == "\"a\"" => reply(304, &[("x-new", "1"), ("etag", "\"a\"")], ""),
+        _ => reply(200, &[("etag", "\"a\""), ("x-old", "1")], "body"),
+    }
+}
+
+/// An old answer is asked about with its validator; a 304 renews it and, where the provider does
+/// not count 304s, costs no permit.
+#[tokio::test]
+async fn an_old_answer_is_renewed_by_a_304_that_costs_nothing() {
+    let upstream = Upstream::start(tagged).await;
+    let rest = "limits: [2/1h]\nfree_status: [304]\ncache: {ttl: 10s}";
+    let still = Still::open(&upstream, rest).await;
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "body");
+    for _ in 0..5 {
+        still.pass(10);
+        let renewed = get(still.stand.address, "/x/a").await;
+        assert_eq!(
+            (
+                renewed.status,
+                renewed.header("x-tollgate-source"),
+                renewed.body.as_str()
+            ),
+            (200, "cache", "body")
+        );
+        assert_eq!(
+            (renewed.header("x-new"), renewed.header("x-old")),
+            ("1", "1")
+        );
+        is(&still.get("/x/a", &[]).await, 200, "cache", "body");
+    }
+    assert_eq!(upstream.count(), 6);
+}
+
+/// An old answer makes waiting optional: it is served at once, and a new one is fetched when its
+/// turn comes, behind everybody else.
+#[tokio::test]
+async fn an_old_answer_is_served_in_place_of_a_wait_and_renewed_beside_it() {
+    let upstream = counting().await;
+    let file = file(upstream.address, "limits: [1/300ms]\ncache: {ttl: 1ms}");
+    let stand = Stand::open(&[file]).await;
+    assert_eq!(get(stand.address, "/x/a").await.body, "0");
+    while upstream.count() < 2 {
+        let answer = get(stand.address, "/x/a").await;
+        assert_eq!(answer.status, 200);
+        let waited: f64 = answer.header("x-tollgate-wait").parse().unwrap();
+        assert!(waited < 0.2, "{answer:?}");
+    }
+}
+
+/// A provider that fails, refuses or is gone is covered by what was kept.
+#[tokio::test]
+async fn an_old_answer_stands_in_for_a_provider_that_fails() {
+    for (status, rest) in [(503, NO_RETRY), (429, NO_RETRY), (500, "")] {
+        let upstream = Upstream::start(move |number, _| async move {
+            match number {
+                0 => ok(),
+                _ => reply(status, &[], "sorry"),
+            }
+        })
+        .await;
+        let rest = format!("limits: [100/1s]\ncache: {{ttl: 10s, stale: 1h}}\n{rest}");
+        let still = Still::open(&upstream, &rest).await;
+        is(&still.get("/x/a", &[]).await, 200, "upstream", "fine");
+        still.pass(11);
+        is(&still.get("/x/a", &[]).await, 200, "stale", "fine");
+        // Nothing is tried twice while there is something to fall back to.
+        assert_eq!(upstream.count(), 2);
+        still.pass(3_600);
+        let late = still.get("/x/a", &[("x-tollgate-timeout", "100ms")]).await;
+        assert_ne!(late.1, "stale", "{status}: too old to stand in");
+    }
+}
+
+#[tokio::test]
+async fn an_old_answer_stands_in_for_a_provider_that_is_gone() {
+    let upstream = counting().await;
+    let rest =
+        "limits: [100/1s]\ncache: {ttl: 10s}\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+    let still = Still::open(&upstream, rest).await;
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+    drop(upstream);
+    still.pass(11);
+    is(&still.get("/x/a", &[]).await, 200, "stale", "0");
+    is(&still.get("/x/a", &[]).await, 200, "stale", "0");
+}
+
+/// S6: below the threshold the entity is served from the cache only, old answers included and
+/// marked; a miss is 504.
+#[tokio::test]
+async fn s6_a_degraded_entity_is_served_from_the_cache_only() {
+    let upstream = Upstream::start(|number, _| async move {
+        let remaining = (300 - number * 200).to_string();
+        // By the clock of whoever sends `Date`.
+        let reset = (Clock::System.now().wall.0 / 1_000_000 + 3_600).to_string();
+        let headers = [
+            ("x-ratelimit-remaining", remaining.as_str()),
+            ("x-ratelimit-limit", "3000"),
+            ("x-ratelimit-reset", reset.as_str()),
+        ];
+        reply(200, &headers, &number.to_string())
+    })
+    .await;
+    let rest = "limits: [{limit: 3000, period: 1h, per: entity}]\ndegrade: {below: 200, recover: 400}\ncache: {ttl: 10s}";
+    let still = Still::open(&upstream, rest).await;
+    is(&still.get("/x/odds/1", &[]).await, 200, "upstream", "0");
+    is(&still.get("/x/odds/2", &[]).await, 200, "upstream", "1");
+    let fresh = get(still.stand.address, "/x/odds/1").await;
+    assert_eq!(
+        (
+            fresh.header("x-tollgate-source"),
+            fresh.header("x-tollgate-degraded")
+        ),
+        ("cache", "true")
+    );
+    still.pass(11);
+    let old = get(still.stand.address, "/x/odds/1").await;
+    assert_eq!(
+        (
+            old.header("x-tollgate-source"),
+            old.header("x-tollgate-degraded"),
+            old.header("age")
+        ),
+        ("stale", "true", "11")
+    );
+    let missing = get(still.stand.address, "/x/odds/3").await;
+    assert_eq!(
+        (
+            missing.status,
+            &missing.json()["error"],
+            &missing.json()["reason"]
+        ),
+        (504, &json!("NotInCache"), &json!("degraded"))
+    );
+    assert_eq!(upstream.count(), 2);
+}
+
+/// S13: lifetimes grow while nothing changes, shrink when it does, and stay in their range.
+#[tokio::test]
+async fn s13_lifetimes_follow_what_changes() {
+    let upstream = Upstream::start(|number, _| async move {
+        reply(200, &[], if number < 3 { "same" } else { "other" })
+    })
+    .await;
+    let rest = "limits: [100/1s]\ncache: {ttl: 100s..1000s, adaptive: true}";
+    let still = Still::open(&upstream, rest).await;
+    // 100, unchanged: 150, unchanged: 225, changed: 112.
+    for (lifetime, count) in [(100, 1), (150, 2), (225, 3), (112, 4)] {
+        still.get("/x/a", &[]).await;
+        assert_eq!(upstream.count(), count);
+        still.pass(lifetime - 1);
+        assert_eq!(still.get("/x/a", &[]).await.1, "cache", "{lifetime}");
+        still.pass(2);
+    }
+}
+
+/// S13: while the quota is short, an answer is good for twice its lifetime.
+#[tokio::test]
+async fn s13_lifetimes_double_while_the_quota_is_short() {
+    let upstream = counting().await;
+    let rest = "limits: [10/1h]\ncache: {ttl: 100s..1000s, adaptive: true}";
+    let still = Still::open(&upstream, rest).await;
+    still.get("/x/a", &[]).await;
+    for other in 0..8 {
+        still.get(&format!("/x/{other}"), &[]).await;
+    }
+    still.pass(150);
+    is(&still.get("/x/a", &[]).await, 200, "cache", "0");
+    still.pass(60);
+    assert_eq!(still.get("/x/a", &[]).await.1, "upstream");
+}
+
+#[tokio::test]
+async fn absence_is_kept_only_by_setting() {
+    let upstream = Upstream::start(|_, _| async { reply(404, &[], "no such thing") }).await;
+    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    still.get("/x/a", &[]).await;
+    is(
+        &still.get("/x/a", &[]).await,
+        404,
+        "upstream",
+        "no such thing",
+    );
+    let negative = "limits: [100/1s]\ncache: {ttl: 1h, negative: 5s}";
+    let still = Still::open(&upstream, negative).await;
+    still.get("/x/a", &[]).await;
+    is(&still.get("/x/a", &[]).await, 404, "cache", "no such thing");
+    still.pass(5);
+    is(
+        &still.get("/x/a", &[]).await,
+        404,
+        "upstream",
+        "no such thing",
+    );
+}
+
+/// A HEAD is answered by what was kept of a GET; a client that has it already gets a 304.
+#[tokio::test]
+async fn heads_and_conditions_are_answered_from_what_is_kept() {
+    let upstream = Upstream::start(tagged).await;
+    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    still.get("/x/a", &[]).await;
+    let mut session = Session::open(still.stand.address).await;
+    let head = session.send(request("HEAD", "/x/a", &[], "")).await;
+    assert_eq!(head.headers()["x-tollgate-source"], "cache");
+    assert_eq!(head.headers()["content-length"], "4");
+    let same = get_with(still.stand.address, "/x/a", &[("if-none-match", "\"a\"")]).await;
+    assert_eq!(
+        (same.status, same.header("etag"), same.body.as_str()),
+        (304, "\"a\"", "")
+    );
+    is(
+        &still.get("/x/a", &[("if-none-match", "\"b\"")]).await,
+        200,
+        "cache",
+        "body",
+    );
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A change makes what was kept of its URL invalid, whoever asked for it; a failed one does not.
+#[tokio::test]
+async fn a_successful_change_makes_what_was_kept_invalid() {
+    let upstream = Upstream::start(|number, asked| async move {
+        match asked.method.as_str() {
+            "POST" if asked.body == "bad" => reply(400, &[], ""),
+            "POST" => reply(201, &[("location", "b")], ""),
+            _ => reply(200, &[], &number.to_string()),
+        }
+    })
+    .await;
+    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    let other = [("x-api-key", "other")];
+    for path in ["/x/a", "/x/b", "/x/c"] {
+        still.get(path, &[]).await;
+    }
+    still.get("/x/a", &other).await;
+    post(still.stand.address, "/x/a", &[], "bad").await;
+    is(&still.get("/x/a", &[]).await, 200, "cache", "0");
+    still.pass(1);
+    post(still.stand.address, "/x/a", &[], "good").await;
+    still.pass(1);
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "6");
+    is(&still.get("/x/a", &other).await, 200, "upstream", "7");
+    is(&still.get("/x/b", &[]).await, 200, "upstream", "8");
+    is(&still.get("/x/c", &[]).await, 200, "cache", "2");
+    is(&still.get("/x/a", &other).await, 200, "cache", "7");
+}
+
+/// Nothing is kept half, and nothing that is too large.
+#[tokio::test]
+async fn a_body_that_breaks_off_or_is_too_large_is_not_kept() {
+    let large = "x".repeat(3_000);
+    let upstream = Upstream::start(move |_, _| {
+        let large = large.clone();
+        async move { reply(200, &[], &large) }
+    })
+    .await;
+    let rest = "limits: [100/1s]\ncache: {ttl: 1h, max_object: 2KiB}";
+    let still = Still::open(&upstream, rest).await;
+    still.get("/x/a", &[]).await;
+    assert_eq!(still.get("/x/a", &[]).await.1, "upstream");
+    drop(upstream);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let broken = tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buffer = [0; 1024];
+            assert!(stream.read(&mut buffer).await.unwrap() > 0);
+            let half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
+            stream.write_all(half).await.unwrap();
+        }
+    });
+    let stand = Stand::open(&[file(address, "limits: [100/1s]\ncache: {ttl: 1h}")]).await;
+    for _ in 0..2 {
+        let mut session = Session::open(stand.address).await;
+        let answer = session.send(request("GET", "/x/a", &[], "")).await;
+        assert_eq!(answer.headers()["x-tollgate-source"], "upstream");
+        drop(answer);
+    }
+    broken.await.unwrap();
+}
+
+/// A purge forgets by provider and entity, and what was on its way then is not kept.
+#[tokio::test]
+async fn a_purge_forgets() {
+    let upstream = counting().await;
+    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    still.get("/x/odds", &[]).await;
+    still.get("/x/teams", &[]).await;
+    let cache = still.stand.shop.cache();
+    assert_eq!(cache.purge(Some("x"), Some("odds")).await, 1);
+    assert_eq!(still.get("/x/odds", &[]).await.1, "upstream");
+    assert_eq!(still.get("/x/teams", &[]).await.1, "cache");
+}
+
+/// A folder that goes with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-gateway-cache-{}-{number}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}

@@ -1,0 +1,221 @@
+//! R-E5, R-E6, R-D6: an answer reaches nobody but those who asked as its owner did.
+
+use std::collections::HashMap;
+
+use crate::cache::{Still, is};
+use crate::client::{Session, get_with};
+use crate::log;
+use crate::upstream::{Asked, Reply, Upstream, reply};
+use tollgate_core::time::Span;
+
+/// Names the owner: by whatever credential came along, and the query.
+async fn owned(_: usize, asked: Asked) -> Reply {
+    reply(200, &[("vary", "accept-language")], &owner(&asked))
+}
+
+fn owner(asked: &Asked) -> String {
+    let header = |name: &str| {
+        let value = asked.headers.get(name);
+        value
+            .map_or("-", |value| value.to_str().unwrap())
+            .to_owned()
+    };
+    let names = ["authorization", "cookie", "x-api-key", "accept-language"];
+    let all: Vec<String> = names.into_iter().map(header).collect();
+    format!("{}|{}", asked.target, all.join("|"))
+}
+
+/// R-E6: thousands of users with random credentials, headers and queries, all allowed into the
+/// cache: every body names whoever asked.
+#[tokio::test]
+async fn no_answer_of_one_user_reaches_another() {
+    let upstream = Upstream::start(owned).await;
+    let rest = "limits: [100000/1s]\ncache: {ttl: 1h, ignore: [authorization, private]}\nauth: {replace: false}";
+    let still = Still::open(&upstream, rest).await;
+    let mut session = Session::open(still.stand.address).await;
+    let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut roll = |most: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % most
+    };
+    let mut sources: HashMap<String, u32> = HashMap::new();
+    for _ in 0..4_000 {
+        let user = format!("user-{}", roll(1_000));
+        let language = ["de", "en", "fr"][usize::try_from(roll(3)).unwrap()];
+        let path = match roll(3) {
+            0 => "/x/me".to_owned(),
+            1 => format!("/x/me?page={}", roll(3)),
+            _ => format!("/x/me?b=2&a={}", roll(2)),
+        };
+        let name = ["authorization", "cookie", "x-api-key"][usize::try_from(roll(3)).unwrap()];
+        let mut headers = vec![(name, user.as_str())];
+        if roll(2) == 0 {
+            headers.push(("accept-language", language));
+        }
+        still.clock.pass(Span::from_millis(1));
+        let answer = session.get(&path, &headers).await;
+        let expected = Asked {
+            at: tollgate_core::time::Micros(0),
+            method: "GET".to_owned(),
+            target: path.strip_prefix("/x").unwrap().to_owned(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| {
+                    (
+                        http::HeaderName::try_from(*name).unwrap(),
+                        http::HeaderValue::try_from(*value).unwrap(),
+                    )
+                })
+                .collect(),
+            body: bytes::Bytes::new(),
+        };
+        assert_eq!(answer.body, owner(&expected));
+        *sources
+            .entry(answer.header("x-tollgate-source").to_owned())
+            .or_default() += 1;
+    }
+    // It would prove nothing if nothing had come from the cache.
+    assert!(sources["cache"] > 100, "{sources:?}");
+}
+
+/// R-E5: headers that a server may obey although it does not say so in `Vary` cannot poison the
+/// answer for those who do not send them.
+#[tokio::test]
+async fn headers_that_are_not_in_vary_poison_nothing() {
+    let upstream = Upstream::start(|_, asked: Asked| async move {
+        let mut seen: Vec<String> = asked
+            .headers
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "host" | "content-length"))
+            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+            .collect();
+        seen.sort();
+        reply(200, &[], &seen.join(" "))
+    })
+    .await;
+    let still = Still::open(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    for (number, name) in [
+        "x-forwarded-host",
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-prefix",
+        "forwarded",
+        "x-original-url",
+        "x-original-host",
+        "x-rewrite-url",
+        "x-http-method-override",
+        "x-method-override",
+        "x-host",
+        "x-real-ip",
+        "true-client-ip",
+        "accept",
+        "cookie",
+        "x-auth-token",
+        "x-amz-security-token",
+        "x-session-id",
+        "x-user-id",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/x/{number}");
+        let poisoned = still.get(&path, &[(name, "evil.example")]).await;
+        assert!(poisoned.2.contains("evil"), "{name} is passed on");
+        is(&still.get(&path, &[]).await, 200, "upstream", "");
+    }
+}
+
+/// An encoded answer is not for those who cannot read it, an answer for one origin not for others.
+#[tokio::test]
+async fn what_an_answer_forgets_to_vary_on_is_known() {
+    let upstream = Upstream::start(|number, asked: Asked| async move {
+        let body = number.to_string();
+        if asked.target == "/gz" && asked.headers.contains_key("accept-encoding") {
+            return reply(200, &[("content-encoding", "gzip")], &body);
+        }
+        match asked.headers.get("origin") {
+            Some(origin) => {
+                let origin = origin.to_str().unwrap();
+                reply(200, &[("access-control-allow-origin", origin)], &body)
+            }
+            None => reply(200, &[], &body),
+        }
+    })
+    .await;
+    let still = Still::open(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let zip = [("accept-encoding", "gzip")];
+    is(&still.get("/x/gz", &zip).await, 200, "upstream", "0");
+    is(&still.get("/x/gz", &[]).await, 200, "upstream", "1");
+    let origin = |name| [("origin", name)];
+    is(
+        &still.get("/x/o", &origin("https://a")).await,
+        200,
+        "upstream",
+        "2",
+    );
+    is(
+        &still.get("/x/o", &origin("https://b")).await,
+        200,
+        "upstream",
+        "3",
+    );
+    is(
+        &still.get("/x/o", &origin("https://a")).await,
+        200,
+        "cache",
+        "2",
+    );
+}
+
+/// R-D6: what is somebody's own is not kept, and the log says why.
+#[tokio::test]
+async fn what_is_somebodys_own_is_not_kept_and_that_is_told() {
+    let upstream = Upstream::start(|_, asked: Asked| async move {
+        let header = match asked.target.as_str() {
+            "/cookie" => ("set-cookie", "sid=1"),
+            "/private" => ("cache-control", "private"),
+            "/secret" => ("cache-control", "no-store"),
+            "/star" => ("vary", "*"),
+            _ => ("x-nothing", "1"),
+        };
+        reply(200, &[header], "mine")
+    })
+    .await;
+    let still = Still::open(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let own = [("authorization", "Bearer mine")];
+    for (path, headers, why) in [
+        ("/x/cookie", &[][..], "set_cookie"),
+        ("/x/private", &[], "private"),
+        ("/x/secret", &[], "no_store"),
+        ("/x/star", &[], "varies_on_anything"),
+        ("/x/own", &own, "authorization"),
+    ] {
+        let first = get_with(still.stand.address, path, headers).await;
+        assert_eq!(still.get(path, headers).await.1, "upstream", "{path}");
+        let id = first.header("x-tollgate-id");
+        let told = log::so_far();
+        let line = told
+            .lines()
+            .find(|line| line.contains("not_kept") && line.contains(id));
+        assert!(
+            line.is_some_and(|line| line.contains(why)),
+            "{path}: {line:?}"
+        );
+    }
+    assert!(!log::so_far().contains("Bearer mine"));
+}
+
+/// The key that Tollgate adds is not the caller's: answers under it are shared by its callers.
+#[tokio::test]
+async fn answers_under_our_own_key_are_shared_and_the_key_is_in_no_answer() {
+    let upstream =
+        Upstream::start(|number, _| async move { reply(200, &[], &number.to_string()) }).await;
+    let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\napi_key: k1\nauth: {bearer: true}";
+    let still = Still::open(&upstream, rest).await;
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+    let theirs = [("authorization", "Bearer whatever")];
+    is(&still.get("/x/a", &theirs).await, 200, "cache", "0");
+    assert_eq!(upstream.asked()[0].headers["authorization"], "Bearer k1");
+}

@@ -1,0 +1,160 @@
+//! Callers that the configuration knows: urgency, shares and tokens.
+
+use tollgate_config::Secret;
+use tollgate_config::config::Caller;
+use tollgate_core::ask::Priority;
+use tollgate_core::ratio::Ppm;
+
+use crate::client::{get, get_with, soon, until};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok};
+
+const TOKEN: &str = "canary-caller-token-5e";
+const SOON: (&str, &str) = ("x-tollgate-timeout", "20ms");
+
+fn caller(name: &str, priority: Priority) -> Caller {
+    Caller {
+        name: name.to_owned(),
+        priority,
+        at_least: None,
+        at_most: None,
+        token: None,
+    }
+}
+
+fn backfill() -> Caller {
+    Caller {
+        at_most: Some(Ppm::percent(30)),
+        token: Some(Secret::new(TOKEN.to_owned())),
+        ..caller("backfill", Priority::Low)
+    }
+}
+
+async fn stand(limits: &str, callers: &[Caller]) -> (Upstream, Stand) {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, limits)]).await;
+    stand.shop.know(callers);
+    (upstream, stand)
+}
+
+/// A caller with a token is that caller only with it, however it is shown; none of it goes on.
+#[tokio::test]
+async fn a_caller_with_a_token_must_show_it() {
+    let (upstream, stand) = stand("limits: [100/1h]", &[backfill()]).await;
+    // `backfill:` and the token, as clients of a proxy send it.
+    let basic = "Basic YmFja2ZpbGw6Y2FuYXJ5LWNhbGxlci10b2tlbi01ZQ==";
+    for (path, headers, status) in [
+        ("/x/a", &[][..], 200),
+        ("/x@backfill/a", &[], 403),
+        ("/x/a", &[("x-tollgate-caller", "backfill")], 403),
+        ("/x@backfill/a", &[("x-tollgate-token", "wrong")], 403),
+        ("/x@backfill/a", &[("x-tollgate-token", TOKEN)], 200),
+        ("/x/a", &[("proxy-authorization", basic)], 200),
+        ("/x/a", &[("proxy-authorization", "Basic !")], 200),
+        ("/x@other/a", &[("x-tollgate-token", "anything")], 200),
+    ] {
+        let answer = get_with(stand.address, path, headers).await;
+        assert_eq!(answer.status, status, "{path} {headers:?} {}", answer.body);
+        if status == 403 {
+            assert_eq!(answer.json()["error"], "CallerNotAllowed");
+        }
+        assert!(!answer.everything().contains(TOKEN));
+    }
+    for asked in upstream.asked() {
+        let sent = format!("{:?} {}", asked.headers, asked.target);
+        assert!(
+            !sent.contains("tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
+        );
+    }
+    assert!(!crate::log::so_far().contains(TOKEN));
+}
+
+/// `at_most`: a part of every limit, and not more, whatever is free.
+#[tokio::test]
+async fn a_caller_gets_at_most_its_part() {
+    let (_upstream, stand) = stand("limits: [10/1h]", &[backfill()]).await;
+    let token = ("x-tollgate-token", TOKEN);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        statuses.push(
+            get_with(stand.address, "/x@backfill/a", &[SOON, token])
+                .await
+                .status,
+        );
+    }
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let refused = get_with(stand.address, "/x@backfill/a", &[SOON, token]).await;
+    assert_eq!(refused.json()["limit"], "10/1h (the caller's part)");
+    for _ in 0..7 {
+        assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 200);
+    }
+    assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 429);
+}
+
+/// R-C2: a caller is as urgent as the configuration lets it be: the reserve is for urgent calls.
+#[tokio::test]
+async fn r_c2_urgency_is_granted_and_not_taken() {
+    let callers = [
+        caller("web", Priority::High),
+        caller("job", Priority::Normal),
+    ];
+    let (_upstream, stand) = stand("limits: [{limit: 3, period: 1h, reserve: 2}]", &callers).await;
+    assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 200);
+    let high = ("x-tollgate-priority", "high");
+    for path in ["/x/a", "/x@job/a", "/x@stranger/a"] {
+        assert_eq!(
+            get_with(stand.address, path, &[SOON, high]).await.status,
+            429,
+            "{path}"
+        );
+    }
+    for _ in 0..2 {
+        // It need not say so: it is urgent by configuration.
+        assert_eq!(
+            get_with(stand.address, "/x@web/a", &[SOON]).await.status,
+            200
+        );
+    }
+}
+
+/// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it back.
+#[tokio::test]
+async fn a_caller_gets_at_least_its_share_under_a_flood() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let file = file(
+        upstream.address,
+        "limits: [{limit: 20, period: 1s, algorithm: paced}]",
+    );
+    let stand = Stand::open(&[file]).await;
+    stand.shop.know(&[
+        Caller {
+            at_least: Some(Ppm::percent(50)),
+            ..caller("web", Priority::Normal)
+        },
+        caller("flood", Priority::High),
+    ]);
+    get(stand.address, "/x/first").await;
+    let address = stand.address;
+    let call = |path: &'static str| tokio::spawn(async move { get(address, path).await });
+    let flood: Vec<_> = (0..12).map(|_| call("/x@flood/f")).collect();
+    let web: Vec<_> = (0..4).map(|_| call("/x@web/w")).collect();
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.waiting() + upstream.count() >= 16).await;
+    for call in flood.into_iter().chain(web) {
+        assert_eq!(soon(call).await.unwrap().status, 200);
+    }
+    let order: Vec<String> = upstream
+        .asked()
+        .iter()
+        .map(|asked| asked.target.clone())
+        .collect();
+    let among_first = order
+        .iter()
+        .take(12)
+        .filter(|target| *target == "/w")
+        .count();
+    assert!(
+        among_first >= 3,
+        "less urgent, and promised half: {order:?}"
+    );
+}

@@ -1,0 +1,115 @@
+//! Costs: held before a call, settled by what its answer says.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http_body_util::{BodyExt, Full};
+
+use crate::client::{Session, get_with, post, request, soon};
+use crate::stand::{Stand, file};
+use crate::upstream::{Reply, Upstream, ok, reply};
+
+const LIMIT: &str = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]\ncost: {tokens: {before: [max_tokens], else: 60, after: usage.total_tokens}}";
+const SOON: (&str, &str) = ("x-tollgate-timeout", "50ms");
+
+/// How many calls go before one is refused, at most ten.
+async fn goes(stand: &Stand, body: &str) -> usize {
+    for count in 0..10 {
+        let mut session = Session::open(stand.address).await;
+        let answer = session.send(request("POST", "/x/a", &[SOON], body)).await;
+        let status = answer.status();
+        soon(answer.into_body().collect()).await.unwrap();
+        if status == 429 {
+            return count;
+        }
+        assert_eq!(status, 200);
+    }
+    10
+}
+
+async fn stand(answer: impl Fn() -> Reply + Clone + Send + Sync + 'static) -> (Upstream, Stand) {
+    let upstream = Upstream::start(move |_, _| {
+        let answer = answer.clone();
+        async move { answer() }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, LIMIT)]).await;
+    (upstream, stand)
+}
+
+const USAGE: &str = "{\"text\":\"hi\",\"usage\":{\"total_tokens\":10}}";
+
+/// 60 are held for each, 10 are used: four leave 60 free, five do not.
+#[tokio::test]
+async fn a_cost_is_held_before_and_settled_after() {
+    let (_upstream, stand) =
+        stand(|| reply(200, &[("content-type", "application/json")], USAGE)).await;
+    assert_eq!(goes(&stand, "{}").await, 5);
+    assert_eq!(
+        goes(&stand, "{\"max_tokens\": 50}").await,
+        1,
+        "what the body says is held"
+    );
+}
+
+#[tokio::test]
+async fn without_a_word_of_the_answer_the_held_cost_stays() {
+    let (_upstream, stand) = stand(ok).await;
+    assert_eq!(goes(&stand, "{}").await, 1);
+}
+
+/// The last event of a stream that tells the usage.
+#[tokio::test]
+async fn a_stream_settles_by_its_last_event() {
+    let events = format!("data: {{\"usage\":null}}\n\ndata: {USAGE}\n\ndata: [DONE]\n\n");
+    let answer = move || reply(200, &[("content-type", "text/event-stream")], &events);
+    let (_upstream, stand) = stand(answer).await;
+    assert_eq!(goes(&stand, "{}").await, 5);
+}
+
+#[tokio::test]
+async fn a_compressed_answer_settles_too() {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(USAGE.as_bytes()).unwrap();
+    let body = Bytes::from(gzip.finish().unwrap());
+    let answer = move || {
+        let head = [
+            ("content-encoding", "gzip"),
+            ("content-type", "application/json"),
+        ];
+        let (parts, _) = reply(200, &head, "").into_parts();
+        Reply::from_parts(parts, Full::new(body.clone()).boxed())
+    };
+    let (_upstream, stand) = stand(answer).await;
+    assert_eq!(goes(&stand, "{}").await, 5);
+}
+
+/// What the caller says it costs is taken at its word, and what is too much is refused for good.
+#[tokio::test]
+async fn a_caller_can_say_what_its_call_costs() {
+    let (upstream, stand) = stand(ok).await;
+    for (cost, status) in [("tokens=30", 200), ("tokens=70", 200), ("tokens=1", 429)] {
+        let headers = [SOON, ("x-tollgate-cost", cost)];
+        assert_eq!(
+            get_with(stand.address, "/x/a", &headers).await.status,
+            status,
+            "{cost}"
+        );
+    }
+    let refused = post(
+        stand.address,
+        "/x/a",
+        &[("x-tollgate-cost", "tokens=101")],
+        "",
+    )
+    .await;
+    assert_eq!(
+        (refused.status, refused.json()["reason"].as_str()),
+        (429, Some("too_costly"))
+    );
+    assert_eq!(upstream.count(), 2);
+    let wrong = get_with(stand.address, "/x/a", &[("x-tollgate-cost", "tokens=-1")]).await;
+    assert_eq!(wrong.status, 400);
+}

@@ -1,0 +1,233 @@
+//! Shared answers: bodies reach everybody, whoever leaves, comes late or reads slowly; and nobody
+//! gets somebody else's.
+
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Frame;
+use hyper::{HeaderMap, Method, Response};
+use tokio::sync::mpsc;
+use tollgate::path::{self, Call, Reply, Said, Target, Trail};
+
+use crate::client::{Session, get_with, request, soon, until, whole};
+use crate::stand::{Stand, file};
+use crate::streaming::Told;
+use crate::upstream::{Upstream, ok, reply};
+
+fn call() -> Call<Empty<Bytes>> {
+    Call {
+        target: Target::Provider {
+            name: "x".to_owned(),
+            path: "/a".to_owned(),
+            query: None,
+        },
+        method: Method::GET,
+        headers: HeaderMap::new(),
+        body: Empty::new(),
+        said: Said::default(),
+    }
+}
+
+/// Polls a future so often, each time after it asked for it; `None` = it was not enough.
+async fn polled<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
+    let mut left = times;
+    std::future::poll_fn(|cx| {
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+async fn text(reply: Reply) -> Bytes {
+    soon(reply.body.collect())
+        .await
+        .expect("a whole body")
+        .to_bytes()
+}
+
+/// S7, R-C7: wherever the first one is dropped, the other gets the one answer.
+#[tokio::test]
+async fn s7_a_first_caller_dropped_at_any_await_takes_nobody_with_it() {
+    let upstream = Upstream::start(|_, _| async { reply(200, &[], &"x".repeat(100_000)) }).await;
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let live = stand.shop.named("x").unwrap();
+        let shop = stand.shop.clone();
+        let mut trail = Trail::default();
+        let mut first = Box::pin(path::call(&stand.shop, call(), &mut trail));
+        let mut done = polled(first.as_mut(), 1).await;
+        let second = tokio::spawn(async move {
+            let reply = path::call(&shop, call(), &mut Trail::default()).await;
+            text(reply.expect("an answer")).await
+        });
+        until(|| live.joined() == 1 || live.shared() == 1).await;
+        if done.is_none() && rounds > 1 {
+            done = soon(polled(first.as_mut(), rounds - 1)).await;
+        }
+        let is_over = done.is_some();
+        drop((first, done));
+        assert_eq!(soon(second).await.unwrap().len(), 100_000, "{rounds}");
+        assert_eq!(upstream.count(), rounds);
+        if is_over {
+            break;
+        }
+    }
+    assert!(rounds > 2, "there are more awaits than that: {rounds}");
+}
+
+/// An upstream that streams what it is told; each request has a stream of its own.
+async fn streaming(headers: &'static [(&'static str, &'static str)]) -> (Upstream, Saying) {
+    let (say, told) = mpsc::channel(64);
+    let told = parking_lot::Mutex::new(Some(told));
+    let upstream = Upstream::start(move |_, _| {
+        let told = told.lock().take();
+        async move {
+            let Some(told) = told else { return ok() };
+            let mut response = Response::new(Told(told).boxed());
+            for (name, value) in headers {
+                response.headers_mut().insert(*name, value.parse().unwrap());
+            }
+            response
+        }
+    })
+    .await;
+    (upstream, say)
+}
+
+type Saying = mpsc::Sender<Frame<Bytes>>;
+
+fn chunk(text: impl Into<Bytes>) -> Frame<Bytes> {
+    Frame::data(text.into())
+}
+
+/// S7: who comes while the body comes gets it from its beginning.
+#[tokio::test]
+async fn s7_a_late_joiner_gets_the_body_from_its_beginning() {
+    let (upstream, say) = streaming(&[]).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let mut first = Session::open(stand.address).await;
+    say.send(chunk("one ")).await.unwrap();
+    let mut first = first
+        .send(request("GET", "/x/a", &[], ""))
+        .await
+        .into_body();
+    let frame = soon(first.frame()).await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "one ");
+    let mut late = Session::open(stand.address).await;
+    let late = late.send(request("GET", "/x/a", &[], "")).await;
+    assert_eq!(late.headers()["x-tollgate-source"], "shared");
+    drop(first); // and nobody depends on who came first
+    say.send(chunk("two")).await.unwrap();
+    drop(say);
+    assert_eq!(whole(late).await.body, "one two");
+    assert_eq!(upstream.count(), 1);
+}
+
+/// What nobody has announced to be large is shared in pieces, and held only in part.
+#[tokio::test]
+async fn s7_a_body_above_the_cap_reaches_all_who_read() {
+    let (upstream, say) = streaming(&[]).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let (mut first, mut second) = (
+        Session::open(stand.address).await,
+        Session::open(stand.address).await,
+    );
+    let both = tokio::spawn(async move {
+        let first = first.send(request("GET", "/x/a", &[], "")).await;
+        let second = second.send(request("GET", "/x/a", &[], "")).await;
+        let (first, second) = tokio::join!(whole(first), whole(second));
+        (first.body, second.body)
+    });
+    for number in 0..160_u32 {
+        let piece = format!("{number:08}").repeat(8_192);
+        soon(say.send(chunk(piece))).await.unwrap();
+    }
+    drop(say);
+    let (first, second) = soon(both).await.unwrap();
+    assert_eq!(first.len(), 160 * 65_536);
+    assert_eq!(first, second);
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A reader that stands still does not hold the others for ever.
+#[tokio::test]
+async fn s7_the_slowest_is_left_behind_after_the_idle_time() {
+    let (upstream, say) = streaming(&[]).await;
+    let rest = "timeout: {idle: 300ms}\nlimits: [1/1h]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let shop = stand.shop.clone();
+    let first = tokio::spawn(async move {
+        let reply = path::call(&shop, call(), &mut Trail::default()).await;
+        text(reply.expect("an answer")).await
+    });
+    until(|| upstream.count() == 1).await;
+    let mut trail = Trail::default();
+    let mut slow = pin!(path::call(&stand.shop, call(), &mut trail));
+    assert!(polled(slow.as_mut(), 1).await.is_none());
+    for _ in 0..160 {
+        soon(say.send(chunk(vec![7; 65_536]))).await.unwrap();
+    }
+    drop(say);
+    let slow = soon(slow).await;
+    assert_eq!(soon(first).await.unwrap().len(), 160 * 65_536);
+    // It came to its head, or finds that it came too late; either way it was not waited for.
+    if let Ok(slow) = slow {
+        assert!(soon(slow.body.collect()).await.is_err());
+    }
+}
+
+/// R-E6: a thousand users at once, each asking several times, and each body names its owner.
+#[tokio::test]
+async fn s7_an_answer_never_reaches_another_user() {
+    static WORD: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(0);
+    let upstream = Upstream::start(|_, asked| async move {
+        let _word = WORD.acquire().await.unwrap();
+        let who = |name: &str| {
+            let value = asked.headers.get(name).map(|value| value.to_str().unwrap());
+            value.unwrap_or("nobody").to_owned()
+        };
+        let body = format!("{} {}", who("authorization"), who("cookie"));
+        reply(200, &[("cache-control", "private")], &body)
+    })
+    .await;
+    let rest = "dedup: true\nconnections: 64\nlimits: [100000/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let address = stand.address;
+    let calls: Vec<_> = (0..2_000_u32)
+        .map(|n| {
+            let user = n.wrapping_mul(2_654_435_761) % 1_000;
+            tokio::spawn(async move {
+                let (bearer, cookie) = (format!("Bearer {user}"), format!("who={user}"));
+                let (headers, expected) = match user % 3 {
+                    0 => (
+                        vec![("authorization", &*bearer)],
+                        format!("{bearer} nobody"),
+                    ),
+                    1 => (vec![("cookie", &*cookie)], format!("nobody {cookie}")),
+                    _ => (
+                        vec![("authorization", &*bearer), ("cookie", &*cookie)],
+                        format!("{bearer} {cookie}"),
+                    ),
+                };
+                let answer = get_with(address, "/x/me", &headers).await;
+                (answer.body, expected)
+            })
+        })
+        .collect();
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.joined() == 1_000).await;
+    WORD.add_permits(1_000);
+    for call in calls {
+        let (body, expected) = soon(call).await.unwrap();
+        assert_eq!(body, expected);
+    }
+    assert_eq!((upstream.count(), live.shared()), (1_000, 1_000));
+}

@@ -1,0 +1,244 @@
+//! M15 over sockets: parts of one item that wait together are one call, and each caller gets the
+//! JSON that its own call would have had.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::client::{Answer, get, get_with, soon, until};
+use crate::stand::{Stand, file};
+use crate::upstream::{Asked, Reply, Upstream, reply};
+
+const ONE_AT_A_TIME: &str = "merge: tmdb-append\nconcurrency: 1\nlimits: [100/1s]";
+
+/// A small TMDB: an item, what hangs below it, and `append_to_response`.
+fn tmdb(asked: &Asked) -> Reply {
+    let (path, query) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
+    let below = |name: &str| match name {
+        "credits" => json!({"cast": [{"id": 819, "order": 0}], "crew": []}),
+        "images" => json!({"posters": [{"file_path": "/a.jpg", "vote_average": 5.312}]}),
+        _ => Value::Null,
+    };
+    let item = json!({"id": 550, "title": "Fight Club", "budget": 63_000_000});
+    let mut answer = match path.strip_prefix("/3/movie/550") {
+        Some("") => item,
+        Some(name) => {
+            let mut answer = below(name.trim_start_matches('/'));
+            if answer.is_null() {
+                return reply(404, &[], r#"{"success":false,"status_code":34}"#);
+            }
+            answer["id"] = json!(550);
+            answer
+        }
+        None => return reply(200, &[], "{}"),
+    };
+    let append = query
+        .split('&')
+        .find_map(|part| part.strip_prefix("append_to_response="));
+    for name in append
+        .unwrap_or_default()
+        .split(',')
+        .filter(|name| !name.is_empty())
+    {
+        answer[name] = below(name);
+    }
+    let headers = [("content-type", "application/json"), ("etag", "\"x\"")];
+    reply(200, &headers, &answer.to_string())
+}
+
+/// A provider whose first answer waits for a word; the others come at once.
+async fn held(answer: fn(&Asked) -> Reply, rest: &str) -> (Upstream, Arc<Notify>, Stand) {
+    let word = Arc::new(Notify::new());
+    let heard = word.clone();
+    let upstream = Upstream::start(move |number, asked| {
+        let heard = heard.clone();
+        async move {
+            if number == 0 {
+                heard.notified().await;
+            }
+            answer(&asked)
+        }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    (upstream, word, stand)
+}
+
+/// Keeps the only place busy, asks these while they must wait, then lets them go.
+async fn together(
+    (upstream, word, stand): &(Upstream, Arc<Notify>, Stand),
+    paths: &[&str],
+) -> Vec<Answer> {
+    let live = stand.shop.named("x").unwrap();
+    let ask = |path: &str| -> JoinHandle<Answer> {
+        let (address, path) = (stand.address, path.to_owned());
+        tokio::spawn(async move { get_with(address, &path, &[("accept-encoding", "gzip")]).await })
+    };
+    let busy = ask("/x/busy");
+    until(|| upstream.count() == 1).await;
+    let mut calls = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        calls.push(ask(path));
+        // Each is in line, alone or with another, before the next one comes.
+        let seen = || live.waiting() + usize::try_from(live.riding()).unwrap() == index + 1;
+        until(seen).await;
+    }
+    word.notify_one();
+    soon(busy).await.unwrap();
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(soon(call).await.unwrap());
+    }
+    answers
+}
+
+#[tokio::test]
+async fn m15_parts_of_an_item_that_wait_together_are_one_call() {
+    let paths = [
+        "/x/3/movie/550/credits?language=de",
+        "/x/3/movie/550?language=de",
+        "/x/3/movie/550/images?language=de",
+    ];
+    let stage = held(tmdb, ONE_AT_A_TIME).await;
+    let answers = together(&stage, &paths).await;
+    let (upstream, _, stand) = &stage;
+    let targets: Vec<_> = upstream
+        .asked()
+        .into_iter()
+        .map(|asked| asked.target)
+        .collect();
+    assert_eq!(
+        targets,
+        [
+            "/busy",
+            "/3/movie/550?language=de&append_to_response=credits,images"
+        ]
+    );
+    assert!(!upstream.asked()[1].headers.contains_key("accept-encoding"));
+    for (path, answer) in paths.iter().zip(&answers) {
+        assert_eq!(answer.header("x-tollgate-source"), "merged", "{path}");
+        assert_eq!(answer.header("etag"), "", "a part has no name of its own");
+        let own = get(stand.address, path).await;
+        assert_eq!(answer.json(), own.json(), "{path}");
+        assert_eq!(own.header("x-tollgate-source"), "upstream");
+    }
+    assert_eq!(stand.shop.named("x").unwrap().merged(), 2, "permits saved");
+}
+
+#[tokio::test]
+async fn m15_calls_that_differ_in_more_than_the_part_are_not_merged() {
+    let stage = held(tmdb, ONE_AT_A_TIME).await;
+    let paths = [
+        "/x/3/movie/550/credits?language=de",
+        "/x/3/movie/550/images?language=en",
+        "/x/3/movie/551/images?language=de",
+        "/x/3/movie/550/keywords?page=1",
+    ];
+    together(&stage, &paths).await;
+    assert_eq!(stage.0.count(), 5);
+}
+
+#[tokio::test]
+async fn m15_without_the_setting_nothing_is_merged() {
+    let rest = "concurrency: 1\nlimits: [100/1s]";
+    let stage = held(tmdb, rest).await;
+    let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
+    let answers = together(&stage, &paths).await;
+    assert_eq!(stage.0.count(), 3);
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.header("x-tollgate-source") == "upstream")
+    );
+}
+
+/// A larger call that fails, is no JSON, or lacks a part leaves each to itself.
+#[tokio::test]
+async fn m15_a_failed_larger_call_falls_back_to_single_ones() {
+    type Script = fn(&Asked) -> Reply;
+    let scripts: [Script; 4] = [
+        |_| reply(404, &[], "{}"),
+        |_| reply(200, &[], "no json"),
+        |_| reply(200, &[("content-encoding", "gzip")], "{}"),
+        |_| reply(200, &[], r#"{"id":550,"images":{"posters":[]}}"#),
+    ];
+    for (number, script) in scripts.into_iter().enumerate() {
+        static BROKEN: parking_lot::Mutex<Option<Script>> = parking_lot::Mutex::new(None);
+        *BROKEN.lock() = Some(script);
+        let answer: Script = |asked| {
+            if asked.target.contains("append_to_response") {
+                (BROKEN.lock().expect("a script"))(asked)
+            } else {
+                tmdb(asked)
+            }
+        };
+        let stage = held(answer, ONE_AT_A_TIME).await;
+        let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
+        let answers = together(&stage, &paths).await;
+        for (path, answer) in paths.iter().zip(&answers) {
+            assert_eq!(answer.status, 200, "{number} {path}");
+            if number < 3 {
+                let own = get(stage.2.address, path).await;
+                assert_eq!(answer.json(), own.json(), "{number} {path}");
+                assert_eq!(answer.header("x-tollgate-source"), "upstream");
+            }
+        }
+    }
+}
+
+/// Who was first may leave: the others go together all the same.
+#[tokio::test]
+async fn m15_a_first_caller_that_leaves_is_followed_by_another() {
+    let (upstream, word, stand) = held(tmdb, ONE_AT_A_TIME).await;
+    let live = stand.shop.named("x").unwrap();
+    let busy = tokio::spawn(get(stand.address, "/x/busy"));
+    until(|| upstream.count() == 1).await;
+    let first = tokio::spawn(get(stand.address, "/x/3/movie/550/credits"));
+    until(|| live.waiting() == 1).await;
+    let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
+    until(|| live.riding() == 1).await;
+    let third = tokio::spawn(get(stand.address, "/x/3/movie/550"));
+    until(|| live.riding() == 2).await;
+    first.abort();
+    until(|| live.waiting() == 1 && live.riding() == 3).await;
+    word.notify_one();
+    soon(busy).await.unwrap();
+    for call in [second, third] {
+        assert_eq!(
+            soon(call).await.unwrap().header("x-tollgate-source"),
+            "merged"
+        );
+    }
+    assert_eq!(upstream.count(), 2);
+}
+
+#[tokio::test]
+async fn m15_the_plain_tvdb_record_comes_with_the_extended_one() {
+    fn tvdb(asked: &Asked) -> Reply {
+        let mut data = json!({"id": 121_361, "name": "Game of Thrones", "slug": "got"});
+        if asked.target.ends_with("/extended") {
+            data["artworks"] = json!([{"id": 1}]);
+        }
+        let answer = json!({"status": "success", "data": data});
+        reply(
+            200,
+            &[("content-type", "application/json")],
+            &answer.to_string(),
+        )
+    }
+    let rest = ONE_AT_A_TIME.replace("tmdb-append", "tvdb-extended");
+    let stage = held(tvdb, &rest).await;
+    let paths = ["/x/v4/series/121361", "/x/v4/series/121361/extended"];
+    let answers = together(&stage, &paths).await;
+    assert_eq!(stage.0.count(), 2);
+    for (path, answer) in paths.iter().zip(&answers) {
+        assert_eq!(answer.header("x-tollgate-source"), "merged");
+        assert_eq!(
+            answer.json(),
+            get(stage.2.address, path).await.json(),
+            "{path}"
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! Answers that are kept: in memory, and in `cache.db` where they outlive the process.
+//!
+//! Promises: only whole answers are kept, and they are bounded in bytes, one by one and together.
+//! A hit in memory neither waits nor copies a body. A `cache.db` that is damaged, newer or out of
+//! reach is never an error for a call: answers are then kept in memory only, and that is told.
+//! Processes share one `cache.db`; what one of them purges the others forget within a second.
+//!
+//! Never: decides whether an answer may be used (`core::fresh` does), or holds a credential: keys
+//! are hashes with a secret salt.
+
+mod book;
+mod desk;
+mod disk;
+mod key;
+mod memory;
+mod object;
+mod scribe;
+
+pub use desk::{DeskError, Row, purge, rows};
+pub(crate) use key::{Key, Keyed, Place, Salt, Url, variant};
+pub(crate) use object::{Object, Shelf};
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tollgate_core::time::Wall;
+
+use crate::event::Fact;
+use disk::Disk;
+use memory::Memory;
+
+/// The database file in a state folder.
+pub const DATABASE: &str = "cache.db";
+
+/// The largest body that is kept: one answer cannot push out thousands of others, and reading it
+/// back takes milliseconds. API answers above this are exports and media, asked for once.
+pub const OBJECT_MAX: usize = 8 * 1024 * 1024;
+
+/// What is kept in memory, in bytes: the hot part of some hundred thousand answers, and small beside
+/// what a host has.
+const MEMORY_MAX: u64 = 64 * 1024 * 1024;
+
+/// What is kept on disk, in bytes: weeks of answers for a busy set-up, and small beside a disk.
+const DISK_MAX: u64 = 1024 * 1024 * 1024;
+
+/// New answers that are fetched beside old ones, at a time. They wait in line with low priority, so
+/// more of them would only wait longer.
+const REFRESHING_MAX: usize = 256;
+
+/// Kept answers. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: Arc<Memory>,
+    disk: Option<Disk>,
+    salt: Salt,
+    refreshing: Mutex<HashSet<Key>>,
+}
+
+/// The right to fetch a new answer beside an old one. Others may when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Refreshing {
+    cache: Cache,
+    key: Key,
+}
+
+impl Drop for Refreshing {
+    fn drop(&mut self) {
+        self.cache.shared.refreshing.lock().remove(&self.key);
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Cache {
+        Cache::memory()
+    }
+}
+
+impl Cache {
+    /// Answers are kept until the process ends.
+    #[must_use]
+    pub fn memory() -> Cache {
+        Cache::with(Arc::new(Memory::new(MEMORY_MAX)), None, Salt::random())
+    }
+
+    /// Answers are kept in this folder. If that cannot be, in memory, and the log says why.
+    #[must_use]
+    pub fn open(folder: &Path) -> Cache {
+        Cache::open_with(folder, DISK_MAX)
+    }
+
+    fn open_with(folder: &Path, disk_max: u64) -> Cache {
+        let memory = Arc::new(Memory::new(MEMORY_MAX));
+        match Disk::open(folder, memory.clone(), disk_max) {
+            Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
+            Err(error) => {
+                let why = &error.to_string();
+                Fact::CacheOnlyInMemory { why }.tell();
+                Cache::with(memory, None, Salt::random())
+            }
+        }
+    }
+
+    fn with(memory: Arc<Memory>, disk: Option<Disk>, salt: Salt) -> Cache {
+        Cache {
+            shared: Arc::new(Shared {
+                memory,
+                disk,
+                salt,
+                refreshing: Mutex::default(),
+            }),
+        }
+    }
+
+    pub(crate) fn salt(&self) -> &Salt {
+        &self.shared.salt
+    }
+
+    /// What is in memory, without waiting.
+    pub(crate) fn at_hand(&self, key: &Key) -> Option<Arc<Shelf>> {
+        self.shared.memory.get(key)
+    }
+
+    /// What was kept under this key, in memory or on disk.
+    pub(crate) async fn find(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
+        if let Some(shelf) = self.at_hand(key) {
+            return Some(shelf);
+        }
+        self.shared.disk.as_ref()?.find(*key, now).await
+    }
+
+    /// Keeps an answer, in place of the one for the same request headers.
+    pub(crate) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) {
+        self.shared.memory.put(key, object.clone());
+        if let Some(disk) = &self.shared.disk {
+            disk.put(key, object.clone(), now);
+        }
+    }
+
+    /// A URL has changed: forgets what was kept under this key, and whatever others were told.
+    pub(crate) fn invalidate(&self, key: Option<&Key>, url: Url, now: Wall) {
+        self.shared.memory.invalidate(key, url, now);
+        if let Some(disk) = &self.shared.disk {
+            disk.invalidate(url, now);
+        }
+    }
+
+    /// Was it kept before its URL changed?
+    pub(crate) fn is_invalid(&self, object: &Object) -> bool {
+        self.shared.memory.is_invalid(object)
+    }
+
+    /// The right to fetch a new answer beside an old one: one at a time for each key.
+    pub(crate) fn refresh(&self, key: Key) -> Option<Refreshing> {
+        let mut under_way = self.shared.refreshing.lock();
+        if under_way.len() >= REFRESHING_MAX || !under_way.insert(key) {
+            return None;
+        }
+        drop(under_way);
+        let cache = self.clone();
+        Some(Refreshing { cache, key })
+    }
+
+    /// How often something was purged: an answer asked for before a purge is not kept after it.
+    pub(crate) fn purges(&self) -> u64 {
+        self.shared.memory.purges()
+    }
+
+    /// Forgets the answers of a provider, of one of its entities, or all. Says how many were on
+    /// disk, or in memory if that is all there is.
+    pub async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> u64 {
+        let on_disk = match &self.shared.disk {
+            Some(disk) => disk.purge(provider, entity).await,
+            None => None,
+        };
+        let in_memory = self.shared.memory.purge(provider, entity);
+        on_disk.unwrap_or(in_memory)
+    }
+
+    /// What is kept, by provider and entity: on disk, or in memory if that is all there is.
+    pub async fn rows(&self) -> Vec<Row> {
+        let on_disk = match &self.shared.disk {
+            Some(disk) => disk.rows().await,
+            None => None,
+        };
+        on_disk.unwrap_or_else(|| self.shared.memory.rows())
+    }
+
+    /// Waits until what was kept so far is on disk.
+    pub async fn flush(&self) {
+        if let Some(disk) = &self.shared.disk {
+            disk.flush().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

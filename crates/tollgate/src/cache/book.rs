@@ -1,0 +1,321 @@
+//! `cache.db`: its tables, and answers as rows.
+//!
+//! Promises: a file that is damaged or somebody else's is moved aside and begun anew; one that a
+//! newer version wrote is left alone. A row that cannot be read is as good as none.
+//!
+//! Never: is the only copy of anything that matters: whoever deletes it loses time, not data.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row};
+use tollgate_core::fresh::Kept;
+use tollgate_core::time::{Span, Wall};
+
+use super::key::{Salt, Url, Variant};
+use super::{DATABASE, Object};
+
+/// "TolC": marks the file as ours for every SQLite tool.
+const APPLICATION: i64 = 0x546f_6c43;
+
+/// The tables as they are written today.
+const SCHEMA: i64 = 1;
+
+/// Another process that writes is waited for this long; a write takes milliseconds.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+const TABLES: &str = "
+    CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), salt BLOB NOT NULL) STRICT;
+    INSERT INTO meta VALUES (1, randomblob(32));
+    CREATE TABLE answers (id INTEGER PRIMARY KEY, key BLOB NOT NULL, variant BLOB NOT NULL,
+      url BLOB NOT NULL, stored INTEGER NOT NULL, provider TEXT NOT NULL, entity TEXT, size INTEGER NOT NULL, used INTEGER NOT NULL,
+      until INTEGER NOT NULL, head BLOB NOT NULL, body BLOB NOT NULL, UNIQUE (key, variant)) STRICT;
+    CREATE INDEX answers_used ON answers (used, size);
+    CREATE INDEX answers_url ON answers (url);
+    CREATE INDEX answers_until ON answers (until);
+    CREATE INDEX answers_whose ON answers (provider, entity, size);
+    CREATE TABLE purges (seq INTEGER PRIMARY KEY AUTOINCREMENT, url BLOB, at INTEGER,
+      provider TEXT, entity TEXT) STRICT;";
+
+/// Why `cache.db` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BookError {
+    /// The folder cannot be made or written.
+    #[error("{path} cannot be used: {source}")]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A newer version wrote it.
+    #[error("{0} was written by a newer version of Tollgate")]
+    Newer(PathBuf),
+    /// SQLite refuses it.
+    #[error("{path} cannot be used: {source}")]
+    Store {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+impl BookError {
+    /// Is the file itself the trouble, so that a new one would do?
+    fn is_damage(&self) -> bool {
+        match self {
+            BookError::Store { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            ),
+            BookError::Folder { .. } | BookError::Newer(_) => false,
+        }
+    }
+}
+
+/// Opens `cache.db` in a folder and makes it if it is not there. The second value is the file that
+/// a damaged one was moved to.
+pub(super) fn open(folder: &Path) -> Result<(Connection, Option<PathBuf>), BookError> {
+    let path = folder.join(DATABASE);
+    let fail = |source| BookError::Folder {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut make = DirBuilder::new();
+    make.recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(fail)?;
+    // Answers are nobody's business but the owner's.
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(fail)?;
+    match connect(&path) {
+        Err(error) if error.is_damage() => {
+            let aside = move_aside(&path).map_err(fail)?;
+            Ok((connect(&path)?, Some(aside)))
+        }
+        opened => Ok((opened?, None)),
+    }
+}
+
+/// Another connection to a database that is open already.
+pub(super) fn connect(path: &Path) -> Result<Connection, BookError> {
+    let store = |source| BookError::Store {
+        path: path.to_owned(),
+        source,
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(store)?;
+    conn.busy_timeout(BUSY_WAIT).map_err(store)?;
+    prepare(&conn, path)?;
+    Ok(conn)
+}
+
+fn prepare(conn: &Connection, path: &Path) -> Result<(), BookError> {
+    let store = |source| BookError::Store {
+        path: path.to_owned(),
+        source,
+    };
+    // Before the first table: pages that were purged go back to the disk.
+    conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216;")
+        .map_err(store)?;
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(store)?;
+    let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let found = number("PRAGMA user_version").map_err(store)?;
+    if found > SCHEMA {
+        return Err(BookError::Newer(path.to_owned()));
+    }
+    let application = number("PRAGMA application_id").map_err(store)?;
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(store)?;
+    if tables == 0 {
+        conn.execute_batch(TABLES).map_err(store)?;
+        conn.pragma_update(None, "application_id", APPLICATION)
+            .map_err(store)?;
+        conn.pragma_update(None, "user_version", SCHEMA)
+            .map_err(store)?;
+    } else if application != APPLICATION {
+        // Somebody else's file is no cache of ours.
+        return Err(store(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOTADB),
+            Some("it belongs to another program".to_owned()),
+        )));
+    }
+    conn.execute_batch("COMMIT").map_err(store)
+}
+
+/// Moves a damaged file out of the way, over an older one: one is enough to look at.
+fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_extension("db.damaged");
+    fs::rename(path, &aside)?;
+    for end in ["db-wal", "db-shm"] {
+        match fs::remove_file(path.with_extension(end)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(aside)
+}
+
+/// The salt of its keys.
+pub(super) fn salt(conn: &Connection) -> rusqlite::Result<Salt> {
+    conn.query_row("SELECT salt FROM meta", [], |row| row.get(0))
+        .map(Salt)
+}
+
+/// Everything of an answer but its body, key and owner.
+pub(super) fn head(object: &Object) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    out.extend(object.status.as_u16().to_le_bytes());
+    let kept = &object.kept;
+    for at in [
+        kept.born.0,
+        kept.fresh_until.0,
+        kept.beside_until.0,
+        kept.stale_until.0,
+        kept.lifetime.0,
+    ] {
+        out.extend(at.to_le_bytes());
+    }
+    out.push(u8::from(kept.ask_always) | (u8::from(kept.strict) << 1));
+    let mut text = |bytes: &[u8]| {
+        // Heads are below 64 KiB in all, so every length fits.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        out.extend(length.to_le_bytes());
+        out.extend(bytes);
+    };
+    text(object.names.join(",").as_bytes());
+    for (name, value) in &object.headers {
+        text(name.as_str().as_bytes());
+        text(value.as_bytes());
+    }
+    out
+}
+
+/// An answer from its row: head, body, variant, provider, entity.
+pub(super) fn object(row: &Row<'_>) -> rusqlite::Result<Option<Object>> {
+    let head: Vec<u8> = row.get("head")?;
+    let body: Vec<u8> = row.get("body")?;
+    let variant = Variant(row.get("variant")?);
+    let url = Url(row.get("url")?);
+    let stored = Wall(row.get::<_, i64>("stored")?.unsigned_abs());
+    let (provider, entity) = (row.get("provider")?, row.get("entity")?);
+    Ok(decode(&head).map(|(status, kept, names, headers)| Object {
+        url,
+        stored,
+        names,
+        variant,
+        kept,
+        status,
+        headers,
+        body: Bytes::from(body),
+        provider,
+        entity,
+    }))
+}
+
+type Decoded = (StatusCode, Kept, Vec<String>, HeaderMap);
+
+fn decode(mut head: &[u8]) -> Option<Decoded> {
+    let head = &mut head;
+    let status = StatusCode::from_u16(u16::from_le_bytes(take(head)?)).ok()?;
+    let mut number = || Some(u64::from_le_bytes(take(head)?));
+    let mut kept = Kept {
+        born: Wall(number()?),
+        fresh_until: Wall(number()?),
+        beside_until: Wall(number()?),
+        stale_until: Wall(number()?),
+        lifetime: Span(number()?),
+        ..Kept::default()
+    };
+    let [flags] = take(head)?;
+    kept.ask_always = flags & 1 != 0;
+    kept.strict = flags & 2 != 0;
+    let names = String::from_utf8(text(head)?.to_vec()).ok()?;
+    let names = names.split(',').filter(|name| !name.is_empty());
+    let names = names.map(str::to_owned).collect();
+    let mut headers = HeaderMap::new();
+    while !head.is_empty() {
+        let name = HeaderName::from_bytes(text(head)?).ok()?;
+        headers.append(name, HeaderValue::from_bytes(text(head)?).ok()?);
+    }
+    Some((status, kept, names, headers))
+}
+
+fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = from.split_first_chunk::<N>()?;
+    *from = rest;
+    Some(*taken)
+}
+
+fn text<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(u32::from_le_bytes(take(from)?)).ok()?;
+    let (text, rest) = from.split_at_checked(length)?;
+    *from = rest;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Object {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
+        Object {
+            url: Url([9; 16]),
+            stored: Wall(6),
+            names: vec!["accept-language".to_owned()],
+            variant: Variant([3; 16]),
+            kept: Kept {
+                born: Wall(1),
+                fresh_until: Wall(2),
+                beside_until: Wall(3),
+                stale_until: Wall(4),
+                ask_always: false,
+                strict: true,
+                lifetime: Span(5),
+            },
+            status: StatusCode::NOT_FOUND,
+            headers,
+            body: Bytes::from_static(b"body"),
+            provider: "x".to_owned(),
+            entity: None,
+        }
+    }
+
+    #[test]
+    fn a_head_comes_back_as_it_was() {
+        let object = example();
+        let (status, kept, names, headers) = decode(&head(&object)).unwrap();
+        assert_eq!((status, kept), (object.status, object.kept));
+        assert_eq!((names, headers), (object.names, object.headers));
+    }
+
+    #[test]
+    fn a_head_that_was_cut_or_changed_is_none_or_another_but_never_a_panic() {
+        let whole = head(&example());
+        for cut in 0..whole.len() {
+            let read = decode(&whole[..cut]);
+            assert!(read.is_none_or(|(_, _, _, headers)| headers.len() < 2));
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0xff;
+            let _read = decode(&changed);
+        }
+    }
+}

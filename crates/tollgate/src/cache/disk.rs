@@ -1,0 +1,297 @@
+//! The disk tier: two threads, one that reads `cache.db` and one that writes it.
+//!
+//! Promises: the runtime never waits for a disk: questions and answers travel by message. What
+//! waits to be written is bounded in bytes; past that an answer is kept in memory only. The file
+//! is bounded too: what was not used for longest goes first.
+//!
+//! Never: takes a call down. When the database fails, nothing more is read or written, and that is
+//! told once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use tokio::sync::oneshot;
+use tollgate_core::time::{Span, Wall};
+
+use super::book::{self, BookError};
+use super::desk::Row;
+use super::key::{Salt, Url};
+use super::memory::Memory;
+use super::object::VARIANTS_MAX;
+use super::scribe::Scribe;
+use super::{DATABASE, Key, Object, Shelf};
+use crate::event::Fact;
+
+/// Questions that may wait. A read takes some 50 µs, so these are a fraction of a second; past
+/// that a call had better ask its provider.
+const READS_MAX: usize = 1_024;
+
+/// Orders that may wait to be written.
+const WRITES_MAX: usize = 4_096;
+
+/// Bytes that may wait to be written: a second of a slow disk.
+const PENDING_MAX: u64 = 64 * 1024 * 1024;
+
+/// How often purges of other processes are looked for.
+const LISTEN_EVERY: Duration = Duration::from_secs(1);
+
+/// How exactly it is known when an answer was last used: writing it down costs a write.
+const USED_STEP: Span = Span::from_secs(3_600);
+
+/// The disk tier.
+#[derive(Debug)]
+pub(super) struct Disk {
+    reads: SyncSender<Read>,
+    writes: SyncSender<Write>,
+    pending: Arc<AtomicU64>,
+}
+
+struct Read {
+    key: Key,
+    now: Wall,
+    answer: oneshot::Sender<Arc<Shelf>>,
+}
+
+pub(super) enum Write {
+    Put(Key, Arc<Object>, Wall),
+    Used(Key, Wall),
+    Invalidate(Url, Wall),
+    Purge(Option<String>, Option<String>, oneshot::Sender<u64>),
+    Rows(oneshot::Sender<Vec<Row>>),
+    Flush(oneshot::Sender<()>),
+}
+
+impl Disk {
+    pub(super) fn open(
+        folder: &Path,
+        memory: Arc<Memory>,
+        bytes_max: u64,
+    ) -> Result<(Disk, Salt), BookError> {
+        let (writer, aside) = book::open(folder)?;
+        if let Some(aside) = aside {
+            let file = &aside.display().to_string();
+            Fact::CacheBegunAnew { file }.tell();
+        }
+        let path = folder.join(DATABASE);
+        let reader = book::connect(&path)?;
+        let store = |source| BookError::Store {
+            path: path.clone(),
+            source,
+        };
+        let salt = book::salt(&reader).map_err(store)?;
+        let heard = last_purge(&reader).map_err(store)?;
+        let (reads, questions) = sync_channel(READS_MAX);
+        let (writes, orders) = sync_channel(WRITES_MAX);
+        let pending = Arc::new(AtomicU64::new(0));
+        let broken = Arc::new(AtomicBool::new(false));
+        let scribe = Scribe {
+            conn: writer,
+            bytes_max,
+            since_check: bytes_max,
+            pending: pending.clone(),
+            broken: broken.clone(),
+            path: path.clone(),
+        };
+        let finder = Finder {
+            conn: reader,
+            memory,
+            heard,
+            version: -1,
+            writes: writes.clone(),
+            broken,
+            path: path.clone(),
+        };
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let fail = |source| BookError::Folder {
+            path: path.clone(),
+            source,
+        };
+        thread("cache-write")
+            .spawn(move || scribe.run(&orders))
+            .map_err(fail)?;
+        thread("cache-read")
+            .spawn(move || finder.run(&questions))
+            .map_err(fail)?;
+        let disk = Disk {
+            reads,
+            writes,
+            pending,
+        };
+        Ok((disk, salt))
+    }
+
+    pub(super) async fn find(&self, key: Key, now: Wall) -> Option<Arc<Shelf>> {
+        let (answer, found) = oneshot::channel();
+        self.reads.try_send(Read { key, now, answer }).ok()?;
+        found.await.ok()
+    }
+
+    pub(super) fn put(&self, key: Key, object: Arc<Object>, now: Wall) {
+        let weight = object.weight();
+        if self.pending.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
+            || self.writes.try_send(Write::Put(key, object, now)).is_err()
+        {
+            self.pending.fetch_sub(weight, Ordering::AcqRel);
+        }
+    }
+
+    /// An order that must not be lost waits for its turn on a thread that may wait.
+    pub(super) fn invalidate(&self, url: Url, now: Wall) {
+        if let Err(error) = self.writes.try_send(Write::Invalidate(url, now)) {
+            let writes = self.writes.clone();
+            let order = match error {
+                std::sync::mpsc::TrySendError::Full(order)
+                | std::sync::mpsc::TrySendError::Disconnected(order) => order,
+            };
+            tokio::task::spawn_blocking(move || writes.send(order));
+        }
+    }
+
+    pub(super) async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> Option<u64> {
+        let own = |name: &str| name.to_owned();
+        let (provider, entity) = (provider.map(own), entity.map(own));
+        self.order(|answer| Write::Purge(provider, entity, answer))
+            .await
+    }
+
+    pub(super) async fn rows(&self) -> Option<Vec<Row>> {
+        self.order(Write::Rows).await
+    }
+
+    pub(super) async fn flush(&self) {
+        self.order(Write::Flush).await;
+    }
+
+    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Write) -> Option<T> {
+        let (answer, done) = oneshot::channel();
+        let (writes, order) = (self.writes.clone(), order(answer));
+        let sent = tokio::task::spawn_blocking(move || writes.send(order).is_ok());
+        if !sent.await.unwrap_or(false) {
+            return None;
+        }
+        done.await.ok()
+    }
+}
+
+/// Says once that the database has failed, and whether that was for good.
+pub(super) fn tell(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
+    let code = error.sqlite_error_code();
+    // Somebody else is writing, or this row is odd: the next one may do.
+    let is_passing = matches!(
+        code,
+        None | Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    );
+    if !is_passing && !broken.swap(true, Ordering::AcqRel) {
+        let why = &format!("{} failed: {error}", path.display());
+        Fact::CacheOnlyInMemory { why }.tell();
+    }
+}
+
+/// Reads.
+struct Finder {
+    conn: Connection,
+    memory: Arc<Memory>,
+    /// The last purge that was heard of.
+    heard: i64,
+    version: i64,
+    writes: SyncSender<Write>,
+    broken: Arc<AtomicBool>,
+    path: PathBuf,
+}
+
+impl Finder {
+    fn run(mut self, questions: &Receiver<Read>) {
+        loop {
+            match questions.recv_timeout(LISTEN_EVERY) {
+                Ok(read) => self.answer(read),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if let Err(error) = self.listen() {
+                tell(&self.broken, &self.path, &error);
+            }
+        }
+    }
+
+    fn answer(&self, read: Read) {
+        if self.broken.load(Ordering::Acquire) {
+            return;
+        }
+        let changes = self.memory.changes();
+        match self.read(&read.key) {
+            Ok(Some((shelf, used))) => {
+                let shelf = Arc::new(shelf);
+                self.memory.fill(read.key, shelf.clone(), changes);
+                if read.now.since(used) > USED_STEP {
+                    // If it cannot be noted, it looks a little older than it is.
+                    let _noted = self.writes.try_send(Write::Used(read.key, read.now));
+                }
+                let _gone = read.answer.send(shelf);
+            }
+            Ok(None) => {}
+            Err(error) => tell(&self.broken, &self.path, &error),
+        }
+    }
+
+    fn read(&self, key: &Key) -> rusqlite::Result<Option<(Shelf, Wall)>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT variant, url, stored, provider, entity, used, head, body FROM answers WHERE key = ?1
+             ORDER BY id DESC LIMIT ?2",
+        )?;
+        let mut rows = statement.query(params![key.0, variants_max()])?;
+        let mut objects = Vec::new();
+        let mut used = Wall(0);
+        while let Some(row) = rows.next()? {
+            used = used.max(Wall(row.get::<_, i64>("used")?.unsigned_abs()));
+            objects.extend(book::object(row)?.map(Arc::new));
+        }
+        Ok((!objects.is_empty()).then(|| (Shelf::new(objects), used)))
+    }
+
+    /// What have other processes purged?
+    fn listen(&mut self) -> rusqlite::Result<()> {
+        let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
+        let version = number("PRAGMA data_version")?;
+        if version == self.version {
+            return Ok(());
+        }
+        self.version = version;
+        let first = number("SELECT ifnull(min(seq), 0) FROM purges")?;
+        if first > self.heard + 1 {
+            self.memory.purge(None, None);
+        }
+        let mut statement = self.conn.prepare_cached(
+            "SELECT seq, url, at, provider, entity FROM purges WHERE seq > ?1 ORDER BY seq",
+        )?;
+        let mut rows = statement.query([self.heard])?;
+        while let Some(row) = rows.next()? {
+            match row.get::<_, Option<[u8; 16]>>(1)? {
+                Some(url) => {
+                    let at = Wall(row.get::<_, i64>(2)?.unsigned_abs());
+                    self.memory.invalidate(None, Url(url), at);
+                }
+                None => {
+                    let (provider, entity): (Option<String>, Option<String>) =
+                        (row.get(3)?, row.get(4)?);
+                    self.memory.purge(provider.as_deref(), entity.as_deref());
+                }
+            }
+            self.heard = row.get(0)?;
+        }
+        Ok(())
+    }
+}
+
+/// For SQL.
+pub(super) fn variants_max() -> i64 {
+    i64::try_from(VARIANTS_MAX).unwrap_or(i64::MAX)
+}
+
+fn last_purge(conn: &Connection) -> rusqlite::Result<i64> {
+    let seq = conn.query_row("SELECT max(seq) FROM purges", [], |row| row.get(0));
+    Ok(seq.optional()?.flatten().unwrap_or(0))
+}

@@ -1,0 +1,278 @@
+//! The key of an answer: what was asked, and by whom.
+//!
+//! Promises: method, scheme, host, port, path, sorted query, the credential and every header that
+//! looks like one are in it; so are headers that make servers answer for another URL or address.
+//! Two different questions have two keys.
+//!
+//! Never: can be read back. It is a hash under a salt that no other store has, so that neither the
+//! database nor memory holds a credential.
+
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use http::HeaderMap;
+use tollgate_core::fresh::{Headers, variant_text};
+
+/// A hash of what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key(pub(crate) [u8; 32]);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // It is a hash already.
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+    }
+}
+
+/// A hash of a URL alone, whoever asked: what an unsafe method makes invalid.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Url(pub(crate) [u8; 16]);
+
+/// A hash of the values of the headers that an answer varies on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Variant(pub(crate) [u8; 16]);
+
+/// What makes the hashes of one store differ from those of every other.
+#[derive(Clone)]
+pub(crate) struct Salt(pub(crate) [u8; 32]);
+
+impl std::fmt::Debug for Salt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Salt(hidden)")
+    }
+}
+
+impl Salt {
+    /// One for this process. The standard library seeds its hash maps from the system's random
+    /// source, which is all that a salt needs.
+    pub(super) fn random() -> Salt {
+        let mut salt = [0; 32];
+        for (index, part) in salt.chunks_mut(8).enumerate() {
+            let random = RandomState::new().hash_one(index);
+            part.copy_from_slice(&random.to_le_bytes());
+        }
+        Salt(salt)
+    }
+}
+
+/// A URL as it is asked for, without our own key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) tls: bool,
+    pub(crate) host: &'a str,
+    pub(crate) port: u16,
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
+}
+
+impl Place<'_> {
+    pub(crate) fn url(&self, salt: &Salt) -> Url {
+        let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
+        hasher.add(if self.tls { b"https" } else { b"http" });
+        hasher.add(self.host.as_bytes());
+        hasher.add(&self.port.to_le_bytes());
+        hasher.add(self.path.as_bytes());
+        let mut parameters: Vec<&str> = self.query.split('&').collect();
+        // Stable: the order of equal names may mean something, their place among others does not.
+        parameters.sort_by_key(|parameter| parameter.split('=').next());
+        for parameter in parameters.iter().filter(|text| !text.is_empty()) {
+            hasher.add(parameter.as_bytes());
+        }
+        Url(hasher.first())
+    }
+}
+
+/// What was asked, and by whom. Everything in it is part of the key.
+#[derive(Debug)]
+pub(crate) struct Keyed<'a> {
+    pub(crate) url: Url,
+    /// The provider, then the marks of our keys if they go with the call.
+    pub(crate) ours: &'a [&'a str],
+    pub(crate) headers: &'a HeaderMap,
+    /// A header that we replace by our key, so that what a client sends there means nothing.
+    pub(crate) replaced: Option<&'a str>,
+}
+
+impl Keyed<'_> {
+    /// The key of an answer to a GET or HEAD.
+    pub(crate) fn key(&self, salt: &Salt) -> Key {
+        let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
+        hasher.add(&self.url.0);
+        hasher.add(b"ours");
+        for mark in self.ours {
+            hasher.add(mark.as_bytes());
+        }
+        hasher.add(b"headers");
+        let mut names: Vec<&str> = self.headers.keys().map(http::HeaderName::as_str).collect();
+        names.retain(|name| tells(name) && Some(*name) != self.replaced);
+        names.sort_unstable();
+        for name in names {
+            hasher.add(name.as_bytes());
+            for value in self.headers.get_all(name) {
+                hasher.add(value.as_bytes());
+            }
+        }
+        Key(*hasher.0.finalize().as_bytes())
+    }
+}
+
+/// A hash of parts, each with its length, so that two of them are never read as one.
+struct Parts(blake3::Hasher);
+
+impl Parts {
+    fn add(&mut self, part: &[u8]) {
+        self.0.update(&(part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    fn first(&self) -> [u8; 16] {
+        let mut first = [0; 16];
+        let hash = self.0.finalize();
+        for (to, from) in first.iter_mut().zip(hash.as_bytes()) {
+            *to = *from;
+        }
+        first
+    }
+}
+
+/// Does this header tell who asks, or what for? Credentials by their usual names and by what their
+/// names contain; headers that servers take for another URL, method, host or address; and `Accept`,
+/// which many APIs obey without saying so in `Vary`.
+fn tells(name: &str) -> bool {
+    const PARTS: [&str; 10] = [
+        "auth",
+        "token",
+        "key",
+        "cookie",
+        "secret",
+        "session",
+        "passw",
+        "signature",
+        "user-id",
+        "account",
+    ];
+    const STARTS: [&str; 7] = [
+        "x-forwarded",
+        "forwarded",
+        "x-original",
+        "x-rewrite",
+        "x-http-",
+        "x-method",
+        "x-host",
+    ];
+    const NAMES: [&str; 5] = [
+        "accept",
+        "x-real-ip",
+        "true-client-ip",
+        "x-client-ip",
+        "front-end-https",
+    ];
+    PARTS.iter().any(|part| name.contains(part))
+        || STARTS.iter().any(|start| name.starts_with(start))
+        || NAMES.contains(&name)
+}
+
+/// The values of the headers that an answer varies on, as a hash.
+pub(crate) fn variant(salt: &Salt, names: &[String], request: &impl Headers) -> Variant {
+    if names.is_empty() {
+        return Variant::default();
+    }
+    let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
+    let mut text = Vec::new();
+    for name in names {
+        text.clear();
+        variant_text(name, request, &mut text);
+        hasher.add(name.as_bytes());
+        hasher.add(&text);
+    }
+    Variant(hasher.first())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderName, HeaderValue};
+
+    fn key(path: &str, query: &str, headers: &[(&str, &str)]) -> Key {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(
+                HeaderName::try_from(*name).unwrap(),
+                HeaderValue::try_from(*value).unwrap(),
+            );
+        }
+        let salt = Salt([7; 32]);
+        let place = Place {
+            tls: true,
+            host: "api.example.org",
+            port: 443,
+            path,
+            query,
+        };
+        let keyed = Keyed {
+            url: place.url(&salt),
+            ours: &[],
+            headers: &map,
+            replaced: None,
+        };
+        keyed.key(&salt)
+    }
+
+    #[test]
+    fn the_order_of_parameters_means_nothing_but_that_of_equal_names_does() {
+        assert_eq!(key("/a", "x=1&y=2", &[]), key("/a", "y=2&&x=1", &[]));
+        assert_ne!(key("/a", "x=1&x=2", &[]), key("/a", "x=2&x=1", &[]));
+        assert_ne!(key("/a", "x=1", &[]), key("/a", "x=2", &[]));
+        assert_ne!(key("/a", "", &[]), key("/b", "", &[]));
+    }
+
+    #[test]
+    fn parts_cannot_be_shifted_into_each_other() {
+        assert_ne!(key("/a", "b=1&c=2", &[]), key("/ab", "=1&c=2", &[]));
+        assert_ne!(
+            key("/a", "", &[("authorization", "ab")]),
+            key("/a", "", &[("authorization", "a"), ("authorization", "b")])
+        );
+    }
+
+    /// R-E5: headers by which servers answer for somebody or something else are part of the key.
+    #[test]
+    fn whoever_asks_and_for_what_is_in_the_key() {
+        let plain = key("/a", "", &[]);
+        for name in [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "apikey",
+            "x-auth-token",
+            "x-session",
+            "x-user-id",
+            "x-amz-security-token",
+            "x-forwarded-host",
+            "x-forwarded-for",
+            "forwarded",
+            "x-original-url",
+            "x-rewrite-url",
+            "x-http-method-override",
+            "x-host",
+            "x-real-ip",
+            "accept",
+        ] {
+            assert_ne!(plain, key("/a", "", &[(name, "v")]), "{name}");
+        }
+        for name in [
+            "user-agent",
+            "x-request-id",
+            "traceparent",
+            "accept-language",
+        ] {
+            assert_eq!(plain, key("/a", "", &[(name, "v")]), "{name}");
+        }
+    }
+
+    #[test]
+    fn two_salts_have_nothing_in_common() {
+        assert_ne!(Salt::random().0, Salt::random().0);
+        assert_eq!(format!("{:?}", Salt([1; 32])), "Salt(hidden)");
+    }
+}

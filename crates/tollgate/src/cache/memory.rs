@@ -1,0 +1,178 @@
+//! The memory tier: what is asked for again and again, bounded in bytes.
+//!
+//! Promises: a look takes one read lock of one shard. What is pushed out is on disk, if there is
+//! one. Old answers stay until room is needed: they are wanted when a provider cannot be asked.
+//!
+//! Never: waits for the disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use quick_cache::sync::{Cache as Quick, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use tollgate_core::time::Wall;
+
+use super::desk::Row;
+use super::key::Url;
+use super::{Key, OBJECT_MAX, Object, Shelf};
+
+/// The shards split the room evenly, and no shelf is larger than its shard: four of them hold the
+/// largest answer twice over, and are enough for the threads of a gateway.
+const SHARDS: usize = 4;
+
+/// Answers that are expected: sizes the maps at the start, which grow if they must.
+const EXPECTED: usize = 4_096;
+
+/// URLs that are remembered as invalid. Past that the oldest is forgotten: whoever changed it has
+/// lost its own answer at once, and others keep theirs for their lifetime.
+const MARKS_MAX: usize = 16_384;
+
+/// What is asked for again and again.
+#[derive(Debug)]
+pub(super) struct Memory {
+    shelves: Quick<Key, Arc<Shelf>, ByWeight, DefaultHashBuilder>,
+    /// Writers take turns, so that two answers to one URL do not lose each other.
+    writing: Mutex<()>,
+    /// Counts whatever was forgotten on purpose: what was read from disk before that is not put in
+    /// after it.
+    changes: AtomicU64,
+    purges: AtomicU64,
+    /// URLs that an unsafe method has made invalid, and when. Answers to others are under keys
+    /// that nobody can list.
+    marks: Quick<Url, Wall>,
+    has_marks: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+struct ByWeight;
+
+impl Weighter<Key, Arc<Shelf>> for ByWeight {
+    fn weight(&self, _key: &Key, shelf: &Arc<Shelf>) -> u64 {
+        shelf.weight()
+    }
+}
+
+impl Memory {
+    pub(super) fn new(bytes: u64) -> Memory {
+        let room = bytes.max((SHARDS * OBJECT_MAX) as u64);
+        let options = OptionsBuilder::new()
+            .shards(SHARDS)
+            .estimated_items_capacity(EXPECTED)
+            .weight_capacity(room)
+            .build()
+            .expect("both capacities are given");
+        Memory {
+            shelves: Quick::with_options(
+                options,
+                ByWeight,
+                DefaultHashBuilder::default(),
+                DefaultLifecycle::default(),
+            ),
+            writing: Mutex::new(()),
+            changes: AtomicU64::new(0),
+            purges: AtomicU64::new(0),
+            marks: Quick::new(MARKS_MAX),
+            has_marks: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Shelf>> {
+        self.shelves.get(key)
+    }
+
+    pub(super) fn put(&self, key: Key, object: Arc<Object>) {
+        let _turn = self.writing.lock();
+        let shelf = match self.shelves.peek(&key) {
+            Some(shelf) => shelf.with(object),
+            None => Shelf::new([object]),
+        };
+        self.shelves.insert(key, Arc::new(shelf));
+    }
+
+    /// What was read from disk while nothing was forgotten.
+    pub(super) fn fill(&self, key: Key, shelf: Arc<Shelf>, changes: u64) {
+        let _turn = self.writing.lock();
+        let is_newer = self.shelves.peek(&key).is_some();
+        if !is_newer && self.changes() == changes {
+            self.shelves.insert(key, shelf);
+        }
+    }
+
+    /// Forgets what was kept under a key, and what was kept of its URL before now.
+    pub(super) fn invalidate(&self, key: Option<&Key>, url: Url, now: Wall) {
+        let _turn = self.writing.lock();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        if let Some(key) = key {
+            self.shelves.remove(key);
+        }
+        self.marks.insert(url, now);
+        self.has_marks.store(true, Ordering::Release);
+    }
+
+    /// Was it kept before its URL became invalid?
+    pub(super) fn is_invalid(&self, object: &Object) -> bool {
+        self.has_marks.load(Ordering::Acquire)
+            && self
+                .marks
+                .get(&object.url)
+                .is_some_and(|mark| object.stored <= mark)
+    }
+
+    pub(super) fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> u64 {
+        let _turn = self.writing.lock();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.purges.fetch_add(1, Ordering::AcqRel);
+        let mut gone = 0;
+        let affected: Vec<(Key, Arc<Shelf>)> = self
+            .shelves
+            .iter()
+            .filter(|(_, shelf)| {
+                shelf
+                    .objects()
+                    .iter()
+                    .any(|one| one.is_of(provider, entity))
+            })
+            .collect();
+        for (key, shelf) in affected {
+            let left = shelf.without(provider, entity);
+            let count = left.as_ref().map_or(0, |left| left.objects().len());
+            gone += (shelf.objects().len() - count) as u64;
+            match left {
+                Some(left) => self.shelves.insert(key, Arc::new(left)),
+                None => {
+                    self.shelves.remove(&key);
+                }
+            }
+        }
+        gone
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    pub(super) fn purges(&self) -> u64 {
+        self.purges.load(Ordering::Acquire)
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let mut rows: BTreeMap<(String, Option<String>), (u64, u64)> = BTreeMap::new();
+        for (_, shelf) in self.shelves.iter() {
+            for object in shelf.objects() {
+                let name = (object.provider.clone(), object.entity.clone());
+                let (count, bytes) = rows.entry(name).or_default();
+                *count += 1;
+                *bytes += object.weight();
+            }
+        }
+        let row = |((provider, entity), (answers, bytes))| Row {
+            provider,
+            entity,
+            answers,
+            bytes,
+        };
+        rows.into_iter().map(row).collect()
+    }
+}

@@ -1,0 +1,100 @@
+//! One kept answer, and the answers to one URL that differ by request headers.
+//!
+//! Promises: an object never changes; what is renewed is a new one.
+//!
+//! Never: holds a header that belongs to one connection, or a cookie.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use smallvec::SmallVec;
+use tollgate_core::fresh::Kept;
+use tollgate_core::time::Wall;
+
+use super::key::{Url, Variant};
+
+/// What an object costs beside its body and headers, roughly: its maps, counts and key.
+const OVERHEAD: usize = 512;
+
+/// Answers to one URL that are kept side by side. Sixteen are more languages and encodings than
+/// one user has; past that the oldest goes, so that no header can fill the cache.
+pub(crate) const VARIANTS_MAX: usize = 16;
+
+/// One kept answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    pub(crate) url: Url,
+    /// When it was kept.
+    pub(crate) stored: Wall,
+    /// Which request headers it is for.
+    pub(crate) names: Vec<String>,
+    /// Their values, as a hash.
+    pub(crate) variant: Variant,
+    /// Until when it is good.
+    pub(crate) kept: Kept,
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) provider: String,
+    pub(crate) entity: Option<String>,
+}
+
+impl Object {
+    /// What it weighs, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        let lines = self.headers.iter();
+        let head: usize = lines
+            .map(|(name, value)| name.as_str().len() + value.len() + 32)
+            .sum();
+        (self.body.len() + head + OVERHEAD) as u64
+    }
+
+    /// Is it of this provider and entity?
+    pub(crate) fn is_of(&self, provider: Option<&str>, entity: Option<&str>) -> bool {
+        provider.is_none_or(|name| self.provider == name)
+            && entity.is_none_or(|name| self.entity.as_deref() == Some(name))
+    }
+}
+
+/// The answers to one URL, the newest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shelf {
+    objects: SmallVec<[Arc<Object>; 2]>,
+    weight: u64,
+}
+
+impl Shelf {
+    pub(crate) fn new(objects: impl IntoIterator<Item = Arc<Object>>) -> Shelf {
+        let objects: SmallVec<[Arc<Object>; 2]> = objects.into_iter().take(VARIANTS_MAX).collect();
+        let weight = objects.iter().map(|object| object.weight()).sum();
+        Shelf { objects, weight }
+    }
+
+    /// The shelf with one more object, in place of the one for the same headers.
+    pub(crate) fn with(&self, object: Arc<Object>) -> Shelf {
+        let others = self
+            .objects
+            .iter()
+            .filter(|old| old.variant != object.variant)
+            .cloned()
+            .collect::<Vec<_>>();
+        Shelf::new(std::iter::once(object).chain(others))
+    }
+
+    /// The shelf without the objects of a provider or entity; `None` if nothing is left.
+    pub(crate) fn without(&self, provider: Option<&str>, entity: Option<&str>) -> Option<Shelf> {
+        let left = self.objects.iter();
+        let left = left.filter(|object| !object.is_of(provider, entity));
+        let shelf = Shelf::new(left.cloned());
+        (!shelf.objects.is_empty()).then_some(shelf)
+    }
+
+    pub(crate) fn objects(&self) -> &[Arc<Object>] {
+        &self.objects
+    }
+
+    pub(crate) fn weight(&self) -> u64 {
+        self.weight
+    }
+}

@@ -1,0 +1,228 @@
+//! Both tiers: what is kept comes back, within its bounds, whatever happens to the file.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tollgate_core::fresh::{FOREVER, Kept};
+use tollgate_core::time::{Span, Wall};
+
+use super::key::Variant;
+use super::*;
+
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
+
+/// A folder that goes with its test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-cache-{}-{number}", std::process::id());
+        Folder(std::env::temp_dir().join(name))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join(DATABASE)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn key(number: u8) -> Key {
+    Key([number; 32])
+}
+
+fn object(variant: u8, body: &str) -> Arc<Object> {
+    Arc::new(Object {
+        url: Url([u8::try_from(body.len() % 256).unwrap(); 16]),
+        stored: Wall(1),
+        names: vec![],
+        variant: Variant([variant; 16]),
+        kept: Kept {
+            fresh_until: FOREVER,
+            stale_until: FOREVER,
+            ..Kept::default()
+        },
+        status: StatusCode::OK,
+        headers: HeaderMap::new(),
+        body: Bytes::from(body.to_owned()),
+        provider: "x".to_owned(),
+        entity: Some(body.chars().take(1).collect()),
+    })
+}
+
+async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
+    let shelf = cache.find(&key(number), Wall(1)).await;
+    let objects = shelf.iter().flat_map(|shelf| shelf.objects());
+    let text = |object: &Arc<Object>| String::from_utf8(object.body.to_vec()).unwrap();
+    objects.map(text).collect()
+}
+
+#[tokio::test]
+async fn m11_what_is_kept_for_ever_is_there_after_a_restart() {
+    let folder = Folder::new();
+    let first = Cache::open(&folder.0);
+    first.put(key(1), &object(1, "one"), Wall(1));
+    first.put(key(1), &object(2, "two"), Wall(1));
+    first.flush().await;
+    drop(first);
+    let second = Cache::open(&folder.0);
+    assert!(second.at_hand(&key(1)).is_none());
+    assert_eq!(bodies(&second, 1).await, ["two", "one"]);
+    assert!(second.at_hand(&key(1)).is_some());
+}
+
+#[tokio::test]
+async fn a_new_answer_takes_the_place_of_the_one_for_the_same_headers() {
+    let folder = Folder::new();
+    for cache in [Cache::memory(), Cache::open(&folder.0)] {
+        cache.put(key(1), &object(1, "old"), Wall(1));
+        cache.put(key(1), &object(1, "new"), Wall(1));
+        assert_eq!(bodies(&cache, 1).await, ["new"]);
+        cache.flush().await;
+    }
+    assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["new"]);
+}
+
+#[tokio::test]
+async fn answers_to_one_url_are_bounded() {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    for variant in 0..40 {
+        cache.put(key(1), &object(variant, &format!("{variant}")), Wall(1));
+    }
+    cache.flush().await;
+    for cache in [cache, Cache::open(&folder.0)] {
+        let bodies = bodies(&cache, 1).await;
+        assert_eq!(bodies.len(), object::VARIANTS_MAX);
+        assert_eq!(bodies[0], "39");
+    }
+}
+
+#[tokio::test]
+async fn purges_are_by_provider_and_entity_and_reach_both_tiers() {
+    let folder = Folder::new();
+    for cache in [Cache::memory(), Cache::open(&folder.0)] {
+        cache.put(key(1), &object(1, "a"), Wall(1));
+        cache.put(key(2), &object(1, "b"), Wall(1));
+        assert_eq!(cache.rows().await.len(), 2);
+        assert_eq!(cache.purge(Some("y"), None).await, 0);
+        assert_eq!(cache.purge(Some("x"), Some("a")).await, 1);
+        assert!(bodies(&cache, 1).await.is_empty());
+        assert_eq!(bodies(&cache, 2).await, ["b"]);
+        assert_eq!(cache.purge(None, None).await, 1);
+        assert!(bodies(&cache, 2).await.is_empty());
+        assert_eq!(cache.rows().await, []);
+    }
+}
+
+/// Two processes share a file: what one keeps the other finds, what one purges the other forgets.
+#[tokio::test]
+async fn processes_share_what_is_kept_and_purged() {
+    let folder = Folder::new();
+    let (one, other) = (Cache::open(&folder.0), Cache::open(&folder.0));
+    one.put(key(1), &object(1, "a"), Wall(1));
+    one.put(key(2), &object(1, "b"), Wall(1));
+    one.flush().await;
+    assert_eq!(bodies(&other, 1).await, ["a"]);
+    assert_eq!(bodies(&other, 2).await, ["b"]);
+    let url = object(1, "b-changed").url;
+    one.put(key(3), &object(1, "b-changed"), Wall(1));
+    one.flush().await;
+    assert_eq!(bodies(&other, 3).await, ["b-changed"]);
+    one.invalidate(None, url, Wall(1));
+    one.flush().await;
+    assert_eq!(purge(&folder.0, Some("x"), Some("a")).unwrap(), 1);
+    // Each question makes the other look for purges.
+    let changed = object(1, "b-changed");
+    while other.at_hand(&key(1)).is_some() || !other.is_invalid(&changed) {
+        other.find(&key(9), Wall(1)).await;
+        tokio::task::yield_now().await;
+    }
+    assert!(bodies(&other, 1).await.is_empty());
+    assert_eq!(bodies(&other, 2).await, ["b"]);
+    assert!(rows(&folder.0).unwrap().iter().all(|row| row.answers == 1));
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_moved_aside_and_begun_anew() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(&folder.0).unwrap();
+    std::fs::write(folder.file(), vec![b'x'; 10_000]).unwrap();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    assert_eq!(rows(&folder.0).unwrap().len(), 1);
+    assert!(folder.0.join("cache.db.damaged").exists());
+}
+
+#[tokio::test]
+async fn a_file_of_a_newer_version_is_left_alone() {
+    let folder = Folder::new();
+    drop(Cache::open(&folder.0));
+    let conn = rusqlite::Connection::open(folder.file()).unwrap();
+    conn.pragma_update(None, "user_version", 99).unwrap();
+    drop(conn);
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    assert_eq!(bodies(&cache, 1).await, ["a"]);
+    assert!(matches!(rows(&folder.0), Err(DeskError::Newer(_))));
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_means_memory_only() {
+    let folder = Folder::new();
+    std::fs::write(&folder.0, "a file, not a folder").unwrap();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    assert_eq!(bodies(&cache, 1).await, ["a"]);
+    std::fs::remove_file(&folder.0).unwrap();
+}
+
+#[tokio::test]
+async fn the_disk_is_bounded_and_what_was_unused_longest_goes_first() {
+    let folder = Folder::new();
+    let cache = Cache::open_with(&folder.0, 100_000);
+    let large = "z".repeat(10_000);
+    for number in 0..50_u8 {
+        cache.put(key(number), &object(1, &large), Wall(u64::from(number)));
+    }
+    cache.flush().await;
+    let kept = rows(&folder.0).unwrap();
+    assert!(kept[0].bytes <= 100_000, "{kept:?}");
+    drop(cache);
+    let cache = Cache::open(&folder.0);
+    assert!(bodies(&cache, 0).await.is_empty());
+    assert_eq!(bodies(&cache, 49).await, [large]);
+}
+
+#[tokio::test]
+async fn what_nobody_can_use_any_more_goes_before_anything_else() {
+    let folder = Folder::new();
+    let cache = Cache::open_with(&folder.0, 100_000);
+    let mut old = (*object(1, "old")).clone();
+    old.kept.fresh_until = Wall(5);
+    old.kept.stale_until = Wall(5);
+    cache.put(key(1), &Arc::new(old), Wall(1));
+    cache.flush().await;
+    let later = Wall(0) + Span::from_secs(1);
+    cache.put(key(2), &object(1, &"y".repeat(20_000)), later);
+    cache.flush().await;
+    assert_eq!(rows(&folder.0).unwrap().len(), 1);
+}
+
+#[test]
+fn looking_at_a_folder_without_a_file_makes_none() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(&folder.0).unwrap();
+    assert_eq!(rows(&folder.0).unwrap(), []);
+    assert_eq!(purge(&folder.0, None, None).unwrap(), 0);
+    assert!(!folder.file().exists());
+}

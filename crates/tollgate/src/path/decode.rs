@@ -1,0 +1,213 @@
+//! Compressed answers, opened only to read what they say about limits and costs.
+//!
+//! Promises: what is passed on to the caller is never touched. Bounded three times: in bytes that
+//! come out, in how many come out of one that went in, and in the memory that a stream may ask for.
+//! What breaks a bound says nothing; its headers have to do.
+//!
+//! Never: fails. A stream that breaks off yields what came out of it.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
+
+/// How many bytes may come out of one. JSON of the most monotonous kind reaches some 50; bombs have
+/// a thousand and more.
+const RATIO_MAX: usize = 200;
+
+/// The largest window of a zstd stream, as RFC 9659 demands it of senders.
+const WINDOW_MAX: u64 = 8 * 1024 * 1024;
+
+/// How much a brotli stream is read at a time.
+const PIECE: usize = 4 * 1024;
+
+/// A body as its sender meant it, at most so many bytes of it. Empty where it cannot be told.
+pub(super) fn opened<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
+    let mut all = headers.get_all(CONTENT_ENCODING).iter();
+    let (Some(coding), None) = (all.next(), all.next()) else {
+        let is_plain = !headers.contains_key(CONTENT_ENCODING);
+        return Cow::Borrowed(if is_plain { body } else { &[] });
+    };
+    let most = most.min(body.len().saturating_mul(RATIO_MAX));
+    let coding = coding.to_str().unwrap_or_default().trim();
+    match coding.to_ascii_lowercase().as_str() {
+        "identity" => return Cow::Borrowed(body),
+        "gzip" | "x-gzip" => bounded(MultiGzDecoder::new(body), most),
+        // Two meanings are in use; the first bits tell them apart.
+        "deflate" if is_zlib(body) => bounded(ZlibDecoder::new(body), most),
+        "deflate" => bounded(DeflateDecoder::new(body), most),
+        "br" => bounded(brotli_decompressor::Decompressor::new(body, PIECE), most),
+        "zstd" => zstd(body, most),
+        _other => None,
+    }
+    .map_or(Cow::Borrowed(&[]), Cow::Owned)
+}
+
+/// What comes out, unless it is more than that.
+fn bounded(stream: impl Read, most: usize) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let past = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    // An error in the middle: what came before it is still there.
+    let _broken = stream.take(past).read_to_end(&mut out);
+    (out.len() <= most).then_some(out)
+}
+
+fn is_zlib(body: &[u8]) -> bool {
+    let [first, second, ..] = body else {
+        return false;
+    };
+    first & 0x0f == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31)
+}
+
+fn zstd(body: &[u8], most: usize) -> Option<Vec<u8>> {
+    window(body).filter(|window| *window <= WINDOW_MAX)?;
+    bounded(ruzstd::decoding::StreamingDecoder::new(body).ok()?, most)
+}
+
+/// The memory that a zstd frame asks for (RFC 8878, 3.1.1.1): its window, or all of its content.
+fn window(frame: &[u8]) -> Option<u64> {
+    let header = frame.strip_prefix(&[0x28, 0xb5, 0x2f, 0xfd])?;
+    let (descriptor, rest) = header.split_first()?;
+    if descriptor & 0x20 == 0 {
+        let window = u64::from(*rest.first()?);
+        let base = 1_u64 << (10 + (window >> 3));
+        return Some(base + base / 8 * (window & 7));
+    }
+    let id = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let width = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+    let mut size = [0; 8];
+    size.get_mut(..width)?
+        .copy_from_slice(rest.get(id..id + width)?);
+    Some(u64::from_le_bytes(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    use http::HeaderValue;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    use std::io::Write;
+
+    const TEXT: &[u8] = b"{\"rate_limit\": {\"remaining\": 7}}";
+
+    fn coded(coding: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(coding))])
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// One piece that is not compressed, and the end (RFC 7932, 9.2).
+    fn brotli(text: &[u8]) -> Vec<u8> {
+        let head = ((u32::try_from(text.len()).unwrap() - 1) << 4) | (1 << 20);
+        let mut stream = head.to_le_bytes()[..3].to_vec();
+        stream.extend(text);
+        stream.push(3);
+        stream
+    }
+
+    #[test]
+    fn every_coding_in_use_is_opened() {
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
+        zlib.write_all(TEXT).unwrap();
+        let mut raw = DeflateEncoder::new(Vec::new(), Compression::fast());
+        raw.write_all(TEXT).unwrap();
+        for (coding, body) in [
+            ("gzip", gzip(TEXT)),
+            ("X-GZIP", gzip(TEXT)),
+            ("deflate", zlib.finish().unwrap()),
+            ("deflate", raw.finish().unwrap()),
+            ("br", brotli(TEXT)),
+            ("zstd", compress_to_vec(TEXT, CompressionLevel::Fastest)),
+            ("identity", TEXT.to_vec()),
+        ] {
+            assert_eq!(&*opened(&coded(coding), &body, 1_000), TEXT, "{coding}");
+        }
+        assert_eq!(&*opened(&HeaderMap::new(), TEXT, 1_000), TEXT);
+    }
+
+    #[test]
+    fn what_is_not_known_says_nothing() {
+        for coding in ["gzip, br", "compress", "\u{7f}", ""] {
+            let headers = coded("gzip");
+            let mut headers = headers.clone();
+            if let Ok(value) = HeaderValue::from_str(coding) {
+                headers.insert(CONTENT_ENCODING, value);
+                assert!(opened(&headers, &gzip(TEXT), 1_000).is_empty(), "{coding}");
+            }
+            headers.append(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            assert!(opened(&headers, &gzip(TEXT), 1_000).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_stream_that_breaks_off_yields_its_beginning() {
+        let whole = gzip(&[b'a'; 3_000].map(|byte| byte).repeat(2));
+        let cut = &whole[..whole.len() - 6];
+        let out = opened(&coded("gzip"), cut, 100_000);
+        assert!(!out.is_empty() && out.iter().all(|byte| *byte == b'a'));
+        assert!(opened(&coded("gzip"), b"no gzip at all", 1_000).is_empty());
+        assert!(opened(&coded("br"), b"\xff\xff\xff", 1_000).is_empty());
+        assert!(opened(&coded("zstd"), b"\x28\xb5\x2f\xfd", 1_000).is_empty());
+    }
+
+    /// R-D3: a bomb says nothing and costs no more than its bound.
+    #[test]
+    fn r_d3_a_bomb_is_not_opened() {
+        let zeros = vec![0; 64 * 1024 * 1024];
+        let bomb = gzip(&zeros);
+        assert!(bomb.len() < 1_024 * 1_024);
+        assert!(opened(&coded("gzip"), &bomb, 4 * 1_024 * 1_024).is_empty());
+        let small = gzip(&zeros[..100_000]);
+        assert!(
+            opened(&coded("gzip"), &small, 4 * 1_024 * 1_024).is_empty(),
+            "by its ratio"
+        );
+    }
+
+    /// R-D3: no stream, however broken, does more than say nothing.
+    #[test]
+    fn r_d3_broken_streams_are_harmless() {
+        let mut dice = fastrand::Rng::with_seed(7);
+        let text = TEXT.repeat(40);
+        let streams = [
+            ("gzip", gzip(&text)),
+            ("br", brotli(&text)),
+            ("zstd", compress_to_vec(&*text, CompressionLevel::Fastest)),
+        ];
+        for round in 0..600 {
+            let (coding, mut body) = streams[round % 3].clone();
+            for _ in 0..dice.usize(1..6) {
+                let at = dice.usize(..body.len());
+                body[at] = dice.u8(..);
+            }
+            body.truncate(dice.usize(body.len() / 2..=body.len()));
+            assert!(opened(&coded(coding), &body, 10_000).len() <= 10_000);
+        }
+    }
+
+    /// R-D3: a head that asks for much memory is not obeyed.
+    #[test]
+    fn r_d3_a_large_window_is_refused() {
+        assert_eq!(window(b"\x28\xb5\x2f\xfd\x00\x58"), Some(2 << 20));
+        assert_eq!(
+            window(b"\x28\xb5\x2f\xfd\x00\xff"),
+            Some((1 << 41) + 7 * (1 << 38))
+        );
+        assert_eq!(
+            window(b"\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x01\x00\x00\x00"),
+            Some(1 << 32)
+        );
+        assert_eq!(window(b"\x28\xb5\x2f\xfd\x20\x07"), Some(7));
+        assert_eq!(window(b"\x28\xb5\x2f\xfd\x00"), None);
+        let asks = b"\x28\xb5\x2f\xfd\x00\xff\x01\x00\x00";
+        assert!(opened(&coded("zstd"), asks, 1_000).is_empty());
+    }
+}

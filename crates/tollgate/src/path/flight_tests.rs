@@ -1,0 +1,104 @@
+//! Flights on their own: what those who wait see, whatever becomes of the call.
+
+use super::share::tests::{anonymous, numbered};
+use super::*;
+
+use tollgate_core::gate::CallerId;
+use tollgate_core::time::Wall;
+use tollgate_ledger::{Clock, Ledger};
+
+fn flight(table: &Arc<Table>) -> Arc<Flight> {
+    let wish = Wish {
+        priority: Priority::Normal,
+        caller: CallerId::default(),
+        deadline: None,
+        started: Micros(0),
+    };
+    let key = numbered(7);
+    let flight = Arc::new(Flight::of(
+        key,
+        Dedup::On,
+        anonymous(),
+        Span::from_secs(1),
+        wish,
+    ));
+    let slot = Slot::Flying(flight.clone());
+    table.shard(key).lock().insert(key, slot);
+    flight
+}
+
+fn landing(flight: &Arc<Flight>, table: &Arc<Table>) -> Landing {
+    let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+    Landing::new(flight.clone(), table.clone(), ledger)
+}
+
+fn is_empty(table: &Table) -> bool {
+    table.shards.iter().all(|shard| shard.lock().is_empty())
+}
+
+fn pilot(flight: &Arc<Flight>, call: impl Future<Output = Outcome> + Send + 'static) -> Pilot {
+    Pilot {
+        call: Some(Box::pin(call)),
+        flight: flight.clone(),
+    }
+}
+
+/// R-C7: those who wait for a call that panics are told, and the question can be asked again.
+#[tokio::test(start_paused = true)]
+async fn s7_a_flight_whose_call_panics_is_over() {
+    let table = Arc::new(Table::default());
+    let flight = flight(&table);
+    assert!(flight.board());
+    let landing = landing(&flight, &table);
+    let call = async move {
+        tokio::task::yield_now().await;
+        let _landing = landing;
+        panic!("a defect");
+    };
+    let first = tokio::spawn(pilot(&flight, call));
+    assert!(matches!(flight.landed().await, Landed::Lost));
+    assert!(first.await.is_err_and(|error| error.is_panic()));
+    assert!(is_empty(&table) && !flight.board());
+}
+
+/// A caller that leaves hands the call over if somebody waits, and ends it if nobody does.
+#[tokio::test(start_paused = true)]
+async fn s7_a_call_goes_on_without_its_caller_only_if_somebody_waits() {
+    for followers in [0, 1] {
+        let table = Arc::new(Table::default());
+        let flight = flight(&table);
+        for _ in 0..followers {
+            assert!(flight.board());
+        }
+        let landing = landing(&flight, &table);
+        let call = async move {
+            timer::rest(Some(Span::from_secs(5))).await;
+            let error = Error::Malformed("as good as an answer");
+            landing.land(Outcome::refused(error))
+        };
+        drop(pilot(&flight, call));
+        let landed = flight.landed().await;
+        assert_eq!(
+            matches!(landed, Landed::Failed(_)),
+            followers > 0,
+            "{landed:?}"
+        );
+        assert!(is_empty(&table));
+    }
+}
+
+/// What could not be shared is remembered for a while, and no more than fits.
+#[test]
+fn s7_the_memory_of_what_is_not_shared_is_bounded_and_ends() {
+    let table = Arc::new(Table::default());
+    let flight = flight(&table);
+    table.pass(&flight, Micros(0));
+    let shard = table.shard(flight.key);
+    assert!(
+        matches!(shard.lock().get(&flight.key), Some(Slot::Pass(until)) if *until == Micros(0) + PASS)
+    );
+    table.remove(&flight);
+    assert_eq!(shard.lock().len(), 1, "a memory is no flight");
+    table.pass(&flight, Micros(1));
+    assert_eq!(shard.lock().len(), 1);
+}

@@ -1,0 +1,372 @@
+//! The keep stage: may this answer be used again, by whom, until when?
+//!
+//! Promises: nothing is kept half: an answer is kept when its last byte is here. A 304 renews what
+//! we have. A provider that fails or cannot be asked is covered by an old answer where there is
+//! one. A successful change makes what was kept of its URL invalid. What is not kept says why.
+//!
+//! Never: holds an answer back. It goes to the caller as it comes.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, CONTENT_LOCATION, LOCATION, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, StatusCode};
+use http_body::Body;
+use tollgate_core::fresh::{
+    self, Answered as Facts, Change, Control, Kept, Mode, NotKept, Rule, Times, Varies,
+    is_connection_only, is_replaced_by_304,
+};
+use tollgate_core::time::{Span, Wall};
+
+use super::cache::{Asked, Of, Question};
+use super::learn::Answered;
+use super::route::Route;
+use super::serve::{self, Why};
+use super::{Reply, Source, retry, target};
+use crate::Error;
+use crate::cache::{Cache, Key, Object, variant};
+use crate::error::Reason;
+use crate::event::Fact;
+use crate::shop::Plan;
+
+/// Keeps an answer if it may be used again, and says what the caller gets.
+pub(crate) fn keep(
+    route: &Route,
+    question: Question,
+    done: Result<Answered, Error>,
+) -> Result<Reply, Error> {
+    let Some(mut asked) = question.0 else {
+        return done.map(reply);
+    };
+    let old = asked.object.take();
+    match (done, old) {
+        (Err(error), Some(old)) if asked.fallback && may_stand_in(&error) => {
+            Ok(instead(route, &asked, old, &error))
+        }
+        (Err(error), _) => Err(error),
+        (Ok(answered), Some(old)) if answered.head.status == StatusCode::NOT_MODIFIED => {
+            Ok(renew(route, &asked, &old, answered))
+        }
+        (Ok(answered), Some(old)) if asked.fallback && answered.class.is_failure() => {
+            tokio::spawn(retry::discard(answered));
+            let now = route.live.ledger.now().wall;
+            let client = &asked.client;
+            Ok(serve::from_cache(
+                route,
+                &old,
+                client,
+                now,
+                Why::Failing,
+                false,
+            ))
+        }
+        (Ok(answered), old) => Ok(pass(route, &asked, old, answered)),
+    }
+}
+
+fn reply(answered: Answered) -> Reply {
+    Reply {
+        head: answered.head,
+        body: answered.body,
+        source: Source::Upstream,
+        degraded: false,
+    }
+}
+
+/// Does an old answer help with this? Not where the call itself is wrong.
+fn may_stand_in(error: &Error) -> bool {
+    match error {
+        Error::NoPermit { .. }
+        | Error::Asleep { .. }
+        | Error::NotInCache { .. }
+        | Error::TooLate { .. }
+        | Error::NoAnswer { .. }
+        | Error::NoCredential { .. } => true,
+        Error::UnknownProvider { .. }
+        | Error::NoUpstream { .. }
+        | Error::NotAllowed { .. }
+        | Error::NotThisCaller { .. }
+        | Error::Loop { .. }
+        | Error::Path(_)
+        | Error::Host(_)
+        | Error::Malformed(_)
+        | Error::NoBody => false,
+    }
+}
+
+/// The old answer, because the provider cannot be asked. If that was only a matter of waiting, a
+/// new one is waited for beside it.
+fn instead(route: &Route, asked: &Asked, old: Arc<Object>, error: &Error) -> Reply {
+    let (why, degraded) = match error {
+        Error::NotInCache { reason, .. } => (Why::Waiting, *reason == Reason::Degraded),
+        Error::NoPermit { .. } | Error::Asleep { .. } => (Why::Waiting, false),
+        _ => (Why::Failing, false),
+    };
+    let now = route.live.ledger.now().wall;
+    let reply = serve::from_cache(route, &old, &asked.client, now, why, degraded);
+    if matches!(error, Error::NoPermit { .. }) && !asked.beside {
+        serve::refresh(route, asked, old);
+    }
+    reply
+}
+
+/// The provider says that nothing has changed: what we have is good again.
+fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Reply {
+    let plan = route.live.plan();
+    let mut object = old.clone();
+    for name in answered.head.headers.keys() {
+        if is_replaced_by_304(name.as_str()) {
+            object.headers.remove(name);
+            for value in answered.head.headers.get_all(name) {
+                object.headers.append(name.clone(), value.clone());
+            }
+        }
+    }
+    tokio::spawn(retry::discard(answered));
+    let now = route.live.ledger.now().wall;
+    let range = plan.keeping.rule(route.entity.as_deref()).lifetime.range();
+    let chosen = match range {
+        Some(range) if plan.keeping.adaptive => {
+            fresh::adapted(old.kept.lifetime, Change::Unchanged, range)
+        }
+        Some(_) | None => old.kept.lifetime,
+    };
+    match judge(
+        route,
+        &plan,
+        asked,
+        object.status,
+        &object.headers,
+        chosen,
+        now,
+    ) {
+        Ok(kept) => {
+            object.kept = kept;
+            object.stored = now;
+            strip(&mut object.headers);
+            if asked.cache.purges() == asked.purges {
+                asked.cache.put(asked.key, &Arc::new(object.clone()), now);
+            }
+        }
+        Err(why) => {
+            not_kept(route, why);
+            asked.cache.invalidate(Some(&asked.key), asked.url, now);
+        }
+    }
+    serve::from_cache(route, &object, &asked.client, now, Why::Unchanged, false)
+}
+
+/// A new answer, on its way to the caller and perhaps into the cache.
+fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answered) -> Reply {
+    let status = answered.head.status;
+    if asked.changes_it {
+        if status.is_success() || status.is_redirection() {
+            invalidate(route, asked, &answered.head.headers);
+        }
+        return reply(answered);
+    }
+    if route.method != Method::GET || status == StatusCode::NOT_MODIFIED {
+        return reply(answered);
+    }
+    let now = route.live.ledger.now().wall;
+    if old.is_some() && matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+        // What is gone must not come back when the provider is slow.
+        asked.cache.invalidate(Some(&asked.key), asked.url, now);
+    }
+    match record(route, asked, old, &answered, now) {
+        Ok(recorder) => {
+            let mut reply = reply(answered);
+            reply.body = reply.body.recorded(recorder);
+            reply
+        }
+        Err(why) => {
+            not_kept(route, why);
+            reply(answered)
+        }
+    }
+}
+
+/// Prepares to keep an answer while it passes.
+fn record(
+    route: &Route,
+    asked: &Asked,
+    old: Option<Arc<Object>>,
+    answered: &Answered,
+    now: Wall,
+) -> Result<Recorder, NotKept> {
+    let plan = route.live.plan();
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    let (status, headers) = (answered.head.status, &answered.head.headers);
+    let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
+    let chosen = match (rule.lifetime.range(), &old) {
+        (None, _) => Span::ZERO,
+        (Some(range), None) if plan.keeping.adaptive => range.0,
+        (Some(_), Some(old)) if plan.keeping.adaptive => old.kept.lifetime,
+        (Some(range), _) => fresh::spread(range, dice),
+    };
+    let kept = judge(route, &plan, asked, status, headers, chosen, now)?;
+    let expected = answered.body.size_hint().exact();
+    let most = plan.keeping.object_max;
+    if expected.is_some_and(|size| size > most as u64) {
+        return Err(NotKept::TooLarge);
+    }
+    // Whether a body that ends with its connection is whole, nobody can tell.
+    if expected.is_none() && !headers.contains_key(TRANSFER_ENCODING) {
+        return Err(NotKept::NotWhole);
+    }
+    let names = match fresh::varies(&Of(headers), &rule.vary) {
+        Varies::On(names) => names,
+        Varies::OnAnything => return Err(NotKept::VariesOnAnything),
+    };
+    let mut headers = headers.clone();
+    for name in Control::read("cache-control", &Of(&answered.head.headers)).omit {
+        headers.remove(name);
+    }
+    strip(&mut headers);
+    let object = Object {
+        url: asked.url,
+        stored: now,
+        variant: variant(asked.cache.salt(), &names, &Of(&asked.client)),
+        names,
+        kept,
+        status,
+        headers,
+        body: Bytes::new(),
+        provider: route.live.name.clone(),
+        entity: route.entity.clone(),
+    };
+    let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl;
+    Ok(Recorder {
+        cache: asked.cache.clone(),
+        key: asked.key,
+        purges: asked.purges,
+        object,
+        body: BytesMut::new(),
+        most,
+        adapts: adapts.then(|| (rule.clone(), old)),
+    })
+}
+
+/// May it be kept, and how long is it good?
+fn judge(
+    route: &Route,
+    plan: &Plan,
+    asked: &Asked,
+    status: StatusCode,
+    headers: &HeaderMap,
+    chosen: Span,
+    now: Wall,
+) -> Result<Kept, NotKept> {
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    let facts = Facts {
+        status: status.as_u16(),
+        headers: &Of(headers),
+        authorization: asked.authorization,
+        no_store: asked.demand.no_store,
+    };
+    let times = Times {
+        asked: asked.at,
+        got: now,
+        chosen,
+    };
+    fresh::keep(rule, &facts, times)
+}
+
+/// What a change makes invalid: its own URL and those that it names, on the same origin.
+fn invalidate(route: &Route, asked: &Asked, headers: &HeaderMap) {
+    let now = route.live.ledger.now().wall;
+    asked.cache.invalidate(Some(&asked.key), asked.url, now);
+    for name in [LOCATION, CONTENT_LOCATION] {
+        let named = headers.get(name).and_then(|value| value.to_str().ok());
+        if let Some(url) = named.and_then(|link| target::url(route, link, asked.cache.salt())) {
+            asked.cache.invalidate(None, url, now);
+        }
+    }
+}
+
+/// Takes out what is not kept: what belongs to one connection, to one client, or to one moment.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<String> = headers
+        .get_all(http::header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|name| name.trim().to_ascii_lowercase())
+        .collect();
+    let goes = |name: &str| {
+        is_connection_only(name)
+            || named.iter().any(|one| one == name)
+            || matches!(name, "set-cookie" | "set-cookie2" | "age")
+            || name.starts_with("x-tollgate-")
+            || name.starts_with("x-ratelimit")
+            || name.starts_with("ratelimit")
+    };
+    let gone: Vec<_> = headers
+        .keys()
+        .filter(|name| goes(name.as_str()))
+        .cloned()
+        .collect();
+    for name in gone {
+        headers.remove(name);
+    }
+}
+
+fn not_kept(route: &Route, why: NotKept) {
+    Fact::NotKept {
+        id: &route.said.id,
+        provider: &route.live.name,
+        why: why.word(),
+    }
+    .tell();
+}
+
+/// Keeps an answer while it passes to the caller. Dropped before the end, it keeps nothing.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    cache: Cache,
+    key: Key,
+    purges: u64,
+    object: Object,
+    body: BytesMut,
+    most: usize,
+    /// Lifetimes follow what changes: the rule, and the answer before this one.
+    adapts: Option<(Rule, Option<Arc<Object>>)>,
+}
+
+impl Recorder {
+    /// One more piece. `false`: it is too large to be kept.
+    pub(crate) fn push(&mut self, piece: &Bytes) -> bool {
+        if self.body.len() + piece.len() > self.most {
+            return false;
+        }
+        self.body.extend_from_slice(piece);
+        true
+    }
+
+    /// That was all of it.
+    pub(crate) fn finish(mut self) {
+        let length = self.object.headers.get(CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if length.is_some_and(|length| length != self.body.len())
+            || self.cache.purges() != self.purges
+        {
+            return;
+        }
+        self.object.body = Bytes::copy_from_slice(&self.body);
+        if let Some((rule, Some(old))) = &self.adapts
+            && let Some(range) = rule.lifetime.range()
+            && old.status == self.object.status
+        {
+            let change = if old.body == self.object.body {
+                Change::Unchanged
+            } else {
+                Change::Changed
+            };
+            let lifetime = fresh::adapted(old.kept.lifetime, change, range);
+            let kept = self.object.kept;
+            self.object.kept = kept.lasting(self.object.stored, lifetime, rule.stale);
+        }
+        let now = self.object.stored;
+        self.cache.put(self.key, &Arc::new(self.object), now);
+    }
+}

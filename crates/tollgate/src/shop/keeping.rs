@@ -1,0 +1,118 @@
+//! How a provider's answers are kept: its file, as the core's rules.
+//!
+//! Promises: an entity with a lifetime of its own has a rule of its own; built once per reload.
+//!
+//! Never: a default of its own. Those are the file's.
+
+use std::collections::HashMap;
+
+use tollgate_config::Provider;
+use tollgate_config::amount::Lifetime as Written;
+use tollgate_config::settings::{CacheIgnore, CacheMode};
+use tollgate_core::fresh::{Ignore, Lifetime, Mode, Rule};
+
+use crate::cache::OBJECT_MAX;
+
+/// How a provider's answers are kept.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    rule: Rule,
+    entities: HashMap<String, Rule>,
+    /// Lifetimes follow what changes.
+    pub(crate) adaptive: bool,
+    /// The largest body that is kept.
+    pub(crate) object_max: usize,
+}
+
+impl Keeping {
+    pub(crate) fn of(provider: &Provider) -> Keeping {
+        let cache = &provider.cache;
+        let has = |what| cache.ignore.contains(&what);
+        let lower = |name: &String| name.to_ascii_lowercase();
+        let rule = Rule {
+            mode: match cache.mode {
+                CacheMode::Ttl => Mode::Ttl,
+                CacheMode::Rfc9111 => Mode::Rfc9111,
+            },
+            lifetime: lifetime(cache.ttl),
+            stale: cache.stale,
+            negative: cache.negative,
+            vary: cache.vary.iter().map(lower).collect(),
+            ignore: Ignore {
+                private: has(CacheIgnore::Private),
+                no_store: has(CacheIgnore::NoStore),
+                set_cookie: has(CacheIgnore::SetCookie),
+                authorization: has(CacheIgnore::Authorization),
+            },
+        };
+        let entities = provider.entity_ttl.iter().map(|(entity, ttl)| {
+            let rule = Rule {
+                lifetime: lifetime(*ttl),
+                ..rule.clone()
+            };
+            (entity.as_str().to_owned(), rule)
+        });
+        let object_max = usize::try_from(cache.max_object.0).unwrap_or(usize::MAX);
+        Keeping {
+            entities: entities.collect(),
+            adaptive: cache.adaptive,
+            object_max: object_max.min(OBJECT_MAX),
+            rule,
+        }
+    }
+
+    /// The rule for a call to this entity.
+    pub(crate) fn rule(&self, entity: Option<&str>) -> &Rule {
+        entity
+            .and_then(|entity| self.entities.get(entity))
+            .unwrap_or(&self.rule)
+    }
+}
+
+fn lifetime(written: Written) -> Lifetime {
+    match written {
+        Written::Off => Lifetime::Off,
+        Written::For(span) => Lifetime::For(span),
+        Written::Between(least, most) => Lifetime::Between(least, most),
+        Written::Forever => Lifetime::Forever,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Draft, World};
+    use tollgate_core::time::Span;
+
+    fn keeping(file: &str) -> Keeping {
+        let file = format!("domain: api.example.org\nlimit: 5\nperiod: 1s\n{file}");
+        let draft = Draft::read("x.yaml", &file).unwrap();
+        Keeping::of(&draft.check(&World::empty()).provider.unwrap())
+    }
+
+    /// S8: an entity's lifetime wins over the provider's; zero is off.
+    #[test]
+    fn s8_entities_have_lifetimes_of_their_own() {
+        let keeping = keeping(
+            "cache: {ttl: 1h}\nentities: {ttl: {teams: 24h, standings: 5m..10m, odds: 0s}}",
+        );
+        let lifetime = |entity| keeping.rule(entity).lifetime;
+        assert_eq!(lifetime(None), Lifetime::For(Span::from_secs(3_600)));
+        assert_eq!(
+            lifetime(Some("teams")),
+            Lifetime::For(Span::from_secs(86_400))
+        );
+        assert_eq!(
+            lifetime(Some("standings")),
+            Lifetime::Between(Span::from_secs(300), Span::from_secs(600))
+        );
+        assert!(!keeping.rule(Some("odds")).is_on());
+        assert!(keeping.rule(Some("anything")).is_on());
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_keeps_nothing() {
+        assert!(!keeping("").rule(None).is_on());
+        assert!(keeping("cache: {mode: rfc9111}").rule(None).is_on());
+    }
+}

@@ -1,0 +1,148 @@
+//! Limits that change while calls wait, under paused time (R-A13).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use tokio::time::advance;
+use tollgate::Answer;
+use tollgate::path::permit::{Denied, Permits, Wanted};
+use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term};
+use tollgate_core::gate::{CallerId, Settings};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_ledger::{Clock, Ledger};
+
+const PERIOD: Span = Span::from_secs(10);
+
+/// Callers that want a permit under whatever limit holds, and when each got it.
+#[derive(Clone)]
+struct Crowd {
+    ledger: Ledger,
+    permits: Permits,
+    limit: Arc<Mutex<Arc<Rule>>>,
+    went: Arc<Mutex<Vec<(usize, Micros)>>>,
+}
+
+fn rule(limit: u64) -> Arc<Rule> {
+    let rule = Rule::sliding(limit, PERIOD).expect("a sane rule");
+    Arc::new(rule.drift_ppm(0))
+}
+
+impl Crowd {
+    fn new(limit: u64) -> Crowd {
+        let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
+        Crowd {
+            permits: Permits::new(ledger.clone(), Settings::default()),
+            limit: Arc::new(Mutex::new(rule(limit))),
+            went: Arc::default(),
+            ledger,
+        }
+    }
+
+    fn wanted(&self, seniority: u64) -> Wanted {
+        // The edition first: see `Permits::edition`.
+        let edition = self.permits.edition();
+        Wanted {
+            terms: smallvec![Term {
+                cell: CellId::named(&["x"]),
+                rule: self.limit.lock().clone(),
+                cost: 1,
+                leave: 0
+            }],
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            caller: CallerId(0),
+            patience: Span::from_secs(86_400),
+            evidence: Evidence::Report {
+                by: Span::from_secs(30),
+                late: Span::from_secs(5),
+            },
+            seniority: Some(seniority),
+            edition,
+        }
+    }
+
+    /// One caller: asks again for as long as it is recalled, and is answered at once.
+    fn join(&self, number: usize) {
+        let crowd = self.clone();
+        let seniority = self.permits.place();
+        tokio::spawn(async move {
+            let mut permit = loop {
+                match crowd.permits.acquire(crowd.wanted(seniority)).await {
+                    Ok(permit) => break permit,
+                    Err(Denied::Recalled) => {}
+                    Err(denied) => panic!("{denied}"),
+                }
+            };
+            let now = crowd.ledger.now().at;
+            crowd.went.lock().push((number, now));
+            permit.sent();
+            permit.arrived(Answer::default());
+            permit.finished(|_| None);
+        });
+    }
+
+    fn change(&self, limit: u64) {
+        *self.limit.lock() = rule(limit);
+        self.permits.replace(Settings::default());
+    }
+
+    /// The most that went in any window that ends after `from`.
+    fn densest(&self, from: Micros) -> usize {
+        let went = self.went.lock();
+        let ends = went.iter().map(|(_, at)| *at).filter(|at| *at > from);
+        let inside = |end: Micros| {
+            let within = |at: &Micros| *at <= end && end.since(*at) < PERIOD;
+            went.iter().filter(|(_, at)| within(at)).count()
+        };
+        ends.map(inside).max().unwrap_or(0)
+    }
+}
+
+/// R-A13: lowered from 10 to 2 while 30 wait: from then on never more than two in any window, with
+/// what went before counted, in the order of arrival, and everybody goes in the end.
+#[tokio::test(start_paused = true)]
+async fn a_lower_limit_holds_for_those_who_wait_and_resets_nothing() {
+    let crowd = Crowd::new(10);
+    for number in 0..40 {
+        crowd.join(number);
+    }
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(crowd.went.lock().len(), 10);
+    crowd.change(2);
+    let changed = crowd.ledger.now().at;
+    for _ in 0..1_700 {
+        advance(Duration::from_millis(100)).await;
+    }
+    assert_eq!(crowd.went.lock().len(), 40);
+    assert!(crowd.densest(changed) <= 2, "{}", crowd.densest(changed));
+    let order: Vec<usize> = crowd
+        .went
+        .lock()
+        .iter()
+        .map(|(number, _)| *number)
+        .collect();
+    assert_eq!(order, (0..40).collect::<Vec<_>>());
+}
+
+/// R-A13: a hundred changes up and down while calls wait and come: never more than the highest limit
+/// that held in the window, and nobody is lost.
+#[tokio::test(start_paused = true)]
+async fn limits_that_change_all_the_time_are_kept() {
+    let crowd = Crowd::new(5);
+    let begin = crowd.ledger.now().at;
+    for round in 0_usize..100 {
+        crowd.join(round);
+        crowd.join(round);
+        advance(Duration::from_millis(700)).await;
+        crowd.change([1, 5, 3, 4, 2][round % 5]);
+    }
+    crowd.change(5);
+    for _ in 0..5_000 {
+        advance(Duration::from_millis(100)).await;
+    }
+    assert_eq!(crowd.went.lock().len(), 200);
+    assert!(crowd.densest(begin) <= 5, "{}", crowd.densest(begin));
+}
