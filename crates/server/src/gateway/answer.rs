@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
+use tollgate::error::Reason;
 use tollgate::event::Fact;
 use tollgate::path::{self, Call, Reply, Trail};
 use tollgate::shop::Links;
