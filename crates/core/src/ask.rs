@@ -172,6 +172,8 @@ pub struct Mark {
     pub settled: u64,
     /// What was in use.
     pub used: u64,
+    /// What was left: the smaller of ours and the provider's.
+    pub left: u64,
 }
 
 /// What ends a wait.

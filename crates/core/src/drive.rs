@@ -95,6 +95,7 @@ impl Drive {
     }
 
     /// Asks once under these terms.
+    #[expect(clippy::result_large_err, reason = "tests ask a few times")]
     pub(crate) fn try_terms(
         &mut self,
         terms: Terms,
@@ -116,6 +117,7 @@ impl Drive {
     }
 
     /// Asks once under one rule, in the cell `x`.
+    #[expect(clippy::result_large_err, reason = "tests ask a few times")]
     pub(crate) fn try_one(&mut self, rule: &Rule) -> Result<Permit, Verdict> {
         self.try_terms(smallvec![Drive::term("x", rule)], Priority::Normal)
     }

@@ -1,39 +1,40 @@
 //! The gateway: listens, accepts, serves, and ends in good order.
 //!
-//! Promises: at most so many connections at a time; a head must come within its time; on the order
-//! to end, no new connection is accepted, calls under way are finished, and those that are still
-//! there after the grace are dropped, which gives their permits back.
+//! Promises: at most so many connections at a time, and so many from one address; whoever finds no
+//! room is told so at once. On the order to end, no new connection is accepted, calls under way are
+//! finished, and those and the tunnels that are still there after the grace are dropped, which gives
+//! their permits back.
 //!
 //! Never: knows what a call is about.
 
 mod address;
 mod answer;
+mod crowd;
+mod framing;
+mod full;
 mod head;
+mod line;
 mod links;
+mod rates;
+mod upgrade;
+mod visit;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tollgate::Shop;
 use tollgate::event::Fact;
 use tollgate_core::time::Span;
 
-/// The largest head of a request: room for long queries and cookies, as other proxies have it.
-const HEAD_MAX: usize = 64 * 1024;
-
-/// How long a head may take to come, and how long a connection may lie idle between two: long
-/// enough for clients that keep connections, short enough for those that dribble.
-const HEAD_WAIT: Duration = Duration::from_secs(30);
+use crowd::Crowd;
+use full::Full;
+use visit::Visit;
 
 /// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -41,9 +42,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How a gateway works.
 #[derive(Clone, Debug)]
 pub struct GatewayOptions {
-    /// Connections of callers at a time; more wait in the kernel's queue. One is a task and some
-    /// 20 KiB, so this many are 80 MiB.
+    /// Connections of callers at a time; more are refused. One is a task and some 20 KiB, so this
+    /// many are 80 MiB. Fewer where the descriptors of the process do not carry so many.
     pub connections_max: usize,
+    /// Connections from one address, or one /64 of IPv6, at a time. A quarter of all, so that no
+    /// single host keeps the others out, and enough for a proxy in front. This host itself is not
+    /// counted by address.
+    pub connections_per_address_max: usize,
     /// How long calls under way may take after the order to end.
     pub grace: Span,
 }
@@ -52,6 +57,7 @@ impl Default for GatewayOptions {
     fn default() -> GatewayOptions {
         GatewayOptions {
             connections_max: 4_096,
+            connections_per_address_max: 1_024,
             grace: Span::from_secs(10),
         }
     }
@@ -87,6 +93,8 @@ struct State {
     shop: Shop,
     options: GatewayOptions,
     ending: watch::Sender<bool>,
+    crowd: Arc<Crowd>,
+    full: Full,
     /// What tells the ids of two runs apart.
     run: u64,
     calls: AtomicU64,
@@ -97,11 +105,15 @@ impl Gateway {
     #[must_use]
     pub fn new(shop: Shop, options: GatewayOptions) -> Gateway {
         let run = shop.ledger().now().wall.0 / 1_000;
+        let most = crowd::affordable(options.connections_max);
+        let crowd = Crowd::new(most, options.connections_per_address_max);
         Gateway {
             state: Arc::new(State {
                 shop,
                 options,
                 ending: watch::Sender::new(false),
+                crowd: Arc::new(crowd),
+                full: Full::new(),
                 run,
                 calls: AtomicU64::new(0),
             }),
@@ -150,15 +162,25 @@ async fn accept(listener: TcpListener, state: Arc<State>, door: Door) {
     let mut connections = JoinSet::new();
     let mut ending = state.ending.subscribe();
     loop {
-        let has_room = connections.len() < state.options.connections_max;
         tokio::select! {
             () = ended(&mut ending) => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, peer)) => {
-                    connections.spawn(connection(stream, peer, state.clone(), door.clone()));
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => match state.crowd.enter(peer.ip()) {
+                    Some(room) => {
+                        let visit = Visit::new(state.clone(), door.clone(), peer.ip());
+                        connections.spawn(async move {
+                            visit::serve(stream, visit).await;
+                            drop(room);
+                        });
+                    }
+                    None => state.full.tell(stream),
+                },
+                Err(error) if full::is_lack(&error) => {
+                    state.full.let_go(&listener).await;
+                    pause(ACCEPT_PAUSE).await;
                 }
-                // The client is gone already, or there are no descriptors: let others end.
+                // The client is gone already.
                 Err(_) => pause(ACCEPT_PAUSE).await,
             }
         }
@@ -169,33 +191,6 @@ async fn accept(listener: TcpListener, state: Arc<State>, door: Door) {
     if tokio::time::timeout(grace, drained).await.is_err() {
         connections.shutdown().await;
     }
-}
-
-/// Serves one connection until its client is done or the gateway ends.
-async fn connection(stream: TcpStream, peer: SocketAddr, state: Arc<State>, door: Arc<Door>) {
-    // Answers are waited for; a socket that refuses the option works all the same.
-    stream.set_nodelay(true).ok();
-    let mut ending = state.ending.subscribe();
-    let service = service_fn(|request| {
-        let (state, door) = (state.clone(), door.clone());
-        async move {
-            let answer = answer::answer(&state, &door, peer.ip(), request).await;
-            Ok::<_, Infallible>(answer)
-        }
-    });
-    let mut connection = std::pin::pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WAIT)
-            .max_buf_size(HEAD_MAX)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    tokio::select! {
-        // What goes wrong on a client's connection is the client's affair.
-        _ended = connection.as_mut() => return,
-        () = ended(&mut ending) => connection.as_mut().graceful_shutdown(),
-    }
-    connection.await.ok();
 }
 
 /// Waits for the order to end; a gateway that is gone has given it.

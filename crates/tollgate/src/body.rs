@@ -9,11 +9,13 @@
 mod reply;
 mod shared;
 mod tally;
+mod tunnel;
 pub(crate) use reply::Flow;
 pub use reply::{ReplyBody, StoodStill};
 pub use shared::{Broken, LeftBehind};
 pub(crate) use shared::{Held, OBJECT_MAX, Shared, Ticket};
 pub(crate) use tally::{Kind as Written, Open, Tally};
+pub use tunnel::Tunnel;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -24,6 +24,7 @@ mod learn;
 mod login;
 mod merge;
 mod query;
+mod rates;
 mod recipe;
 mod retry;
 mod route;
@@ -40,6 +41,7 @@ pub(crate) use flight::Flights;
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
 pub(crate) use query::without_parameter;
+pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
 pub(crate) use token::Tokens;
 
@@ -115,6 +117,8 @@ pub struct Trail {
     pub attempts: u32,
     /// Time spent waiting for permits.
     pub waited: Span,
+    /// What the limits had left when it was decided.
+    pub rates: Rates,
 }
 
 /// What came of a call that went out.
@@ -127,6 +131,8 @@ struct Outcome {
     attempts: u32,
     /// Time spent waiting for permits.
     waited: Span,
+    /// What the limits had left when it was decided.
+    rates: Rates,
 }
 
 impl Outcome {
@@ -137,6 +143,7 @@ impl Outcome {
             is_failure: false,
             attempts: 0,
             waited: Span::ZERO,
+            rates: Rates::default(),
         }
     }
 
@@ -147,6 +154,7 @@ impl Outcome {
             is_failure: true,
             attempts: 0,
             waited: Span::ZERO,
+            rates: Rates::default(),
         }
     }
 }
@@ -165,7 +173,11 @@ where
         Looked::Nothing(question) => question,
     };
     loop {
-        let place = flight::join(shop.flights(), &mut route); // the same question asked twice is one call
+        let place = if send::is_upgrade(&route.headers) {
+            Place::Alone // a tunnel is nobody else's
+        } else {
+            flight::join(shop.flights(), &mut route) // the same question asked twice is one call
+        };
         let outcome = match place {
             Place::Alone => go(route, question).await,
             Place::First(flight) => flight.lead(Box::pin(go(route, question))).await,
@@ -175,6 +187,7 @@ where
             },
         };
         (trail.attempts, trail.waited) = (outcome.attempts, outcome.waited);
+        trail.rates = outcome.rates;
         return outcome.answer;
     }
 }
@@ -183,7 +196,9 @@ where
 async fn go(mut route: Route, question: Question) -> Outcome {
     let mut tries = Tries::default();
     let done = loop {
-        if let Some(ride) = merge::join(&mut route) {
+        if !send::is_upgrade(&route.headers)
+            && let Some(ride) = merge::join(&mut route)
+        {
             match ride.part(&mut route).await {
                 Some(part) => break part, // calls for one item that wait together are one
                 None => continue,
@@ -212,6 +227,7 @@ async fn go(mut route: Route, question: Question) -> Outcome {
         answer,
         attempts: tries.made,
         waited: tries.waited,
+        rates: tries.rates,
     }
 }
 

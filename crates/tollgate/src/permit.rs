@@ -125,6 +125,11 @@ impl Permit {
         self.ask.evidence.longest()
     }
 
+    /// The counts at its grant, one per limit.
+    pub(crate) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
     /// Its place in the order of arrival; a retry of the same call asks with it again.
     #[must_use]
     pub fn seniority(&self) -> u64 {

@@ -21,15 +21,22 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use hyper::client::conn::http1::SendRequest;
+use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
 use crate::body::Outgoing;
+use crate::timer::within;
 
 /// An idle connection is not used after this long: servers close them after 5 to 75 s, and the
 /// older it is, the likelier the next request meets a connection that is just being closed.
 const IDLE_MAX: Span = Span::from_secs(30);
+
+/// How long a connection that was just given back may need to be ready. A turn of the scheduler is
+/// enough; one that takes longer is still busy with an upload whose answer came early, and the permit
+/// must not wait for that.
+const READY_WAIT: Span = Span::from_millis(10);
 
 /// How often all idle connections are looked at. Looking at each of them for every call would cost
 /// more the more there are; those that die in between are found when they are taken.
@@ -82,6 +89,8 @@ struct Idle {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) sender: SendRequest<Outgoing>,
+    /// The other protocol that it speaks from now on, if its call was upgraded.
+    pub(crate) upgraded: Option<OnUpgrade>,
     lane: Arc<Lane>,
     shared: Arc<Shared>,
 }
@@ -151,7 +160,9 @@ impl Expected {
     pub(crate) async fn take(self, connect: Span) -> Result<Conn, Unreached> {
         while let Some(mut sender) = self.pop() {
             // The one that has just been given back may still be busy with the end of its answer.
-            if sender.ready().await.is_ok() {
+            if sender.is_ready()
+                || matches!(within(Some(READY_WAIT), sender.ready()).await, Ok(Ok(())))
+            {
                 return Ok(self.conn(sender));
             }
         }
@@ -186,6 +197,7 @@ impl Expected {
     fn conn(&self, sender: SendRequest<Outgoing>) -> Conn {
         Conn {
             sender,
+            upgraded: None,
             lane: self.lane.clone(),
             shared: self.shared.clone(),
         }

@@ -22,7 +22,7 @@ pub use links::Links;
 pub use live::Live;
 pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};
-pub(crate) use meter::{Price, Who, prices};
+pub(crate) use meter::{Meter, Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
 use spare::Common;
 pub(crate) use spare::{Instead, just_now};

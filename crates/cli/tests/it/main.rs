@@ -14,6 +14,7 @@ mod store;
 mod served;
 mod systemd;
 mod folder;
+mod gateway;
 mod init;
 mod leak;
 mod processes;

@@ -137,10 +137,13 @@ impl Cell {
             (State::InFlight(in_flight), _) => in_flight.take(grant),
             (State::Empty | State::Calendar(_), _) => {}
         }
+        let used = self.used(rule, now.at);
+        let left = self.most(rule, now.at).saturating_sub(used);
         Mark {
             granted: self.granted,
             settled: self.settled,
-            used: self.used(rule, now.at),
+            used,
+            left: left.saturating_sub(self.told.taken(now.at)),
         }
     }
 

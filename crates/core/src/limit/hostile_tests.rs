@@ -93,6 +93,7 @@ fn reading() -> impl Strategy<Value = Reading> {
         granted,
         settled,
         used,
+        left: 0,
     }));
     (0_usize..3, mark, maybe(), maybe(), maybe(), maybe()).prop_map(
         |(term, mark, remaining, limit, reset, date)| Reading {

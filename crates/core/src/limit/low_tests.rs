@@ -13,6 +13,7 @@ fn sliding(limit: u64, period: Span) -> Rule {
 
 /// A time in which nothing comes back is provided for: what is free now is spread over it.
 #[test]
+#[expect(clippy::result_large_err, reason = "tests ask a few times")]
 fn low_priority_keeps_slots_for_a_time_in_which_none_comes_back() {
     let mut drive = Drive::new();
     let rule = sliding(4, s(10));

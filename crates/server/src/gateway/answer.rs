@@ -1,12 +1,10 @@
 //! One request: from the head that came to the answer that goes out.
 //!
 //! Promises: every answer carries its id, where it came from, what was decided, how long it waited
-//! and how many attempts were made. The upstream's own rate-limit headers pass untouched.
+//! and how many attempts were made, and what the limits have left. The upstream's own rate-limit
+//! headers pass untouched.
 //!
 //! Never: decides. The path does.
-
-use std::net::IpAddr;
-use std::sync::Arc;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
@@ -14,6 +12,7 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
+use tollgate::error::Reason;
 use tollgate::event::Fact;
 use tollgate::path::{self, Call, Reply, Trail};
 use tollgate::shop::Links;
@@ -21,7 +20,8 @@ use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
 use super::head::{self, Head};
-use super::{Door, State, links};
+use super::visit::Visit;
+use super::{links, rates, upgrade};
 use crate::refusal::{self, refusal};
 
 /// What every answer carries. Names that are known before need not be read each time.
@@ -36,16 +36,11 @@ const DECISION: HeaderName = HeaderName::from_static("x-tollgate-decision");
 const ASKING: Span = Span::from_millis(1);
 
 /// Answers one request.
-pub(super) async fn answer(
-    state: &Arc<State>,
-    door: &Door,
-    peer: IpAddr,
-    request: Request<Incoming>,
-) -> Response<ReplyBody> {
-    let id = state.next_id();
+pub(super) async fn answer(visit: &Visit, request: Request<Incoming>) -> Response<ReplyBody> {
+    let id = visit.state.next_id();
     let mut trail = Trail::default();
     let is_last = head::is_last(request.headers());
-    let mut response = match outcome(state, door, peer, request, &id, &mut trail).await {
+    let mut response = match outcome(visit, request, &id, &mut trail).await {
         Ok(response) => response,
         Err(error) => {
             Fact::Refused {
@@ -57,6 +52,9 @@ pub(super) async fn answer(
             let headers = response.headers_mut();
             headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
             headers.insert(DECISION, HeaderValue::from_static("reject"));
+            if is_degraded(&error) {
+                headers.insert(DEGRADED, HeaderValue::from_static("true"));
+            }
             if is_malformed(&error) {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -67,21 +65,24 @@ pub(super) async fn answer(
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    let wall = visit.state.shop.ledger().now().wall;
+    rates::say(response.headers_mut(), &trail.rates, wall);
     sign(response.headers_mut(), &id, &trail);
     response
 }
 
 async fn outcome(
-    state: &Arc<State>,
-    door: &Door,
-    peer: IpAddr,
-    request: Request<Incoming>,
+    visit: &Visit,
+    mut request: Request<Incoming>,
     id: &str,
     trail: &mut Trail,
 ) -> Result<Response<ReplyBody>, Error> {
+    let state = &visit.state;
+    let is_clear = visit.begins();
+    let upgraded = hyper::upgrade::on(&mut request);
     let (mut parts, body) = request.into_parts();
-    head::check(&parts)?;
-    let (target, caller, mount) = match Address::of(&parts.uri, door)? {
+    head::check(&parts, is_clear)?;
+    let (target, caller, mount) = match Address::of(&parts.uri, &visit.door)? {
         Address::Health => return Ok(own(StatusCode::OK, "ok")),
         Address::Ready if state.is_draining() => {
             return Ok(own(StatusCode::SERVICE_UNAVAILABLE, "draining"));
@@ -94,10 +95,12 @@ async fn outcome(
         } => (target, caller, mount),
     };
     let here = parts.headers.get(HOST).cloned();
+    let wanted = upgrade::wanted(&parts);
     let Head { mut said } = Head::take(&mut parts.headers)?;
     id.clone_into(&mut said.id);
     said.caller = caller.or(said.caller);
-    said.ip = Some(peer);
+    said.ip = Some(visit.peer);
+    upgrade::ask(&mut parts.headers, wanted);
     let call = Call {
         target,
         method: parts.method,
@@ -105,8 +108,11 @@ async fn outcome(
         body,
         said,
     };
-    let reply = path::call(&state.shop, call, trail).await?;
-    Ok(dress(reply, trail, &mount, here.as_ref()))
+    let mut reply = path::call(&state.shop, call, trail).await?;
+    let protocol = upgrade::agree(visit, upgraded, &mut reply);
+    let mut response = dress(reply, trail, &mount, here.as_ref());
+    upgrade::ask(response.headers_mut(), protocol);
+    Ok(response)
 }
 
 /// The provider's answer, as it goes out.
@@ -170,6 +176,17 @@ fn own(status: StatusCode, word: &str) -> Response<ReplyBody> {
 fn here(host: Option<&HeaderValue>) -> String {
     let host = host.and_then(|host| host.to_str().ok());
     format!("http://{}", host.unwrap_or_default())
+}
+
+/// Is it refused because little is left?
+fn is_degraded(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotInCache {
+            reason: Reason::Degraded,
+            ..
+        }
+    )
 }
 
 /// What follows on the connection may be read differently by two servers, so nothing follows.

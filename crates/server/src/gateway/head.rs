@@ -45,7 +45,12 @@ pub(super) struct Head {
 }
 
 /// Shapes that two servers could read differently. What they mean is not worth guessing.
-pub(super) fn check(head: &request::Parts) -> Result<(), Error> {
+pub(super) fn check(head: &request::Parts, is_end_clear: bool) -> Result<(), Error> {
+    if !is_end_clear {
+        return Err(Error::Malformed(
+            "the request must have one plain Content-Length, or Transfer-Encoding, and not both",
+        ));
+    }
     if head.method == Method::CONNECT {
         return Err(Error::Malformed(
             "CONNECT is not served yet; send `http://` URLs, or call /https://host/path",
@@ -58,9 +63,8 @@ pub(super) fn check(head: &request::Parts) -> Result<(), Error> {
     Ok(())
 }
 
-/// Must nothing follow on this connection? The parser drops a `Content-Length` beside
-/// `Transfer-Encoding` without a word, so whatever came behind a chunked body may have been meant
-/// as part of it by somebody in front of us (RFC 9112, 6.1).
+/// Must nothing follow on this connection? Chunks are not followed beside the parser (`framing`), so
+/// whatever came behind them may have been meant as part of them by somebody in front of us.
 pub(super) fn is_last(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
 }

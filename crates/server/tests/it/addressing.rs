@@ -34,6 +34,7 @@ async fn h4_a_url_finds_its_provider_by_its_host() {
     assert_eq!(targets, ["/a?b=1"; 4]);
 }
 
+/// H4: what nobody limits runs without limits.
 #[tokio::test]
 async fn an_unknown_domain_runs_without_limits_and_untouched() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;

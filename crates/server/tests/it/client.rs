@@ -141,6 +141,12 @@ pub(crate) async fn until(happened: impl Fn() -> bool) {
     .await;
 }
 
+/// Lets real time pass, for peers whose slowness is the point.
+#[expect(clippy::disallowed_methods, reason = "the slowness of a peer")]
+pub(crate) async fn pause(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
 /// What must come although nobody knows when.
 pub(crate) async fn soon<T>(answer: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, answer)

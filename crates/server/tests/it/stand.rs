@@ -32,9 +32,24 @@ impl Stand {
 
     /// The same over another ledger.
     pub(crate) async fn over(ledger: Ledger, files: &[String], options: Options) -> Stand {
+        Stand::built(ledger, files, options, GatewayOptions::default()).await
+    }
+
+    /// A gateway with options of its own.
+    pub(crate) async fn with_gateway(files: &[String], gateway: GatewayOptions) -> Stand {
+        let ledger = Ledger::memory(Clock::System);
+        Stand::built(ledger, files, Options::default(), gateway).await
+    }
+
+    async fn built(
+        ledger: Ledger,
+        files: &[String],
+        options: Options,
+        gateway: GatewayOptions,
+    ) -> Stand {
         crate::log::keep();
         let shop = Shop::build(providers(files), ledger, options).expect("sane providers");
-        let mut gateway = Gateway::new(shop.clone(), GatewayOptions::default());
+        let mut gateway = Gateway::new(shop.clone(), gateway);
         let free = "127.0.0.1:0".parse().unwrap();
         let address = gateway
             .listen(free, Door::All)

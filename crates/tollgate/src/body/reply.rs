@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
 use super::shared::Reader;
-use super::{BodyError, Tally};
+use super::{BodyError, Tally, Tunnel};
 use crate::Permit;
 use crate::path::Recorder;
 use crate::pool::Conn;
@@ -117,6 +117,19 @@ impl ReplyBody {
     #[must_use]
     pub fn whole(bytes: Bytes) -> ReplyBody {
         ReplyBody::new(bytes, None)
+    }
+
+    /// The upstream's side of an upgraded call; `None` for every other answer.
+    #[must_use]
+    pub fn into_tunnel(self) -> Option<Tunnel> {
+        let Flow {
+            conn, permit, idle, ..
+        } = *self.flow?;
+        Some(Tunnel {
+            upstream: conn?.upgraded?,
+            permit: permit?,
+            idle,
+        })
     }
 
     /// Keeps a piece that passes. Whoever reads may not ask again after the last one.
@@ -271,8 +284,17 @@ impl Flow {
         }
     }
 
+    /// Its end is not the end of the call: it has become a tunnel.
+    fn is_tunnel(&self) -> bool {
+        let is_upgraded = |conn: &Conn| conn.upgraded.is_some();
+        self.conn.as_ref().is_some_and(is_upgraded)
+    }
+
     /// The answer is whole.
     fn end(&mut self) {
+        if self.is_tunnel() {
+            return;
+        }
         self.has_ended = true;
         self.timer = None;
         if let Some(conn) = self.conn.take() {

@@ -20,6 +20,7 @@ use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
 use super::permit::{Denied, Permits, Wanted};
+use super::rates::Rates;
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
@@ -93,7 +94,11 @@ pub(crate) async fn admit(
             continue;
         }
         tries.waited = tries.waited + live.ledger.at().since(began);
-        let permit = answer.map_err(|denied| wants.explain(route, &plan, denied, loss))?;
+        let permit = answer.map_err(|denied| {
+            tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
+            wants.explain(route, &plan, denied, loss)
+        })?;
+        tries.rates = Rates::granted(&plan, route.said.priority, permit.marks());
         if !is_counted {
             live.spare.went_on();
         }
@@ -336,6 +341,19 @@ impl Wants {
             // A recall is not seen here: whoever is recalled asks again.
             Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
         }
+    }
+
+    /// The limit of the file that refused, by its place.
+    fn refusing(&self, denied: Denied) -> Option<(usize, Span)> {
+        let Denied::Refused {
+            place: Place::Cell(cell),
+            retry_in,
+        } = denied
+        else {
+            return None;
+        };
+        let index = self.terms.iter().position(|term| term.0 == cell)?;
+        (index < self.limits).then_some((index, retry_in))
     }
 
     /// What this term is called, and what a refusal by it is about.

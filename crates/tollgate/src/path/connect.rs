@@ -11,10 +11,13 @@ use tollgate_core::time::Span;
 use super::retry::Ended;
 use super::route::Route;
 use crate::Error;
-use crate::error::NotAllowed;
+use crate::error::{NotAllowed, Reason};
 use crate::event::Fact;
 use crate::pool::{Expected, Unreached};
 use crate::shop::Plan;
+
+/// When to come back if this process has no descriptor left: calls end all the time.
+const NO_ROOM_RETRY: Span = Span::from_secs(1);
 
 /// Makes sure that there will be a connection.
 pub(crate) async fn connect(route: &Route, plan: &Plan) -> Result<Expected, Ended> {
@@ -67,5 +70,12 @@ pub(crate) fn ended(route: &Route, unreached: Unreached) -> Ended {
             why: NotAllowed::Private,
         }),
         Unreached::Own => Ended::Refused(Error::Loop { provider }),
+        Unreached::NoRoom => Ended::Refused(Error::NoPermit {
+            provider,
+            entity: route.entity.clone(),
+            limit: None,
+            reason: Reason::QueueFull,
+            retry_in: Some(NO_ROOM_RETRY),
+        }),
     }
 }

@@ -87,6 +87,7 @@ impl Landing {
             is_failure,
             attempts,
             waited,
+            rates,
         } = outcome;
         let now = self.ledger.at();
         let answer = self.settle(answer, is_failure, now);
@@ -95,6 +96,7 @@ impl Landing {
             is_failure,
             attempts,
             waited,
+            rates,
         }
     }
 

@@ -10,6 +10,7 @@ use tollgate_core::retry::{Decision, Failed, Safety};
 use tollgate_core::time::Span;
 
 use super::learn::Answered;
+use super::rates::Rates;
 use super::route::Route;
 use crate::error::Stage;
 use crate::shop::Plan;
@@ -29,6 +30,8 @@ pub(crate) struct Tries {
     pub(crate) made: u32,
     /// Time spent waiting for permits.
     pub(crate) waited: Span,
+    /// What the limits had left at the last decision.
+    pub(crate) rates: Rates,
     /// Retries used up.
     used: u32,
     /// Attempts that cost nothing.

@@ -7,15 +7,17 @@
 //! Never: follows a redirect, or sends anything twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
+    UPGRADE,
 };
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use tokio::sync::Notify;
 use tollgate_config::provider::Style;
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
@@ -37,6 +39,10 @@ use crate::{Error, Permit};
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
 /// between grant and send; half a second is far above any scheduling delay of a healthy host.
 const FRESH: Span = Span::from_millis(500);
+
+/// Answers before the answer (1xx) of one call. One or two are usual; a stream of them is a provider
+/// that never comes to the point.
+const HINTS_MAX: u32 = 16;
 
 /// Headers whose value is no key, whoever sets them.
 const NO_KEYS: [&str; 4] = ["user-agent", "accept", "accept-language", "from"];
@@ -64,32 +70,35 @@ pub(crate) async fn send(
         Ok(conn) => conn,
         Err(unreached) => return Err(not_connected(route, watch, permit, unreached)),
     };
-    if permit.age() > FRESH {
-        let provider = &route.live.name;
-        let age = permit.age();
-        Fact::Stale { provider, age }.tell();
+    if is_stale(route, &permit) {
         // If it was the handshake that took so long, the next attempt finds it done.
         conn.give_back();
         return Err(Ended::Again);
     }
-    let request = request(route, plan, credential, conn.host())?;
-    let progress = request.body().progress();
+    let mut request = request(route, plan, credential, conn.host())?;
+    let (progress, flood) = (request.body().progress(), heed(&mut request));
     permit.sent();
     tries.made += 1;
-    let answer = flowing(
-        route,
-        plan,
-        &progress,
-        conn.sender.try_send_request(request),
-    )
-    .await;
+    let answer = tokio::select! {
+        answer = flowing(route, plan, &progress, conn.sender.try_send_request(request)) => answer,
+        () = flood.notified() => return Err(broken(route, watch, Fault::Reset)),
+    };
     match answer {
-        Ok(Ok(response)) => Ok(Sent {
-            response,
-            conn,
-            permit,
-            watch,
-        }),
+        Ok(Ok(mut response)) => {
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                conn.upgraded = Some(hyper::upgrade::on(&mut response));
+            }
+            if conn.upgraded.is_some() && !is_upgrade(&route.headers) {
+                // Nobody asked for it, so nobody could speak what follows.
+                return Err(broken(route, watch, Fault::Reset));
+            }
+            Ok(Sent {
+                response,
+                conn,
+                permit,
+                watch,
+            })
+        }
         Ok(Err(mut error)) => match error.take_message() {
             // The connection was closed before it took the request: nothing has left.
             Some(request) => {
@@ -101,12 +110,26 @@ pub(crate) async fn send(
             None => Err(broken(route, watch, Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
-        Err(_) if route.left() == Some(Span::ZERO) => Err(Ended::Refused(Error::TooLate {
-            provider: route.live.name.clone(),
-            at: Stage::Upstream,
-        })),
+        Err(_) if route.left() == Some(Span::ZERO) => Err(too_late(route)),
         Err(_) => Err(broken(route, watch, Fault::Timeout)),
     }
+}
+
+fn too_late(route: &Route) -> Ended {
+    Ended::Refused(Error::TooLate {
+        provider: route.live.name.clone(),
+        at: Stage::Upstream,
+    })
+}
+
+/// Is the permit too old to send under?
+fn is_stale(route: &Route, permit: &Permit) -> bool {
+    let (provider, age) = (&route.live.name, permit.age());
+    let is_stale = age > FRESH;
+    if is_stale {
+        Fact::Stale { provider, age }.tell();
+    }
+    is_stale
 }
 
 /// Bytes have left, and no answer came.
@@ -138,6 +161,23 @@ fn not_connected(
     }
     drop(permit);
     ended
+}
+
+/// Counts the answers before the answer (1xx); tells when they are too many.
+fn heed(request: &mut Request<Outgoing>) -> Arc<Notify> {
+    let flood = Arc::new(Notify::new());
+    let (told, count) = (flood.clone(), AtomicU32::new(0));
+    hyper::ext::on_informational(request, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) == HINTS_MAX {
+            told.notify_one();
+        }
+    });
+    flood
+}
+
+/// Does the call ask for another protocol? Then its answer is nobody else's.
+pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
+    headers.contains_key(UPGRADE)
 }
 
 /// Waits for the head of an answer: the provider's time, or what is left of the caller's. An upload

@@ -29,7 +29,8 @@ use crate::timer::{Late, within};
 /// get less than a round trip.
 const ADDRESSES_MAX: usize = 4;
 
-/// The largest head of an answer. The largest seen (cookies, CSP) are some 20 KiB; what is above
+/// The largest head of an answer, of at most 100 headers, which is the parser's own bound and the
+/// fastest. The largest seen (cookies, CSP) are some 20 KiB; what is above
 /// this is an attack or a fault.
 const HEAD_MAX: usize = 64 * 1024;
 
@@ -49,6 +50,8 @@ pub enum Unreached {
     Private,
     /// The address is ours.
     Own,
+    /// This process has no descriptor left: nothing that the provider could help.
+    NoRoom,
 }
 
 impl Dialer {
@@ -153,6 +156,7 @@ where
 {
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
+        .max_header_size(HEAD_MAX)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|_| Unreached::Fault(Fault::Connect))?;
@@ -166,6 +170,10 @@ where
     reason = "the shape that map_err wants"
 )]
 fn connect_failed(error: io::Error) -> Unreached {
+    // EMFILE and ENFILE: `io::ErrorKind` has no stable word for them.
+    if matches!(error.raw_os_error(), Some(23 | 24)) {
+        return Unreached::NoRoom;
+    }
     match error.kind() {
         io::ErrorKind::TimedOut => Unreached::Fault(Fault::Timeout),
         _ => Unreached::Fault(Fault::Connect),

@@ -1,0 +1,128 @@
+//! `tollgate serve` as processes: several on one folder, and one with hardly any descriptors.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tollgate_core::time::Span;
+use tollgate_sim::http::{Settings, SimProvider};
+use tollgate_sim::latency::Latency;
+
+/// A gateway of its own; ended when it is dropped.
+struct Process {
+    child: Child,
+    address: String,
+    /// Kept open: a program whose reader is gone ends.
+    _lines: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts it behind `before`, a shell command, and waits until it says where it listens.
+    fn start(before: &str, folder: &str, provider: &str) -> Process {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("x.yaml");
+        std::fs::write(&file, provider).unwrap();
+        let script = format!(
+            "{before} exec \"$0\" serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --store \"sqlite:$1\" --provider \"$2\""
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_tollgate")])
+            .args([&folder, &file])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        lines.read_line(&mut line).unwrap();
+        let address = line.trim().rsplit("http://").next().unwrap().to_owned();
+        Process {
+            child,
+            address,
+            _lines: lines,
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        let patience = Some(Duration::from_secs(30));
+        stream.set_read_timeout(patience).unwrap();
+        stream
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = self.connect();
+        let ask = format!("GET {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n");
+        stream.write_all(ask.as_bytes()).ok();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).ok();
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn file(upstream: SocketAddr, rest: &str) -> String {
+    format!("name: x\nupstream: http://{upstream}\n{rest}\n")
+}
+
+async fn sim(rules: &str) -> SimProvider {
+    let millisecond = Span::from_millis(1);
+    let latency = Latency::constant(millisecond, millisecond, millisecond);
+    let settings = Settings::with_rules(rules).unwrap().latency(latency);
+    SimProvider::start(settings).await.unwrap()
+}
+
+/// M13: one call a second, by two gateways on one folder: never two inside a second, by the
+/// provider's own log, and none is lost.
+#[test]
+fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let provider = runtime.block_on(sim("sliding 1/1s"));
+    let yaml = file(provider.address(), "limits: [1/1s]\nqueue: {order: fifo}");
+    let gateways = [(); 2].map(|()| Process::start("", "gateway_m13", &yaml));
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let gateway = &gateways[number % 2];
+            scope.spawn(move || {
+                let answer = gateway.get("/x/a");
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            });
+        }
+    });
+    let report = runtime.block_on(provider.stop());
+    let seen = (report.violations, report.accepted, report.duplicates);
+    assert_eq!(seen, (0, 4, 0), "{report:?}");
+}
+
+/// R-C10: with 64 descriptors and three times as many callers the gateway lives, tells them that it
+/// is full, and serves again when they are gone.
+#[test]
+#[cfg(unix)]
+fn a_lack_of_descriptors_is_told_and_survived() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let provider = runtime.block_on(sim("sliding 1000/1s"));
+    let yaml = file(provider.address(), "limits: [1000/1s]");
+    let gateway = Process::start("ulimit -n 64;", "gateway_descriptors", &yaml);
+    assert!(gateway.get("/x/a").starts_with("HTTP/1.1 200"));
+    // Sixteen callers are carried; the other descriptors are for upstreams and the store.
+    let mut idle: Vec<TcpStream> = (0..17).map(|_| gateway.connect()).collect();
+    let told = gateway.get("/x/a");
+    assert!(told.contains("\"QueueFull\""), "{told}");
+    idle.extend((0..200).map(|_| gateway.connect()));
+    drop(idle);
+    let is_served = (0..200).any(|_| {
+        std::thread::yield_now();
+        gateway.get("/x/a").starts_with("HTTP/1.1 200")
+    });
+    assert!(is_served, "it lives");
+    runtime.block_on(provider.stop());
+}

@@ -1,0 +1,238 @@
+//! Framing: is it clear where each request on a connection ends?
+//!
+//! The parser above reads a length beside chunks, or two equal lengths, by dropping one of them
+//! without a word. Somebody in front of us may have believed the other one, and what follows would be
+//! a request that he never saw (RFC 9112, 11.2). So the bytes are looked at before the parser does.
+//!
+//! Promises: every head with a length beside `Transfer-Encoding`, two lengths, or a length that is
+//! not plain digits is found, however its bytes are cut. Constant memory.
+//!
+//! Never: changes or keeps back a byte. After a chunked request nothing is followed any more, because
+//! nothing may follow on its connection.
+
+/// As much of a line as is looked at: the longer of the two names, and a length with room to spare.
+/// A line that needs more for a length is nobody's honest work.
+const LINE_MAX: usize = 64;
+
+/// The longest length that is followed: 19 digits are below 2⁶⁴.
+const DIGITS_MAX: usize = 19;
+
+/// Where the bytes of one connection stand.
+#[derive(Debug, Default)]
+pub(super) struct Framing {
+    at: At,
+    line: Vec<u8>,
+    is_line_cut: bool,
+    lengths: u32,
+    length: u64,
+    is_chunked: bool,
+    is_odd: bool,
+    heads: u64,
+    unclear: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum At {
+    /// Before the first byte of a request.
+    #[default]
+    Between,
+    /// In the lines of a head.
+    Head,
+    /// So many bytes of a body are still to come.
+    Body(u64),
+    /// Not followed any more.
+    Unfollowed,
+}
+
+impl Framing {
+    /// Looks at the next bytes.
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.at {
+                At::Unfollowed => return,
+                At::Body(left) => {
+                    let here = usize::try_from(left).map_or(bytes.len(), |n| n.min(bytes.len()));
+                    bytes = bytes.get(here..).unwrap_or_default();
+                    self.at = match left - here as u64 {
+                        0 => At::Between,
+                        left => At::Body(left),
+                    };
+                }
+                At::Between | At::Head => bytes = self.feed_line(bytes),
+            }
+        }
+    }
+
+    /// Has a head begun that is not yet whole?
+    pub(super) fn is_in_head(&self) -> bool {
+        match self.at {
+            At::Head => true,
+            At::Between => !self.line.is_empty(),
+            At::Body(_) | At::Unfollowed => false,
+        }
+    }
+
+    /// The number of the first request, counted from 1, whose end is not clear.
+    pub(super) fn unclear(&self) -> Option<u64> {
+        self.unclear
+    }
+
+    /// Takes bytes up to the end of a line, and gives back the rest.
+    fn feed_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        let room = LINE_MAX - self.line.len();
+        self.is_line_cut |= part.len() > room;
+        self.line
+            .extend_from_slice(part.get(..room).unwrap_or(part));
+        if end.is_none() {
+            return rest;
+        }
+        if self.line.last() == Some(&b'\r') && !self.is_line_cut {
+            self.line.pop();
+        }
+        self.line_ended();
+        self.line.clear();
+        self.is_line_cut = false;
+        rest.get(1..).unwrap_or_default()
+    }
+
+    fn line_ended(&mut self) {
+        match (self.at, self.line.is_empty()) {
+            // Empty lines before a request are skipped, as the parser does.
+            (At::Between, true) => {}
+            (At::Between, false) => self.at = At::Head,
+            (At::Head, true) => self.head_ended(),
+            (At::Head, false) => self.header(),
+            (At::Body(_) | At::Unfollowed, _) => {}
+        }
+    }
+
+    fn header(&mut self) {
+        let Some(colon) = self.line.iter().position(|byte| *byte == b':') else {
+            return;
+        };
+        let (name, value) = self.line.split_at(colon);
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.is_chunked = true;
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            self.lengths += 1;
+            let value = value.get(1..).unwrap_or_default().trim_ascii();
+            let is_plain = !self.is_line_cut
+                && (1..=DIGITS_MAX).contains(&value.len())
+                && value.iter().all(u8::is_ascii_digit);
+            self.is_odd |= !is_plain;
+            self.length = value.iter().take(DIGITS_MAX).fold(0, |sum: u64, digit| {
+                sum.wrapping_mul(10)
+                    .wrapping_add(u64::from(digit.wrapping_sub(b'0')))
+            });
+        }
+    }
+
+    fn head_ended(&mut self) {
+        self.heads += 1;
+        let is_unclear = self.is_odd || self.lengths > 1 || (self.lengths > 0 && self.is_chunked);
+        if is_unclear {
+            self.unclear.get_or_insert(self.heads);
+        }
+        self.at = match self.length {
+            _ if is_unclear || self.is_chunked => At::Unfollowed,
+            0 => At::Between,
+            length => At::Body(length),
+        };
+        (self.lengths, self.length) = (0, 0);
+        (self.is_chunked, self.is_odd) = (false, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fed whole and byte by byte; both must agree.
+    fn unclear(text: &str) -> Option<u64> {
+        let mut whole = Framing::default();
+        whole.feed(text.as_bytes());
+        let mut drops = Framing::default();
+        for byte in text.as_bytes() {
+            drops.feed(&[*byte]);
+        }
+        assert_eq!(whole.unclear(), drops.unclear(), "{text:?}");
+        assert_eq!(whole.is_in_head(), drops.is_in_head(), "{text:?}");
+        whole.unclear()
+    }
+
+    fn post(lines: &str) -> String {
+        format!("POST / HTTP/1.1\r\nHost: g\r\n{lines}\r\n\r\n")
+    }
+
+    #[test]
+    fn two_ways_to_find_the_end_are_unclear() {
+        for lines in [
+            "Content-Length: 4\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: chunked\r\nContent-Length: 4",
+            "transfer-encoding: chunked\r\nCONTENT-LENGTH: 4",
+            "Content-Length: 4\r\nContent-Length: 4",
+            "Content-Length: 4\r\nX: y\r\nContent-Length: 5",
+            "Content-Length: +4",
+            "Content-Length: 4, 4",
+            "Content-Length: 0x4",
+            "Content-Length:",
+            "Content-Length: 99999999999999999999",
+            "Content-Length:                                                                 4",
+        ] {
+            assert_eq!(unclear(&post(lines)), Some(1), "{lines}");
+        }
+    }
+
+    #[test]
+    fn plain_requests_are_clear() {
+        for lines in [
+            "X: y",
+            "Content-Length: 0",
+            "Transfer-Encoding: chunked",
+            "X-Content-Length: 4\r\nTransfer-Encoding: chunked",
+        ] {
+            assert_eq!(unclear(&post(lines)), None, "{lines}");
+        }
+    }
+
+    #[test]
+    fn bodies_are_not_read_as_heads_and_the_next_head_is_found() {
+        let inside = "Content-Length: 1\r\nTransfer-Encoding: x\r\n\r\n";
+        let length = inside.len();
+        let first = format!("{}{inside}", post(&format!("Content-Length: {length}")));
+        assert_eq!(unclear(&first), None);
+        let second = format!(
+            "{first}\r\n{}{}",
+            post("X: y"),
+            post("Content-Length: 1\r\nContent-Length: 1")
+        );
+        assert_eq!(unclear(&second), Some(3));
+    }
+
+    #[test]
+    fn a_head_is_under_way_from_its_first_byte_to_its_empty_line() {
+        for (text, expected) in [
+            ("", false),
+            ("\r\n", false),
+            ("G", true),
+            ("GET / HTTP/1.1\r\n", true),
+            ("GET / HTTP/1.1\nHost: g\n\n", false),
+            ("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", false),
+        ] {
+            let mut framing = Framing::default();
+            framing.feed(text.as_bytes());
+            assert_eq!(framing.is_in_head(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_memory() {
+        let mut framing = Framing::default();
+        for _ in 0..1_000 {
+            framing.feed(&[b'a'; 1_000]);
+        }
+        assert!(framing.line.capacity() <= 2 * LINE_MAX);
+    }
+}

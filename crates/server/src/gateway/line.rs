@@ -1,0 +1,256 @@
+//! One connection of a caller, watched: heads that dribble, readers that stand still, requests whose
+//! end is not clear.
+//!
+//! Promises: from its first byte on a head has ten seconds; what is written must be taken within a
+//! minute. Timers are made only where bytes are waited for, so a quick caller costs none.
+//!
+//! Never: changes a byte.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::framing::Framing;
+
+/// How long a head may take from its first byte: some round trips of a bad line. Longer is a client
+/// that holds a connection by dribbling.
+pub(super) const HEAD_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a caller may take nothing of what is written to it. Its kernel takes for it until its
+/// buffers are full, so this is a program that has stopped reading.
+const TAKE_WAIT: Duration = Duration::from_secs(60);
+
+/// What was seen on a connection, for whoever answers its requests.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The number of the first request whose end is not clear; 0 = none so far.
+    unclear: AtomicU64,
+    /// It is a tunnel now: no requests follow.
+    is_tunnel: AtomicBool,
+}
+
+impl Seen {
+    /// Is it clear where this request ends? Requests are counted from 1.
+    pub(super) fn is_clear(&self, number: u64) -> bool {
+        match self.unclear.load(Ordering::Acquire) {
+            0 => true,
+            unclear => number < unclear,
+        }
+    }
+
+    /// No requests follow, only bytes.
+    pub(super) fn becomes_tunnel(&self) {
+        self.is_tunnel.store(true, Ordering::Release);
+    }
+}
+
+/// A watched connection.
+#[derive(Debug)]
+pub(super) struct Line<S> {
+    stream: S,
+    seen: Arc<Seen>,
+    framing: Framing,
+    head: Option<Pin<Box<Sleep>>>,
+    take: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Line<S> {
+    pub(super) fn new(stream: S, seen: Arc<Seen>) -> Line<S> {
+        Line {
+            stream,
+            seen,
+            framing: Framing::default(),
+            head: None,
+            take: None,
+        }
+    }
+
+    fn came(&mut self, bytes: &[u8]) {
+        self.framing.feed(bytes);
+        if let Some(number) = self.framing.unclear() {
+            self.seen.unclear.store(number, Ordering::Release);
+        }
+        if !self.framing.is_in_head() {
+            self.head = None;
+        } else if self.head.is_none() {
+            self.head = Some(timer(HEAD_WAIT));
+        }
+    }
+
+    fn taken<T>(&mut self, cx: &mut Context<'_>, written: Poll<T>) -> Poll<Option<T>> {
+        match written {
+            Poll::Ready(written) => {
+                self.take = None;
+                Poll::Ready(Some(written))
+            }
+            Poll::Pending => {
+                let timer = self.take.get_or_insert_with(|| timer(TAKE_WAIT));
+                timer.as_mut().poll(cx).map(|()| None)
+            }
+        }
+    }
+}
+
+/// How a wait for a caller ends.
+#[expect(clippy::disallowed_methods, reason = "the timers of a connection")]
+fn timer(most: Duration) -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep(most))
+}
+
+fn late<T>() -> io::Result<T> {
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Line<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let line = self.get_mut();
+        let before = buf.filled().len();
+        let read = Pin::new(&mut line.stream).poll_read(cx, buf);
+        if line.seen.is_tunnel.load(Ordering::Acquire) {
+            return read;
+        }
+        match read {
+            Poll::Ready(Ok(())) => {
+                line.came(buf.filled().get(before..).unwrap_or_default());
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => match &mut line.head {
+                Some(head) => head.as_mut().poll(cx).map(|()| late()),
+                None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let line = self.get_mut();
+        let written = Pin::new(&mut line.stream).poll_write(cx, bytes);
+        line.taken(cx, written)
+            .map(|written| written.unwrap_or_else(late))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let line = self.get_mut();
+        let written = Pin::new(&mut line.stream).poll_write_vectored(cx, pieces);
+        line.taken(cx, written)
+            .map(|written| written.unwrap_or_else(late))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tokio's own time, which is paused here"
+)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn dribble(seen: &Arc<Seen>, gap: Duration) -> io::Result<usize> {
+        let (mut client, server) = tokio::io::duplex(64);
+        let mut line = Line::new(server, seen.clone());
+        let dribbling = tokio::spawn(async move {
+            for byte in "GET / HTTP/1.1\r\nX-Long: aaaaaaaa".bytes() {
+                client.write_all(&[byte]).await.ok();
+                tokio::time::sleep(gap).await;
+            }
+        });
+        let mut read = Vec::new();
+        let outcome = line.read_to_end(&mut read).await;
+        dribbling.abort();
+        outcome
+    }
+
+    /// R-E1: a head that dribbles is cut ten seconds after its first byte.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_dribbles_is_cut() {
+        let began = tokio::time::Instant::now();
+        let error = dribble(&Arc::default(), Duration::from_secs(1))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed(), HEAD_WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_bytes_of_a_tunnel_may_dribble() {
+        let seen = Arc::new(Seen::default());
+        seen.becomes_tunnel();
+        let read = dribble(&seen, Duration::from_secs(1)).await.unwrap();
+        assert_eq!(read, 32);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_before_a_head_and_a_slow_body_are_not_cut_here() {
+        let (mut client, server) = tokio::io::duplex(64);
+        let mut line = Line::new(server, Arc::default());
+        let sending = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(90)).await;
+            client
+                .write_all(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n")
+                .await
+                .unwrap();
+            for byte in *b"abc" {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                client.write_all(&[byte]).await.unwrap();
+            }
+        });
+        let mut read = String::new();
+        line.read_to_string(&mut read).await.unwrap();
+        assert!(read.ends_with("abc"));
+        sending.await.unwrap();
+    }
+
+    /// R-C9: who reads nothing is let go; who reads slowly is not.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stands_still_is_let_go_and_a_slow_one_is_not() {
+        let (mut client, server) = tokio::io::duplex(8);
+        let mut line = Line::new(server, Arc::default());
+        let slow = tokio::spawn(async move {
+            let mut eight = [0; 8];
+            for _ in 0..4 {
+                tokio::time::sleep(Duration::from_secs(50)).await;
+                client.read_exact(&mut eight).await.unwrap();
+            }
+            client
+        });
+        line.write_all(&[0; 40]).await.unwrap();
+        let _client = slow.await.unwrap();
+        let began = tokio::time::Instant::now();
+        let error = line.write_all(&[0; 40]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed(), TAKE_WAIT);
+    }
+}

@@ -1,0 +1,117 @@
+//! Upgrades: a request that asks to go on in another protocol, such as WebSocket.
+//!
+//! Promises: one call, one permit; the upstream decides, and only its `101` makes a tunnel. What it
+//! answers otherwise is an ordinary answer.
+//!
+//! Never: offers a protocol in which further requests could hide (HTTP itself, TLS around it): they
+//! would pass no limit. Such offers are left out, as every server may.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{StatusCode, Version, request};
+use hyper::upgrade::OnUpgrade;
+use tollgate::body::ReplyBody;
+use tollgate::path::Reply;
+
+use super::visit::Visit;
+
+/// The protocols that a request may go on in; `None` = it is an ordinary one. A body may come with
+/// an ordinary one only: where it ends and the other protocol begins is nothing to disagree about.
+pub(super) fn wanted(head: &request::Parts) -> Option<HeaderValue> {
+    let headers = &head.headers;
+    let has_body = headers.contains_key(TRANSFER_ENCODING)
+        || headers
+            .get(CONTENT_LENGTH)
+            .is_some_and(|length| length != "0");
+    if head.version != Version::HTTP_11 || has_body || !names_upgrade(headers) {
+        return None;
+    }
+    let offers: Vec<&str> = tokens(headers, UPGRADE.as_str())
+        .filter(|offer| !carries_requests(offer))
+        .collect();
+    HeaderValue::try_from(offers.join(", "))
+        .ok()
+        .filter(|offers| !offers.is_empty())
+}
+
+/// Passes the wish on.
+pub(super) fn ask(headers: &mut HeaderMap, wanted: Option<HeaderValue>) {
+    if let Some(wanted) = wanted {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, wanted);
+    }
+}
+
+/// If the upstream agreed, the connection becomes a tunnel behind this answer. Gives back the
+/// protocol that it chose.
+pub(super) fn agree(visit: &Visit, caller: OnUpgrade, reply: &mut Reply) -> Option<HeaderValue> {
+    if reply.head.status != StatusCode::SWITCHING_PROTOCOLS {
+        return None;
+    }
+    let tunnel = std::mem::take(&mut reply.body).into_tunnel()?;
+    reply.body = ReplyBody::default();
+    visit.becomes_tunnel(caller, tunnel);
+    reply.head.headers.get(UPGRADE).cloned()
+}
+
+fn names_upgrade(headers: &HeaderMap) -> bool {
+    tokens(headers, CONNECTION.as_str()).any(|token| token.eq_ignore_ascii_case("upgrade"))
+}
+
+fn tokens<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|token| !token.is_empty())
+}
+
+fn carries_requests(offer: &str) -> bool {
+    let name = offer.split('/').next().unwrap_or(offer);
+    let hides = ["h2", "h2c", "h3", "http", "tls"];
+    hides.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn wanted_of(lines: &[(&str, &str)]) -> Option<String> {
+        let mut request = Request::builder();
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        wanted(&head).map(|value| value.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn only_a_connection_that_names_it_is_upgraded() {
+        let upgrade = ("upgrade", "websocket");
+        let asks = [("connection", "keep-alive, Upgrade"), upgrade];
+        assert_eq!(wanted_of(&asks).as_deref(), Some("websocket"));
+        assert_eq!(wanted_of(&[("connection", "keep-alive"), upgrade]), None);
+        assert_eq!(wanted_of(&[upgrade]), None);
+        assert_eq!(wanted_of(&[("connection", "upgrade")]), None);
+    }
+
+    #[test]
+    fn protocols_that_hide_requests_are_not_offered() {
+        let ask = |offers| wanted_of(&[("connection", "upgrade"), ("upgrade", offers)]);
+        for offer in ["h2c", "H2C", "HTTP/2.0", "TLS/1.3", "h2"] {
+            assert_eq!(ask(offer), None, "{offer}");
+        }
+        assert_eq!(ask("h2c, websocket").as_deref(), Some("websocket"));
+    }
+
+    #[test]
+    fn a_request_with_a_body_is_an_ordinary_one() {
+        let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+        for body in [("transfer-encoding", "chunked"), ("content-length", "3")] {
+            assert_eq!(wanted_of(&[upgrade[0], upgrade[1], body]), None, "{body:?}");
+        }
+    }
+}

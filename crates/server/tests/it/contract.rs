@@ -1,0 +1,405 @@
+//! The contract of refusals: every kind and reason, with its status, JSON and headers.
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tollgate::shop::{Options, Unknown};
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
+
+use crate::client::{Answer, get, get_with, soon, until};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok, reply};
+
+const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
+
+/// What a refusal must be.
+struct Expected {
+    status: u16,
+    error: &'static str,
+    reason: Option<&'static str>,
+    /// The time to come back is known.
+    is_timed: bool,
+}
+
+fn expected(
+    status: u16,
+    error: &'static str,
+    reason: Option<&'static str>,
+    is_timed: bool,
+) -> Expected {
+    Expected {
+        status,
+        error,
+        reason,
+        is_timed,
+    }
+}
+
+/// Everything that holds for every refusal but M10's.
+fn check(refused: &Answer, expected: &Expected) {
+    let body = refused.json();
+    let what = format!("{refused:?}");
+    assert_eq!(refused.status, expected.status, "{what}");
+    assert_eq!(body["error"], expected.error, "{what}");
+    assert_eq!(
+        body.get("reason").and_then(Value::as_str),
+        expected.reason,
+        "{what}"
+    );
+    for field in ["message", "hint", "id"] {
+        let text = body[field].as_str().unwrap_or_default();
+        assert!(!text.is_empty(), "{field}: {what}");
+    }
+    assert_eq!(body["id"], refused.header("x-tollgate-id"), "{what}");
+    assert_eq!(refused.header("content-type"), "application/json", "{what}");
+    assert_eq!(refused.header("x-tollgate-source"), "tollgate", "{what}");
+    assert_eq!(refused.header("x-tollgate-decision"), "reject", "{what}");
+    refused
+        .header("x-tollgate-attempts")
+        .parse::<u32>()
+        .unwrap();
+    let waited = refused.header("x-tollgate-wait");
+    assert!(
+        waited.parse::<f64>().is_ok() && waited.split('.').nth(1).unwrap().len() == 3,
+        "{what}"
+    );
+    let is_known = |field: &String| {
+        [
+            "error", "message", "hint", "id", "provider", "entity", "limit", "reason", "retryIn",
+        ]
+        .contains(&field.as_str())
+    };
+    assert!(body.as_object().unwrap().keys().all(is_known), "{what}");
+    let retry_in = body.get("retryIn").and_then(Value::as_u64);
+    assert_eq!(retry_in.is_some(), expected.is_timed, "{what}");
+    times_agree(refused, retry_in);
+}
+
+fn times_agree(refused: &Answer, millis: Option<u64>) {
+    let after = refused.header("retry-after").parse().ok();
+    let after_ms = refused.header("retry-after-ms").parse().ok();
+    assert_eq!(
+        (after, after_ms),
+        (millis.map(|ms| ms.div_ceil(1_000)), millis),
+        "{refused:?}"
+    );
+    let is_long = millis.is_some_and(|ms| ms > 60_000);
+    assert_eq!(
+        refused.header("x-should-retry") == "false",
+        is_long,
+        "{refused:?}"
+    );
+}
+
+async fn fine() -> Upstream {
+    Upstream::start(|_, _| async { ok() }).await
+}
+
+/// Never answers.
+async fn silent() -> Upstream {
+    Upstream::start(|_, _| async { std::future::pending().await }).await
+}
+
+async fn soonest(stand: &Stand, headers: &[(&str, &str)]) -> Answer {
+    let mut all = vec![("x-tollgate-timeout", "30ms")];
+    all.extend_from_slice(headers);
+    soon(get_with(stand.address, "/x/a", &all)).await
+}
+
+#[tokio::test]
+async fn a_limit_is_429_with_its_name_and_time() {
+    let upstream = fine().await;
+    for (limits, is_long) in [("limits: [1/30s]", false), ("limits: [1/1h]", true)] {
+        let stand = Stand::open(&[file(upstream.address, limits)]).await;
+        get(stand.address, "/x/a").await;
+        let refused = soonest(&stand, &[]).await;
+        check(
+            &refused,
+            &expected(429, "RateLimitExceeded", Some("limit"), true),
+        );
+        let body = refused.json();
+        assert_eq!(
+            (&body["provider"], &body["entity"]),
+            (&json!("x"), &json!("a"))
+        );
+        assert_eq!(refused.header("x-should-retry") == "false", is_long);
+    }
+}
+
+#[tokio::test]
+async fn a_cooldown_is_429() {
+    let upstream = Upstream::start(|_, _| async { reply(429, &[("retry-after", "70")], "") }).await;
+    let rest = format!("limits: [100/1s]\n{NO_RETRY}");
+    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    assert_eq!(
+        get(stand.address, "/x/a").await.header("x-tollgate-source"),
+        "upstream"
+    );
+    let refused = soonest(&stand, &[]).await;
+    check(
+        &refused,
+        &expected(429, "RateLimitExceeded", Some("cooldown"), true),
+    );
+    assert_eq!(refused.json()["limit"], json!(null));
+}
+
+/// As many as allowed are on their way: whoever has no time at all is told so; whoever has some
+/// waits, and its time runs out.
+#[tokio::test]
+async fn calls_at_a_time_are_429_without_time_and_504_when_it_ran_out() {
+    let upstream = silent().await;
+    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let _first = tokio::spawn(get(stand.address, "/x/a"));
+    until(|| upstream.count() == 1).await;
+    let late = soonest(&stand, &[]).await;
+    check(
+        &late,
+        &expected(504, "DeadlineExceeded", Some("deadline"), false),
+    );
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "0s")]).await;
+    check(
+        &refused,
+        &expected(429, "RateLimitExceeded", Some("concurrency"), true),
+    );
+    assert_eq!(refused.json()["limit"], "concurrency");
+}
+
+/// Hours that begin two hours from now.
+fn later() -> String {
+    let hour = Clock::System.now().wall.0 / 3_600_000_000 % 24;
+    format!("\"{:02}:00-{:02}:00\"", (hour + 2) % 24, (hour + 3) % 24)
+}
+
+#[tokio::test]
+async fn off_peak_hours_are_429_for_background_calls_only() {
+    let upstream = fine().await;
+    let rest = format!("limits: [100/1s]\noff_peak: {{hours: {}}}", later());
+    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let refused = soonest(&stand, &[("x-tollgate-priority", "background")]).await;
+    check(
+        &refused,
+        &expected(429, "RateLimitExceeded", Some("off_peak"), true),
+    );
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_cost_above_the_limit_is_429_without_a_time() {
+    let upstream = fine().await;
+    let rest = "limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let refused = soonest(&stand, &[("x-tollgate-cost", "tokens=101")]).await;
+    check(
+        &refused,
+        &expected(429, "RateLimitExceeded", Some("too_costly"), false),
+    );
+    assert_eq!(refused.json()["limit"], "tpm");
+}
+
+#[tokio::test]
+async fn a_full_queue_is_503() {
+    let upstream = fine().await;
+    let rest = "limits: [1/1h]\nqueue: {max: 1, timeout: 2h}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    get(stand.address, "/x/a").await;
+    let _waits: JoinHandle<Answer> = tokio::spawn(get(stand.address, "/x/a"));
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.waiting() == 1).await;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "2h")]).await;
+    check(
+        &refused,
+        &expected(503, "QueueFull", Some("queue_full"), true),
+    );
+}
+
+/// S6 over sockets: little left means that only the cache is used, and it says so.
+#[tokio::test]
+async fn s6_degrade_mode_is_504_and_marked() {
+    let upstream = fine().await;
+    let rest = "limits: [10/1h]\ndegrade: {below: 9, recover: 10}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    while get(stand.address, "/x/a").await.status == 200 {
+        assert!(upstream.count() < 5, "it degrades at two calls");
+    }
+    let refused = get(stand.address, "/x/a").await;
+    check(
+        &refused,
+        &expected(504, "NotInCache", Some("degraded"), true),
+    );
+    assert_eq!(refused.header("x-tollgate-degraded"), "true");
+    assert_eq!(upstream.count(), 2);
+}
+
+#[tokio::test]
+async fn only_the_cache_is_504() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let refused = soonest(&stand, &[("x-tollgate-cache", "only")]).await;
+    check(
+        &refused,
+        &expected(504, "NotInCache", Some("cache_only"), false),
+    );
+    assert_eq!(upstream.count(), 0);
+}
+
+/// Every header that names a deadline is obeyed, and time that runs out upstream is 504.
+#[tokio::test]
+async fn deadlines_come_from_four_headers() {
+    let upstream = silent().await;
+    let rest = format!("limits: [100/1s]\n{NO_RETRY}");
+    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let calls = [
+        ("x-tollgate-timeout", "80ms", 80),
+        ("x-stainless-read-timeout", "1", 1_000),
+        ("x-envoy-expected-rq-timeout-ms", "80", 80),
+        ("grpc-timeout", "80m", 80),
+    ]
+    .map(|(name, value, millis)| {
+        tokio::spawn(async move {
+            let began = Clock::System.now().at;
+            let late = soon(get_with(stand.address, "/x/a", &[(name, value)])).await;
+            check(
+                &late,
+                &expected(504, "DeadlineExceeded", Some("deadline"), false),
+            );
+            let took = Clock::System.now().at.since(began);
+            assert!(took >= Span::from_millis(millis), "{name}: {took}");
+            assert!(took < Span::from_millis(millis + 5_000), "{name}: {took}");
+        })
+    });
+    for call in calls {
+        call.await.unwrap();
+    }
+}
+
+/// A wait that is known to pass the deadline is refused at once, not after it.
+#[tokio::test]
+async fn a_known_wait_is_refused_at_once() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    get(stand.address, "/x/a").await;
+    let began = Clock::System.now().at;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "20s")]).await;
+    assert_eq!(refused.json()["reason"], "limit");
+    assert!(Clock::System.now().at.since(began) < Span::from_secs(10));
+}
+
+#[tokio::test]
+async fn what_is_nobodys_limit_has_its_own_errors() {
+    let options = Options {
+        unknown: Unknown::Refuse,
+        private: true,
+        ..Options::default()
+    };
+    let dead = file(
+        "127.0.0.1:9".parse().unwrap(),
+        &format!("{NO_RETRY}\nlimits: [100/1s]"),
+    );
+    let homeless = "name: homeless\nacquire_only: true\nlimits: [100/1s]\n".to_owned();
+    let stand = Stand::with(&[dead, homeless], options).await;
+    for (path, headers, wanted) in [
+        ("/x/a", vec![], expected(502, "UpstreamError", None, false)),
+        (
+            "/nobody/a",
+            vec![],
+            expected(404, "UnknownProvider", None, false),
+        ),
+        ("/x/%zz", vec![], expected(400, "BadRequest", None, false)),
+        (
+            "/homeless/a",
+            vec![],
+            expected(400, "BadRequest", None, false),
+        ),
+        (
+            "/x/a",
+            vec![("x-tollgate-timeout", "soon")],
+            expected(400, "BadRequest", None, false),
+        ),
+        (
+            "/x/a",
+            vec![("x-tollgate-priority", "vip")],
+            expected(400, "BadRequest", None, false),
+        ),
+        (
+            "/x/a",
+            vec![("x-tollgate-cost", "many")],
+            expected(400, "BadRequest", None, false),
+        ),
+        (
+            "/x/a",
+            vec![("x-tollgate-caller", "a b")],
+            expected(400, "BadRequest", None, false),
+        ),
+        (
+            "/http://a..b/c",
+            vec![],
+            expected(400, "BadRequest", None, false),
+        ),
+        (
+            "/https://elsewhere.example/a",
+            vec![],
+            expected(403, "DomainNotAllowed", None, false),
+        ),
+    ] {
+        check(&get_with(stand.address, path, &headers).await, &wanted);
+    }
+}
+
+/// A call that would come back to us, by whichever way.
+#[tokio::test]
+async fn a_loop_is_508() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = listener.local_addr().unwrap();
+    drop(listener);
+    let options = Options {
+        private: true,
+        ..Options::default()
+    };
+    let files = [file(own, &format!("limits: [100/1s]\n{NO_RETRY}"))];
+    let mut stand = Stand::with(&files, options).await;
+    stand
+        .gateway
+        .listen(own, tollgate_server::Door::All)
+        .await
+        .unwrap();
+    for path in [
+        "/x/a".to_owned(),
+        format!("/http://{own}/x/a"),
+        format!("/http://localhost:{}/a", own.port()),
+        format!("/http://{}/http://{own}/a", stand.address),
+    ] {
+        check(
+            &get(stand.address, &path).await,
+            &expected(508, "LoopDetected", None, false),
+        );
+    }
+}
+
+/// The store is gone: nobody is told that a limit refused.
+#[tokio::test]
+async fn a_lost_store_is_503() {
+    let upstream = fine().await;
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("lost_store");
+    let ledger = Ledger::sqlite(&folder, Clock::System).unwrap();
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let stand = Stand::over(ledger.clone(), &files, Options::default()).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    let lock = std::fs::File::options()
+        .write(true)
+        .open(folder.join("ledger.lock"))
+        .unwrap();
+    lock.lock().unwrap();
+    let short = [("x-tollgate-timeout", "1500ms")];
+    let first = soon(get_with(stand.address, "/x/a", &short)).await;
+    check(
+        &first,
+        &expected(503, "StoreLost", Some("store_lost"), true),
+    );
+    lock.unlock().unwrap();
+    until(|| ledger.trouble().is_none()).await;
+    assert_eq!(
+        get(stand.address, "/x/a").await.status,
+        200,
+        "it is back by itself"
+    );
+}

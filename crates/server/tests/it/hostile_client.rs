@@ -1,0 +1,332 @@
+//! Clients that break the rules, dribble, flood or leave (R-C9, R-C10, R-E1 to R-E3).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tollgate_server::GatewayOptions;
+
+use crate::client::{Session, get, get_with, pause, raw, request, soon, until};
+use crate::rawhost::{RawHost, head};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok};
+
+async fn fine() -> Upstream {
+    Upstream::start(|_, _| async { ok() }).await
+}
+
+/// A request with these lines in its head, and another one hidden behind it.
+fn hiding(lines: &str) -> String {
+    format!(
+        "POST /x/a HTTP/1.1\r\nHost: g\r\n{lines}\r\n\r\n0\r\n\r\nGET /x/smuggled HTTP/1.1\r\nHost: g\r\n\r\n"
+    )
+}
+
+/// R-E2: shapes that two servers read differently are 400, end the connection, and are not forwarded.
+#[tokio::test]
+async fn smuggling_shapes_are_400_and_the_connection_ends() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for lines in [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4",
+        "Content-Length: 0\r\nTransfer-Encoding: chunked",
+        "content-length: 4\r\nTRANSFER-ENCODING: chunked",
+        "Content-Length: 4\r\nContent-Length: 5",
+        "Content-Length: 4\r\nContent-Length: 4",
+        "Content-Length: 4, 4",
+        "Content-Length: +4",
+        "Content-Length: -4",
+        "Content-Length: 0x4",
+        "Content-Length: 4a",
+        "Content-Length: ",
+        "Content-Length: 99999999999999999999",
+        "Content-Length : 4",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: identity",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: chunked;x=y",
+        "Transfer-Encoding: \x0bchunked",
+        "Transfer-Encoding : chunked",
+        "Transfer-Encoding: \"chunked\"",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        "X: y\r\n Transfer-Encoding: chunked",
+        "X: y\rTransfer-Encoding: chunked",
+        "Host: two",
+        "X : y",
+        "X\0: y",
+    ] {
+        let answer = raw(stand.address, &hiding(lines)).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{lines:?}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{lines:?}: {answer}");
+    }
+    let old = hiding("Transfer-Encoding: chunked").replace(
+        "HTTP/1.1\r\nHost: g\r\nTransfer",
+        "HTTP/1.0\r\nHost: g\r\nTransfer",
+    );
+    assert!(
+        !raw(stand.address, &old).await.contains(" 200 "),
+        "chunks in HTTP/1.0"
+    );
+    assert_eq!(upstream.count(), 0);
+}
+
+/// R-E2: a chunked request is served, and nothing may follow it.
+#[tokio::test]
+async fn nothing_follows_a_chunked_request_on_its_connection() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let answer = raw(stand.address, &hiding("Transfer-Encoding: chunked")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+    let asked = upstream.asked();
+    assert_eq!((asked.len(), asked[0].target.as_str()), (1, "/a"));
+    assert!(!asked[0].headers.contains_key("transfer-encoding"));
+}
+
+/// The same request in pieces: what is unclear is found however the bytes are cut.
+#[tokio::test]
+async fn a_smuggling_shape_in_pieces_behind_a_good_request_is_400() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let good = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n\r\nbody";
+    let bytes = format!(
+        "{good}{}",
+        hiding("Transfer-Encoding: chunked\r\nContent-Length: 4")
+    );
+    for piece in bytes.as_bytes().chunks(7) {
+        if stream.write_all(piece).await.is_err() {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(soon(head(&mut stream)).await.starts_with("HTTP/1.1 200"));
+    let mut rest = Vec::new();
+    soon(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
+        .await
+        .ok();
+    let rest = String::from_utf8_lossy(&rest).into_owned();
+    assert!(
+        rest.contains("HTTP/1.1 400") && rest.contains("\"BadRequest\""),
+        "{rest}"
+    );
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A body longer than it was declared is the next request, and a bad one.
+#[tokio::test]
+async fn a_body_larger_than_declared_is_not_passed_on() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let bytes = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n\r\nbody and more\r\n\r\n";
+    let answers = raw(stand.address, bytes).await;
+    assert!(
+        answers.contains("HTTP/1.1 200") && answers.contains("HTTP/1.1 400"),
+        "{answers}"
+    );
+    assert_eq!(upstream.asked()[0].body, "body");
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A client that leaves before its request is whole has cost nothing.
+#[tokio::test]
+async fn a_client_that_leaves_in_its_head_or_body_costs_nothing() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    for part in [
+        "",
+        "POST /x/a HT",
+        "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\n\r\n",
+        "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\n\r\nbody",
+        "POST /x/a HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n",
+    ] {
+        let mut stream = TcpStream::connect(stand.address).await.unwrap();
+        stream.write_all(part.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        soon(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
+            .await
+            .ok();
+    }
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(
+        get(stand.address, "/x/a").await.status,
+        200,
+        "the one permit is there"
+    );
+}
+
+/// A client that leaves in the middle of an answer frees its place.
+#[tokio::test]
+async fn a_client_that_leaves_in_an_answer_frees_its_place() {
+    let upstream = RawHost::start(|_, mut stream| async move {
+        while head(&mut stream).await.contains("/long") {
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour")
+                .await
+                .ok();
+            std::future::pending::<()>().await;
+        }
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            .await
+            .ok();
+    })
+    .await;
+    let rest = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let mut session = Session::open(stand.address).await;
+    let response = session.send(request("GET", "/x/long", &[], "")).await;
+    drop((response, session));
+    assert_eq!(soon(get(stand.address, "/x/short")).await.status, 200);
+}
+
+/// R-C9: a reader that stops holds up its upstream, not our memory.
+#[tokio::test]
+async fn a_slow_reader_is_not_read_ahead_for() {
+    let sent = Arc::new(AtomicU64::new(0));
+    let count = sent.clone();
+    let upstream = RawHost::start(move |_, mut stream| {
+        let count = count.clone();
+        async move {
+            head(&mut stream).await;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+                .await
+                .ok();
+            let piece = vec![b'x'; 16_384];
+            while stream.write_all(&piece).await.is_ok() {
+                count.fetch_add(16_384, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream
+        .write_all(b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n")
+        .await
+        .unwrap();
+    head(&mut stream).await;
+    // Until the flow has come to a stop: the kernel's buffers are full.
+    let mut before = u64::MAX;
+    while before != sent.load(Ordering::Relaxed) {
+        before = sent.load(Ordering::Relaxed);
+        pause(100).await;
+    }
+    assert!(before > 0 && before < 64_000_000, "{before}");
+}
+
+/// R-C10: who finds no room is told so at once, and those inside go on.
+#[tokio::test]
+async fn a_connection_past_the_cap_is_refused_in_json() {
+    let upstream = fine().await;
+    let options = GatewayOptions {
+        connections_max: 2,
+        ..GatewayOptions::default()
+    };
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let stand = Stand::with_gateway(&files, options).await;
+    let mut one = Session::open(stand.address).await;
+    let mut two = Session::open(stand.address).await;
+    assert_eq!(one.get("/x/a", &[]).await.status, 200);
+    assert_eq!(two.get("/x/a", &[]).await.status, 200);
+    let refused = get(stand.address, "/x/a").await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]),
+        (503, &"QueueFull".into())
+    );
+    assert_eq!(
+        (
+            refused.header("retry-after"),
+            refused.header("x-tollgate-source")
+        ),
+        ("1", "tollgate")
+    );
+    assert_eq!(one.get("/x/a", &[]).await.status, 200);
+    drop(two);
+    let address = stand.address;
+    until_served(address).await;
+}
+
+async fn until_served(address: std::net::SocketAddr) {
+    soon(async {
+        while get(address, "/health").await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// R-E3: no spelling of a host dodges its provider's limit.
+#[tokio::test]
+async fn h4_no_spelling_of_a_host_dodges_its_limit() {
+    let upstream = fine().await;
+    let rest = "domains: [api.example.org, xn--bcher-kva.example]\nlimits: [1/1h]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    assert_eq!(
+        get(stand.address, "/https://api.example.org/a")
+            .await
+            .status,
+        200
+    );
+    for url in [
+        "/https://API.EXAMPLE.ORG/a",
+        "/https://api.example.org./a",
+        "/https://api.example.org:443/a",
+        "/https://api.example.org:8443/a",
+        "/http://api.example.org/a",
+        "/https:/api.example.org/a",
+        "/https://eu.api.example.org/a",
+        "/https://user@api.example.org/a",
+        "/https://user:key@api.example.org/a",
+        "/https://%61pi.example.org/a",
+        "/https://api.example.org%2e/a",
+        "/https://api.example.org../a",
+        "/https://api.example.org:/a",
+        "/https://api.example.org:+443/a",
+        "/https:///api.example.org/a",
+        "/https://api%2eexample.org/a",
+        "/https://xn--bcher-kva.example/a",
+        "/https://XN--BCHER-KVA.example/a",
+        "/https://b%C3%BCcher.example/a",
+    ] {
+        let answer = get_with(stand.address, url, &[("x-tollgate-timeout", "20ms")]).await;
+        assert!([400, 429].contains(&answer.status), "{url}: {answer:?}");
+    }
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A call that waits is dropped with its connection, at once and at every priority.
+#[tokio::test]
+async fn callers_that_leave_the_line_leave_no_trace() {
+    let upstream = fine().await;
+    let stand = Stand::open(&[file(
+        upstream.address,
+        "limits: [1/1h]\nqueue: {timeout: 2h}",
+    )])
+    .await;
+    get(stand.address, "/x/a").await;
+    let live = stand.shop.named("x").unwrap();
+    let waiting: Vec<_> = ["high", "normal", "low"]
+        .map(|priority| {
+            tokio::spawn(async move {
+                get_with(
+                    stand.address,
+                    "/x/a",
+                    &[
+                        ("x-tollgate-priority", priority),
+                        ("x-tollgate-timeout", "2h"),
+                    ],
+                )
+                .await
+            })
+        })
+        .into();
+    until(|| live.waiting() == 3).await;
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    until(|| live.waiting() == 0).await;
+    assert_eq!(upstream.count(), 1);
+}

@@ -1,0 +1,331 @@
+//! Upstreams that break the rules (R-D1, R-D2, R-D5): what the caller gets, and what it cost.
+//!
+//! What was sent counts, whatever came back. A head that arrived settles the permit, so a short
+//! window frees by itself; an answer that never came is held until it can no longer arrive.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tollgate_core::time::Span;
+use tollgate_ledger::Clock;
+
+use crate::client::{get, get_with, pause, raw, soon};
+use crate::rawhost::{RawHost, head, reset};
+use crate::stand::{Stand, file};
+
+/// One permit an hour: a second call shows what became of the first one's.
+const ONE: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
+    timeout: {first_byte: 150ms, idle: 150ms}\nlate_arrival: 50ms";
+
+const SOON: [(&str, &str); 1] = [("x-tollgate-timeout", "40ms")];
+
+/// What became of the one permit of `ONE`.
+#[derive(Debug, PartialEq, Eq)]
+enum Permit {
+    /// It came back: nothing was sent.
+    Unsent,
+    /// It counts, and everybody knows when it is free.
+    Settled,
+    /// It counts, and may still arrive.
+    Unknown,
+}
+
+async fn permit(stand: &Stand) -> Permit {
+    let next = get_with(stand.address, "/x/next", &SOON).await;
+    let retry_in = next.json()["retryIn"].as_u64();
+    match (next.status, retry_in) {
+        (429, Some(_)) => Permit::Settled,
+        (504, _) => Permit::Unknown,
+        (502 | 200, _) => Permit::Unsent,
+        other => panic!("{other:?}: {next:?}"),
+    }
+}
+
+/// An answer that is no answer, said to one call: 502, and the permit is spent.
+async fn is_502(bytes: impl Into<Vec<u8>>) {
+    let bytes = bytes.into();
+    let shown = String::from_utf8_lossy(&bytes)
+        .chars()
+        .take(60)
+        .collect::<String>();
+    let upstream = RawHost::saying(bytes).await;
+    let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+    let answer = get(stand.address, "/x/a").await;
+    assert_eq!(
+        (answer.status, &answer.json()["error"]),
+        (502, &"UpstreamError".into()),
+        "{shown:?}"
+    );
+    assert_eq!(answer.header("x-tollgate-attempts"), "1", "{shown:?}");
+    assert_ne!(permit(&stand).await, Permit::Unsent, "{shown:?}");
+}
+
+fn with_headers(lines: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\n{lines}Content-Length: 4\r\n\r\nfine")
+}
+
+/// R-D5: framing and headers that could be read in two ways.
+#[tokio::test]
+async fn bad_framing_is_502_and_counts() {
+    for bytes in [
+        "",
+        "\r\n\r\n\r\n",
+        "HELLO\r\n\r\n",
+        "HTTP/9.9 200 OK\r\n\r\n",
+        "HTTP/1.1 20x OK\r\n\r\n",
+        "HTTP/1.1 99999 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\rInjected: b\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX : a\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\r\n folded\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\u{0}b\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine!",
+        "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nfine",
+        "HTTP/1.1 200 OK\r\nContent-Len",
+    ] {
+        is_502(bytes).await;
+    }
+}
+
+/// R-D1: at most 100 headers and 64 KiB of them.
+#[tokio::test]
+async fn too_many_or_too_large_headers_are_502_and_count() {
+    let many: String = (0..101).map(|n| format!("X-{n}: y\r\n")).collect();
+    is_502(with_headers(&many)).await;
+    is_502(with_headers(&format!("X: {}\r\n", "y".repeat(70_000)))).await;
+    let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "y".repeat(3_000_000));
+    is_502(endless).await;
+}
+
+#[tokio::test]
+async fn as_many_and_as_large_headers_as_allowed_arrive() {
+    let many: String = (0..80).map(|n| format!("X-{n}: y\r\n")).collect();
+    for lines in [many, format!("X: {}\r\n", "y".repeat(60_000))] {
+        let upstream = RawHost::saying(with_headers(&lines)).await;
+        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        assert_eq!(get(stand.address, "/x/a").await.body, "fine");
+        assert_eq!(permit(&stand).await, Permit::Settled);
+    }
+}
+
+/// R-D1: a few hints pass, a flood of them does not.
+#[tokio::test]
+async fn endless_hints_are_502_long_before_the_timeout() {
+    let flood = RawHost::start(|_, mut stream| async move {
+        head(&mut stream).await;
+        while stream
+            .write_all(b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n")
+            .await
+            .is_ok()
+        {}
+    })
+    .await;
+    let patient = ONE.replace("first_byte: 150ms", "first_byte: 600s");
+    let stand = Stand::open(&[file(flood.address, &patient)]).await;
+    assert_eq!(soon(get(stand.address, "/x/a")).await.status, 502);
+    let hints = "HTTP/1.1 100 Continue\r\n\r\n".repeat(3);
+    let few = RawHost::saying(format!("{hints}{}", with_headers(""))).await;
+    let stand = Stand::open(&[file(few.address, ONE)]).await;
+    assert_eq!(get(stand.address, "/x/a").await.body, "fine");
+}
+
+#[tokio::test]
+async fn a_hang_before_the_head_is_502_and_the_permit_may_still_arrive() {
+    for part in ["", "HTTP/1.1 200 OK\r\nContent-"] {
+        let upstream = RawHost::start(move |_, mut stream| async move {
+            head(&mut stream).await;
+            stream.write_all(part.as_bytes()).await.ok();
+            std::future::pending::<()>().await;
+        })
+        .await;
+        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        assert_eq!(get(stand.address, "/x/a").await.status, 502, "{part:?}");
+        assert_eq!(permit(&stand).await, Permit::Unknown, "{part:?}");
+    }
+}
+
+/// A reset at every stage.
+#[tokio::test]
+async fn a_reset_before_the_head_is_502_and_after_it_breaks_the_body() {
+    for said in ["", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n"] {
+        let upstream = RawHost::start(move |_, mut stream| async move {
+            head(&mut stream).await;
+            stream.write_all(said.as_bytes()).await.ok();
+            reset(stream);
+        })
+        .await;
+        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        assert_eq!(get(stand.address, "/x/a").await.status, 502, "{said:?}");
+        assert_eq!(permit(&stand).await, Permit::Unknown, "{said:?}");
+    }
+}
+
+/// Reads what the gateway passes on, to its end or its break.
+async fn passed_on(stand: &Stand) -> String {
+    let call = "GET /x/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+    raw(stand.address, call).await
+}
+
+/// A body that breaks, lies about its length or stands still: the caller can see that it is not whole.
+#[tokio::test]
+async fn a_body_that_is_not_whole_is_not_made_to_look_whole() {
+    for (said, then_resets) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour", true),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour", false),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n",
+            false,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\nzz\r\n",
+            false,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfourfive\r\n0\r\n\r\n",
+            false,
+        ),
+    ] {
+        let upstream = RawHost::start(move |_, mut stream| async move {
+            head(&mut stream).await;
+            stream.write_all(said.as_bytes()).await.ok();
+            if then_resets {
+                // Only once the gateway has read what was said.
+                stream.flush().await.ok();
+                tokio::task::yield_now().await;
+                reset(stream);
+            }
+        })
+        .await;
+        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        let got = passed_on(&stand).await;
+        let is_broken = got.contains(" 502 ")
+            || (got.contains("content-length: 9") && !got.ends_with("fourfive!"))
+            || (got.contains("chunked") && !got.ends_with("0\r\n\r\n"));
+        assert!(is_broken, "{said:?}: {got:?}");
+        assert_ne!(permit(&stand).await, Permit::Unsent, "{said:?}");
+    }
+}
+
+/// R-D2: a body that stands still is cut, one that drips is not.
+#[tokio::test]
+async fn a_dripping_body_is_never_cut_and_one_that_stands_still_is() {
+    let upstream = RawHost::start(|number, mut stream| async move {
+        head(&mut stream).await;
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n")
+            .await
+            .ok();
+        let drips: &[u8] = if number == 0 { b"fourfive!" } else { b"four" };
+        for byte in drips {
+            stream.write_all(&[*byte]).await.ok();
+            pause(60).await;
+        }
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let rest = "concurrency: 1\nlimits: [100/1s]\nlate_arrival: 50ms\ntimeout: {idle: 200ms}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let began = Clock::System.now().at;
+    assert!(passed_on(&stand).await.ends_with("fourfive!"));
+    let took = Clock::System.now().at.since(began);
+    assert!(
+        took > Span::from_millis(400),
+        "longer than idle in all: {took}"
+    );
+    let cut = passed_on(&stand).await;
+    assert!(cut.ends_with("four"), "{cut}");
+    assert!(get_with(stand.address, "/health", &[]).await.status == 200);
+}
+
+/// R-C9, R-D2: an endless body flows as fast as its reader, and ends with it.
+#[tokio::test]
+async fn an_endless_body_ends_when_its_reader_leaves() {
+    let (gone, mut told) = tokio::sync::mpsc::channel(1);
+    let upstream = RawHost::start(move |_, mut stream| {
+        let gone = gone.clone();
+        async move {
+            head(&mut stream).await;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                .await
+                .ok();
+            let chunk = format!("4000\r\n{}\r\n", "x".repeat(0x4000));
+            let mut sent = 0_u64;
+            while stream.write_all(chunk.as_bytes()).await.is_ok() {
+                sent += 0x4000;
+            }
+            gone.send(sent).await.ok();
+        }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    stream
+        .write_all(b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n")
+        .await
+        .unwrap();
+    let mut read = vec![0; 1_000_000];
+    soon(stream.read_exact(&mut read)).await.unwrap();
+    drop(stream);
+    let sent = soon(told.recv()).await.unwrap();
+    // What is on its way lies in the kernel's buffers and ours, not in ever more memory.
+    assert!(sent < 100_000_000, "{sent}");
+}
+
+/// An answer before the request was read: the caller gets it, and the connection is not used again.
+#[tokio::test]
+async fn an_early_answer_reaches_the_caller() {
+    let upstream = RawHost::start(|_, mut stream| async move {
+        head(&mut stream).await;
+        let early = "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge";
+        stream.write_all(early.as_bytes()).await.ok();
+        stream.shutdown().await.ok();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.ok();
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+    let body = "x".repeat(3_000_000);
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let head = format!(
+        "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+        .write_all(body.get(..1_000_000).unwrap().as_bytes())
+        .await
+        .unwrap();
+    let answer = soon(self::head(&mut stream)).await;
+    assert!(answer.contains(" 413 "), "{answer}");
+    assert_eq!(permit(&stand).await, Permit::Settled);
+}
+
+/// `Expect: 100-continue` is answered here, so that a provider that does not know it sees none.
+#[tokio::test]
+async fn a_client_that_waits_for_100_continue_gets_it() {
+    let upstream = RawHost::start(|_, mut stream| async move {
+        let asked = head(&mut stream).await.to_ascii_lowercase();
+        let body = if asked.contains("expect") {
+            "told"
+        } else {
+            "fine"
+        };
+        let mut four = [0; 4];
+        stream.read_exact(&mut four).await.ok();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{body}");
+        stream.write_all(answer.as_bytes()).await.ok();
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let ask = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    assert!(soon(head(&mut stream)).await.contains(" 100 "));
+    stream.write_all(b"body").await.unwrap();
+    let mut answer = String::new();
+    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.ends_with("fine"),
+        "{answer}"
+    );
+}
