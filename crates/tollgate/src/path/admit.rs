@@ -19,7 +19,7 @@ use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
-use super::permit::{Denied, Wanted};
+use super::permit::{Denied, Permits, Wanted};
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
@@ -67,16 +67,7 @@ pub(crate) async fn admit(
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
             may_wait(route, &plan, &look.door, scopes)?;
         }
-        let (permits, wanted, is_counted) = match loss {
-            None => (&live.permits, wanted, true),
-            Some(loss) => {
-                let spare = &live.spare;
-                match spare.instead(&plan, wanted, wants.local, &live.ledger, loss) {
-                    Instead::Refuse(retry_in) => return Err(store_lost(route, retry_in)),
-                    Instead::Ask { wanted, is_counted } => (&spare.permits, *wanted, is_counted),
-                }
-            }
-        };
+        let (permits, wanted, is_counted) = line(route, &plan, wanted, wants.local, loss)?;
         let answer = tokio::select! {
             biased;
             answer = permits.acquire(wanted) => answer,
@@ -102,6 +93,25 @@ pub(crate) async fn admit(
             live.spare.went_on();
         }
         return Ok(wants.granted(live, &plan, permit));
+    }
+}
+
+/// Where a call asks, for what, and whether that is counted: the store, or what stands in for it
+/// while it is lost.
+fn line<'a>(
+    route: &'a Route,
+    plan: &Plan,
+    wanted: Wanted,
+    local: usize,
+    loss: Option<Loss>,
+) -> Result<(&'a Permits, Wanted, bool), Error> {
+    let live = &route.live;
+    let Some(loss) = loss else {
+        return Ok((&live.permits, wanted, true));
+    };
+    match live.spare.instead(plan, wanted, local, &live.ledger, loss) {
+        Instead::Refuse(retry_in) => Err(store_lost(route, retry_in)),
+        Instead::Ask { wanted, is_counted } => Ok((&live.spare.permits, *wanted, is_counted)),
     }
 }
 
