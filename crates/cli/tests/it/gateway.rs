@@ -87,7 +87,10 @@ async fn sim(rules: &str) -> SimProvider {
 fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let provider = runtime.block_on(sim("sliding 1/1s"));
-    let yaml = file(provider.address(), "limits: [1/1s]\nqueue: {order: fifo}");
+    let yaml = file(
+        provider.address(),
+        "dedup: off\nlimits: [1/1s]\nqueue: {order: fifo}",
+    );
     let gateways = [(); 2].map(|()| Process::start("", "gateway_m13", &yaml));
     std::thread::scope(|scope| {
         for number in 0..4 {

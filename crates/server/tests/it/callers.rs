@@ -123,7 +123,7 @@ async fn a_caller_gets_at_least_its_share_under_a_flood() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let file = file(
         upstream.address,
-        "limits: [{limit: 20, period: 1s, algorithm: paced}]",
+        "dedup: off\nlimits: [{limit: 20, period: 1s, algorithm: paced}]",
     );
     let stand = Stand::open(&[file]).await;
     stand.shop.know(&[

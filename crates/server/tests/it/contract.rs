@@ -148,7 +148,8 @@ async fn a_cooldown_is_429() {
 #[tokio::test]
 async fn calls_at_a_time_are_429_without_time_and_504_when_it_ran_out() {
     let upstream = silent().await;
-    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let rest = "dedup: off\nconcurrency: 1\nlimits: [100/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
     let _first = tokio::spawn(get(stand.address, "/x/a"));
     until(|| upstream.count() == 1).await;
     let late = soonest(&stand, &[]).await;
@@ -199,7 +200,7 @@ async fn a_cost_above_the_limit_is_429_without_a_time() {
 #[tokio::test]
 async fn a_full_queue_is_503() {
     let upstream = fine().await;
-    let rest = "limits: [1/1h]\nqueue: {max: 1, timeout: 2h}";
+    let rest = "dedup: off\nlimits: [1/1h]\nqueue: {max: 1, timeout: 2h}";
     let stand = Stand::open(&[file(upstream.address, rest)]).await;
     get(stand.address, "/x/a").await;
     let _waits: JoinHandle<Answer> = tokio::spawn(get(stand.address, "/x/a"));

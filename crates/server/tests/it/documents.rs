@@ -131,7 +131,7 @@ async fn m13_strict_order_holds_over_sockets() {
 #[tokio::test]
 async fn m4_calls_wait_over_sockets_until_a_permit_is_free() {
     let provider = sim("sliding 2/300ms").await;
-    let stand = Stand::open(&[file(provider.address(), "limits: [2/300ms]")]).await;
+    let stand = Stand::open(&[file(provider.address(), "dedup: off\nlimits: [2/300ms]")]).await;
     let calls: Vec<_> = (0..6)
         .map(|_| tokio::spawn(get(stand.address, "/x/a")))
         .collect();
@@ -304,8 +304,7 @@ async fn a9_retry_after_is_kept_in_every_form() {
 #[tokio::test]
 async fn a12_the_documents_bucket_is_kept_over_sockets() {
     let provider = sim("bucket 35/1s burst 35, in-flight 4").await;
-    let rest =
-        "limits: [{limit: 35, period: 1s, algorithm: token-bucket, burst: 35}]\nconcurrency: 4";
+    let rest = "dedup: off\nlimits: [{limit: 35, period: 1s, algorithm: token-bucket, burst: 35}]\nconcurrency: 4";
     let stand = Stand::open(&[file(provider.address(), rest)]).await;
     let calls: Vec<_> = (0..60)
         .map(|_| tokio::spawn(get(stand.address, "/x/a")))
@@ -396,7 +395,7 @@ async fn a3_a_throttled_provider_is_paced_over_sockets() {
     })
     .await;
     let rest = format!(
-        "limits: [1000/1s]\n{NO_RETRY}\nhealth: {{min_results: 4, throttle_factor: 0.01, throttle_min_rate: 5, failure_threshold: off, s_recover: 1000, p_sleep_for: 1h}}"
+        "dedup: off\nlimits: [1000/1s]\n{NO_RETRY}\nhealth: {{min_results: 4, throttle_factor: 0.01, throttle_min_rate: 5, failure_threshold: off, s_recover: 1000, p_sleep_for: 1h}}"
     );
     let stand = Stand::open(&[file(upstream.address, &rest)]).await;
     let live = stand.shop.named("x").unwrap();

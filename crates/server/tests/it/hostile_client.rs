@@ -305,7 +305,7 @@ async fn callers_that_leave_the_line_leave_no_trace() {
     let upstream = fine().await;
     let stand = Stand::open(&[file(
         upstream.address,
-        "limits: [1/1h]\nqueue: {timeout: 2h}",
+        "dedup: off\nlimits: [1/1h]\nqueue: {timeout: 2h}",
     )])
     .await;
     get(stand.address, "/x/a").await;

@@ -60,16 +60,13 @@ pub(crate) async fn admit(
         let plan = live.plan();
         let look = live.machine.look();
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
-        if let Some(limit) = &plan.nothing {
-            return Err(nothing(route, limit));
-        }
         let until = route.patient_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
             may_wait(route, &plan, &look.door, scopes)?;
         }
-        let (permits, wanted, is_counted) = whom(route, &plan, wanted, wants.local, loss)?;
+        let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
         let answer = tokio::select! {
             biased;
             // Other limits hold now: the same call asks under those, in its old place.
@@ -107,18 +104,31 @@ pub(crate) async fn admit(
 }
 
 /// Who is asked, for what, and whether that counts: the ledger, or what stands in while it is lost.
+/// What can never be had is not asked for: a full line would say "later" to it.
 fn whom<'a>(
     route: &'a Route,
     plan: &Plan,
+    wants: &Wants,
     wanted: Wanted,
-    local: usize,
     loss: Option<Loss>,
 ) -> Result<(&'a Permits, Wanted, bool), Error> {
     let live = &route.live;
+    if let Some(limit) = &plan.nothing {
+        return Err(nothing(route, limit));
+    }
+    let mut terms = wanted.terms.iter();
+    let most = |term: &Term| term.rule.most().saturating_sub(term.leave);
+    if let Some(term) = terms.position(|term| term.cost > most(term)) {
+        let never = Never::TooCostly { term, most: 0 };
+        return Err(wants.explain(route, plan, Denied::Never(never), None));
+    }
     let Some(loss) = loss else {
         return Ok((&live.permits, wanted, true));
     };
-    match live.spare.instead(plan, wanted, local, &live.ledger, loss) {
+    match live
+        .spare
+        .instead(plan, wanted, wants.local, &live.ledger, loss)
+    {
         Instead::Refuse(retry_in) => Err(store_lost(route, retry_in)),
         Instead::Ask { wanted, is_counted } => Ok((&live.spare.permits, *wanted, is_counted)),
     }

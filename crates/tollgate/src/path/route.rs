@@ -177,6 +177,8 @@ where
         priority: (!call.said.takes_default).then_some(call.said.priority),
     })?;
     call.said.priority = standing.priority;
+    let caller = call.said.caller.as_deref();
+    let caller = caller.map_or_else(CallerId::default, account);
     let (place, path, query) = place(shop, call.target)?;
     let patience = call.said.timeout.unwrap_or(BODY_WAIT);
     let payload = within(Some(patience), Payload::gather(call.body))
@@ -210,11 +212,7 @@ where
         headers: call.headers,
         query,
         payload,
-        caller: call
-            .said
-            .caller
-            .as_deref()
-            .map_or_else(CallerId::default, account),
+        caller,
         said: call.said,
         at_most_permille: standing.at_most_permille,
         deadline,
