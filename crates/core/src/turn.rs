@@ -79,7 +79,7 @@ enum Place {
 }
 
 fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
-    if let Some(why) = hopeless(ask) {
+    if let Some(why) = hopeless(&ask.terms, ask.priority) {
         return Verdict::Never(why);
     }
     match longest_wait(cells, now, ask, batch) {
@@ -115,10 +115,11 @@ fn first_named(terms: &Terms, cell: CellId) -> Option<usize> {
 }
 
 /// A cost above what the limit ever has for this ask can never be granted.
-fn hopeless(ask: &Ask) -> Option<Why> {
-    ask.terms.iter().enumerate().find_map(|(index, term)| {
-        let most = term.rule.most().saturating_sub(term.leaves(ask.priority));
-        let too_costly = cost_in(&ask.terms, term.cell) > most && !term.rule.is_shadow();
+#[must_use]
+pub fn hopeless(terms: &Terms, priority: Priority) -> Option<Why> {
+    terms.iter().enumerate().find_map(|(index, term)| {
+        let most = term.rule.most().saturating_sub(term.leaves(priority));
+        let too_costly = cost_in(terms, term.cell) > most && !term.rule.is_shadow();
         too_costly.then_some(Why::TooCostly { term: index, most })
     })
 }

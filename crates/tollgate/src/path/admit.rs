@@ -16,6 +16,7 @@ use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
 use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
+use tollgate_core::turn::hopeless;
 use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
@@ -116,11 +117,8 @@ fn whom<'a>(
     if let Some(limit) = &plan.nothing {
         return Err(nothing(route, limit));
     }
-    let mut terms = wanted.terms.iter();
-    let most = |term: &Term| term.rule.most().saturating_sub(term.leave);
-    if let Some(term) = terms.position(|term| term.cost > most(term)) {
-        let never = Never::TooCostly { term, most: 0 };
-        return Err(wants.explain(route, plan, Denied::Never(never), None));
+    if let Some(why) = hopeless(&wanted.terms, wanted.priority) {
+        return Err(wants.explain(route, plan, Denied::Never(why), None));
     }
     let Some(loss) = loss else {
         return Ok((&live.permits, wanted, true));
