@@ -315,6 +315,14 @@ fn tell(problems: &Problems) -> io::Result<()> {
 
 /// What to put in place of the provider's address.
 fn announce(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io::Result<()> {
+    match print(config, listening, admin) {
+        // Whoever read it has read enough; the gateway is there for others.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
+
+fn print(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for Listening { address, door } in listening {
         match door {
