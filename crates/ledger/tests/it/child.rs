@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tollgate_core::time::Span;
@@ -78,6 +80,7 @@ impl Worker {
     }
 
     /// The next number said with this word; what is said before is passed over.
+    #[track_caller]
     pub(crate) fn hear(&mut self, word: &str) -> u64 {
         loop {
             match self.next() {
@@ -96,6 +99,18 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Lets it go on after this time, whatever the others do meanwhile.
+    pub(crate) fn let_go_after(&self, time: Duration) -> JoinHandle<()> {
+        let pid = self.pid();
+        std::thread::spawn(move || {
+            let end = Clock::System.now().at.0 + time.as_micros() as u64;
+            while Clock::System.now().at.0 < end {
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+            kill_process(pid, Signal::CONT).unwrap();
+        })
     }
 
     /// Kills it as `kill -9` does, and returns what it had said until then.
