@@ -105,8 +105,8 @@ impl Worker {
     pub(crate) fn let_go_after(&self, time: Duration) -> JoinHandle<()> {
         let pid = self.pid();
         std::thread::spawn(move || {
-            let end = Clock::System.now().at.0 + time.as_micros() as u64;
-            while Clock::System.now().at.0 < end {
+            let end = Clock::System.now().at + Span::from(time);
+            while Clock::System.now().at < end {
                 std::thread::park_timeout(Duration::from_millis(50));
             }
             kill_process(pid, Signal::CONT).unwrap();
