@@ -91,7 +91,7 @@ async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
     };
     let mut found = Vec::new();
     for provider in &config.providers {
-        if provider.upstream.is_some() {
+        if provider.upstream.is_some() || !provider.domains.is_empty() {
             found.extend(ask(&shop, provider).await);
         }
     }

@@ -22,6 +22,10 @@ const OURS_AT: usize = 62;
 /// Length of a bar at the limit; what is above it is drawn as far again and no further.
 const BAR: u64 = 10;
 
+/// From here on the quota counts as used, in thousandths: what is left over is the time of answers on
+/// their way and the spacing that lets clicks in.
+const FULL: u64 = 970;
+
 const OK: &str = "32";
 const STOP: &str = "31";
 const WAIT: &str = "33";
@@ -123,7 +127,7 @@ impl Screen {
             "{} {} in {seconds} s   {} {} of quota   {} {} lost      next: tollgate init tmdb\n",
             mark(ours.violations == 0),
             many(ours.violations, "refusal"),
-            mark(ours.used >= 990),
+            mark(ours.used >= FULL),
             percent(ours.used),
             mark(ours.lost == 0),
             many(ours.lost, "call"),
