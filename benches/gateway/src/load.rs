@@ -103,14 +103,15 @@ fn length(answer: &[u8]) -> anyhow::Result<Option<(usize, u16)>> {
     Ok(Some((head + 4 + body, status)))
 }
 
-/// Calls as fast as answers come, on so many connections, for so long.
+/// Calls as fast as answers come, on so many connections, for so long. Each connection asks for
+/// something of its own: what is the same at the same time may be answered by one call.
 pub async fn flood(
     server: SocketAddr,
     path: &str,
     connections: usize,
     span: Duration,
 ) -> anyhow::Result<Seen> {
-    let request = request(path);
+    let mark = if path.contains('?') { '&' } else { '?' };
     let mut callers = Vec::new();
     for _ in 0..connections {
         callers.push(Caller::connect(server).await?);
@@ -118,7 +119,11 @@ pub async fn flood(
     let began = Instant::now();
     let tasks: Vec<_> = callers
         .into_iter()
-        .map(|caller| tokio::task::spawn_local(one(caller, request.clone(), began + span)))
+        .enumerate()
+        .map(|(number, caller)| {
+            let request = request(&format!("{path}{mark}caller={number}"));
+            tokio::task::spawn_local(one(caller, request, began + span))
+        })
         .collect();
     let mut seen = Seen::default();
     for task in tasks {
