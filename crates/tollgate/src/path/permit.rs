@@ -167,7 +167,7 @@ impl Permits {
     pub fn replace(&self, settings: Settings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
-        state.gate.recall();
+        state.gate.recall(self.shared.ledger.at());
         state.gate.configure(settings);
         drop(state);
         self.shared.poke.notify_one();
