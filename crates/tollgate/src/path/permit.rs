@@ -352,6 +352,11 @@ async fn drive(shared: Weak<Shared>) {
         let Some(strong) = shared.upgrade() else {
             return;
         };
+        if strong.ledger.takes_time() {
+            // Whoever is about to ask joins this offer: a transaction costs the same for all of
+            // them. With nothing else to run this goes on at once.
+            tokio::task::yield_now().await;
+        }
         let Effects {
             offer,
             resolve,
