@@ -202,7 +202,8 @@ impl State {
 /// Others must hear of these at once: a scope that closes, and a permit that they may have.
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
-        Settle::Close { .. } | Settle::Open { .. } => true,
+        Settle::Close { .. } | Settle::Open { .. } | Settle::Failed { .. } => true,
+        Settle::Well { .. } => false,
         Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
     }
 }
