@@ -43,6 +43,7 @@ use tollgate_core::limit::{Rule, Rung, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
 
+use crate::heirs::Heirs;
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Loss, Lost, Offered};
 use book::{Question, Reply};
 use clerk::Clerk;
@@ -84,6 +85,7 @@ struct Shared {
     /// The disk has failed a checkpoint.
     is_broken: AtomicBool,
     is_over: AtomicBool,
+    heirs: Heirs,
 }
 
 const NOT_LOST: u64 = u64::MAX;
@@ -200,6 +202,10 @@ impl SqliteLedger {
         Offered::waiting(ledger.clone(), receiver)
     }
 
+    pub(crate) fn heirs(&self) -> &Heirs {
+        &self.handle.shared.heirs
+    }
+
     pub(crate) fn settle(&self, settle: Settle) {
         if self.is_forked() {
             return;
@@ -267,6 +273,7 @@ impl Shared {
             log_pages: AtomicI64::new(0),
             is_broken: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            heirs: Heirs::default(),
         })
     }
 

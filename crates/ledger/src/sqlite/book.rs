@@ -143,7 +143,7 @@ impl Book {
         let before = turn(&mut page, now, &settles, &[]);
         let (verdicts, wakes) = self.serve(&mut page, asks, &before.freed, now)?;
         page.write(&self.conn, self.home)?;
-        let is_long = asks.iter().zip(&verdicts).any(is_long);
+        let is_long = asks.iter().zip(&verdicts).any(is_long) || settles.iter().any(carries_long);
         let noted = self.note_pair(now, is_long)?;
         self.turns += 1;
         if self.turns.is_multiple_of(SWEEP_EVERY) {
@@ -335,9 +335,14 @@ fn aged(told: &Told, now: Micros) -> Settle {
             Outcome::Unsent => {}
         },
         Settle::Close { age, .. } => *age = *age + waited,
-        Settle::Open { .. } => {}
+        Settle::Open { .. } | Settle::Carry { .. } => {}
     }
     settle
+}
+
+/// What a long limit has taken over is as good as granted by it.
+fn carries_long(settle: &Settle) -> bool {
+    matches!(settle, Settle::Carry { rule, .. } if rule.period() >= LONG)
 }
 
 fn is_long((ask, verdict): (&Ask, &Verdict)) -> bool {
