@@ -4,6 +4,8 @@
 //! Promises: every server is asked for each answer once before it is measured, and a round in which
 //! anything reached the upstream fails the run. The first rounds warm up.
 
+use std::time::Duration;
+
 use anyhow::ensure;
 
 use crate::Effort;
@@ -39,6 +41,9 @@ const SIZES: [Size; 2] = [
         envoy: 1.4,
     },
 ];
+
+/// How long one server is loaded in one round: some 50,000 answers.
+const SPAN: Duration = Duration::from_secs(1);
 
 /// Bytes of the head of an answer, at most.
 const HEAD: usize = 4 * 1_024;
@@ -77,7 +82,7 @@ async fn one(site: &Site, log: &Log, size: &Size, effort: Effort) -> anyhow::Res
     for round in 0..=effort.rounds {
         for (server, rounds) in servers.iter().zip(&mut rounds) {
             log.begin();
-            let measured = measure(server, effort.span, size.bytes + HEAD).await?;
+            let measured = measure(server, effort.span.min(SPAN), size.bytes + HEAD).await?;
             // The first round fills the caches.
             if round > 0 {
                 let asked = log.take().len();

@@ -61,6 +61,7 @@ pub fn python(folder: &Path) -> anyhow::Result<PathBuf> {
 
 /// A folder in which node finds the client libraries of npm.
 pub fn npm(folder: &Path) -> anyhow::Result<PathBuf> {
+    package(("npm", "npm"))?;
     let folder = folder.join("npm");
     if !folder.join("node_modules/ioredis").is_dir() {
         std::fs::create_dir_all(&folder)?;

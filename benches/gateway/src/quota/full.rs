@@ -27,7 +27,7 @@ impl Full {
             let text = std::fs::read_to_string(log)?;
             let last = text
                 .lines()
-                .rfind(|line| line.contains("state_transition") && line.contains("to=\"normal\""));
+                .rfind(|line| line.contains("state_transition") && line.contains("to=\"Normal\""));
             let line = last.with_context(|| format!("never Normal again: {text}"))?;
             // Both clocks are the machine's; no run lasts a day.
             let since = (seconds_of_day(line)? - judged.began).rem_euclid(86_400.0);
