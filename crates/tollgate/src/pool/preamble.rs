@@ -100,7 +100,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        match pieces {
+            // A request without a body. A plain write costs less than a gathering one.
+            [one] => Pin::new(&mut self.stream).poll_write(cx, one),
+            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, pieces),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
