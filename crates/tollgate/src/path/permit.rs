@@ -167,7 +167,7 @@ impl Permits {
     pub fn replace(&self, settings: Settings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
-        state.gate.recall(self.shared.ledger.at());
+        state.gate.recall();
         state.gate.configure(settings);
         drop(state);
         self.shared.poke.notify_one();
@@ -414,7 +414,12 @@ impl Shared {
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
         match answer {
-            Ok(verdicts) => gate.verdicts(verdicts, now),
+            Ok(verdicts) => {
+                gate.verdicts(verdicts, now);
+                let resolved = gate.resolved();
+                drop(state);
+                resolved.into_iter().for_each(|one| self.tell(one));
+            }
             Err(Lost) => {
                 let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
                 ids.iter().for_each(|id| gate.cancel(*id));
