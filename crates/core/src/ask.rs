@@ -235,6 +235,18 @@ pub enum Settle {
         /// What follows the rest.
         then: Reopen,
     },
+    /// A limit was configured anew in a way that gives it another cell: what the former one has
+    /// counted counts in the new one too. Said again, only what came since is added.
+    Carry {
+        /// Where it was counted.
+        from: CellId,
+        /// By which limit.
+        former: Arc<Rule>,
+        /// Where it is counted from now on.
+        to: CellId,
+        /// By which limit.
+        rule: Arc<Rule>,
+    },
     /// A scope is open for everybody again.
     Open {
         /// Which one.

@@ -33,6 +33,7 @@ pub use cell::Cell;
 mod look;
 pub use look::View;
 mod adopt;
+mod inherit;
 mod carry;
 mod image;
 mod image_read;
@@ -55,3 +56,5 @@ mod edge_tests;
 mod hostile_tests;
 #[cfg(test)]
 mod safety_tests;
+#[cfg(test)]
+mod inherit_tests;

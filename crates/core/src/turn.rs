@@ -255,6 +255,20 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             cells.scope(*scope).close(until, *then);
             turn.scopes.push(*scope);
         }
+        Settle::Carry {
+            from,
+            former,
+            to,
+            rule,
+        } => {
+            let giver = cells.cell(*from);
+            giver.refresh(former, now);
+            let giver = giver.clone();
+            let heir = cells.cell(*to);
+            heir.refresh(rule, now);
+            let passed = heir.inherit((*to, rule), &giver, (*from, former), now);
+            cells.cell(*from).pass(passed);
+        }
         Settle::Open { scope } => {
             cells.scope(*scope).open();
             turn.scopes.push(*scope);

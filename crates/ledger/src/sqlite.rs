@@ -43,6 +43,7 @@ use tollgate_core::limit::{Rule, Rung, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
 
+use crate::heirs::Heirs;
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Loss, Lost, Offered};
 use book::{Question, Reply};
 use clerk::Clerk;
@@ -86,6 +87,7 @@ struct Shared {
     /// The disk has failed a checkpoint.
     is_broken: AtomicBool,
     is_over: AtomicBool,
+    heirs: Heirs,
 }
 
 const NOT_LOST: u64 = u64::MAX;
@@ -202,6 +204,10 @@ impl SqliteLedger {
         Offered::waiting(ledger.clone(), receiver)
     }
 
+    pub(crate) fn heirs(&self) -> &Heirs {
+        &self.handle.shared.heirs
+    }
+
     pub(crate) fn settle(&self, settle: Settle) {
         if self.is_forked() {
             return;
@@ -270,6 +276,7 @@ impl Shared {
             is_nearly_moved: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            heirs: Heirs::default(),
         })
     }
 

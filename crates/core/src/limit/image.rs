@@ -11,7 +11,7 @@
 
 use crate::limit::Rung;
 use crate::limit::almanac::Almanac;
-use crate::limit::cell::{Cell, State, Wanted};
+use crate::limit::cell::{Cell, Passed, State, Wanted};
 use crate::limit::holds::{Holds, OpenSet};
 use crate::limit::phase::Phase;
 use crate::limit::sliding::Log;
@@ -19,7 +19,7 @@ use crate::limit::told::Told;
 use crate::time::Micros;
 
 /// The format written today.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// Bytes of checksum at the end: a damaged image passes once in four thousand million.
 pub(super) const CHECKSUM: usize = 4;
@@ -55,6 +55,7 @@ impl Cell {
             Wanted::Event => 2,
         });
         out.state(&self.state);
+        out.maybe(self.passed, Writer::passed);
         let sum = blake3::hash(&out.bytes);
         out.bytes.extend_from_slice(&sum.as_bytes()[..CHECKSUM]);
         out.bytes
@@ -176,6 +177,12 @@ impl Writer {
         self.number(phase.late);
         self.instant(phase.late_until);
         self.open(&phase.open);
+    }
+
+    fn passed(&mut self, passed: Passed) {
+        self.wide(passed.to.0);
+        self.number(passed.granted);
+        self.number(passed.theirs);
     }
 
     fn almanac(&mut self, almanac: Almanac) {

@@ -296,7 +296,8 @@ impl Rule {
     }
 
     /// The longest time for which a call that has arrived can matter to this limit.
-    pub(crate) fn longest_hold(&self) -> Span {
+    #[must_use]
+    pub fn longest_hold(&self) -> Span {
         let period = self.stretched(self.period());
         match self.algorithm {
             // Up to 9/8 of a window on the ladder, or the rest of this window and all of the next.

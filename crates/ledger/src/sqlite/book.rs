@@ -152,7 +152,7 @@ impl Book {
         let before = turn(&mut page, now, &settles, &[]);
         let (verdicts, wakes) = self.serve(&mut page, asks, &before.freed, now)?;
         page.write(&self.conn, self.home)?;
-        let is_long = asks.iter().zip(&verdicts).any(is_long);
+        let is_long = asks.iter().zip(&verdicts).any(is_long) || settles.iter().any(carries_long);
         let home = self.home;
         let noted = self.note_pair(now, is_long)?;
         self.turns += 1;
@@ -350,9 +350,14 @@ fn aged(told: &Told, now: Micros) -> Settle {
             Outcome::Unsent => {}
         },
         Settle::Close { age, .. } | Settle::Failed { age, .. } => *age = *age + waited,
-        Settle::Open { .. } | Settle::Well { .. } => {}
+        Settle::Open { .. } | Settle::Well { .. } | Settle::Carry { .. } => {}
     }
     settle
+}
+
+/// What a long limit has taken over is as good as granted by it.
+fn carries_long(settle: &Settle) -> bool {
+    matches!(settle, Settle::Carry { rule, .. } if rule.period() >= LONG)
 }
 
 fn is_long((ask, verdict): (&Ask, &Verdict)) -> bool {

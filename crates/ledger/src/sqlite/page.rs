@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
-use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Terms};
+use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Term, Terms};
 use tollgate_core::limit::{Cell, Rule};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Span};
@@ -175,6 +175,21 @@ impl Page {
                 | Settle::Failed { scope, .. }
                 | Settle::Well { scope } => {
                     page.read_scopes(source, now, &[*scope])?;
+                }
+                Settle::Carry {
+                    from,
+                    former,
+                    to,
+                    rule,
+                } => {
+                    let both = [(*from, former), (*to, rule)].map(|(cell, rule)| Term {
+                        cell,
+                        rule: rule.clone(),
+                        cost: 0,
+                        leave: 0,
+                    });
+                    let both = Terms::from_iter(both);
+                    page.read_cells(source, home, now, &both, anybody_waits)?;
                 }
             }
         }

@@ -10,24 +10,29 @@
 //!
 //! Never: holds a lock across an await.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tollgate_core::ask::{Ask, Evidence, PermitId, Priority, Scopes, Terms, Verdict, Why};
-use tollgate_core::gate::{
-    CallerId, Effects, Gate, Place, Resolution, Resolved, Settings, Share, Waiter,
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
+use tollgate_core::gate::{CallerId, Effects, Gate, Resolution, Resolved, Settings, Share, Waiter};
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, Ledger, Lost};
 
+pub use super::denied::Denied;
 use crate::Permit;
 
 /// The running number of asks in this process. One for all providers, because a permit's name must
 /// be unique in its ledger.
 static SEQ: AtomicU64 = AtomicU64::new(1);
+
+/// Cells that are known to have taken over after a reload: 65,536 keys at 32 bytes. What comes on top
+/// is told again with each call, which changes nothing.
+const CARRIED_MAX: usize = 65_536;
 
 /// The permits of one provider. Clones share them.
 #[derive(Clone, Debug)]
@@ -57,53 +62,6 @@ pub struct Wanted {
     pub edition: u64,
 }
 
-/// Why there is no permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
-    /// The wait is known to pass the deadline.
-    #[error("no permit in time; the next one is free in {retry_in}")]
-    Refused {
-        /// Who would have to free.
-        place: Place,
-        /// How long until then.
-        retry_in: Span,
-    },
-    /// The time ran out while waiting.
-    #[error("no permit came free in time")]
-    TimedOut {
-        /// Who had not freed.
-        place: Option<Place>,
-    },
-    /// Too many wait already.
-    #[error("too many calls wait; raise queue.max or send fewer low-priority calls")]
-    Full,
-    /// No permit of this size can ever be had.
-    #[error("the call costs more than its limit ever has")]
-    Never(Why),
-    /// The store was lost, or is back, while the call waited: what is to be done must be asked anew.
-    #[error("the ledger's store cannot be reached")]
-    Lost,
-    /// The limits have changed since it asked: ask again, under those that hold now and with the same
-    /// seniority.
-    #[error("the limits have changed; ask again")]
-    Recalled,
-    /// The task that hands out permits has ended with its runtime.
-    #[error("the runtime that hands out permits has been shut down")]
-    Closed,
-}
-
-impl Denied {
-    /// More time would have helped, or may have.
-    pub(crate) fn is_for_time(&self) -> bool {
-        match self {
-            Denied::Refused { .. } | Denied::TimedOut { .. } => true,
-            Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Recalled | Denied::Closed => {
-                false
-            }
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Shared {
     ledger: Ledger,
@@ -120,6 +78,8 @@ struct State {
     /// The next place in the order of arrival.
     place: u64,
     waiting: HashMap<PermitId, Waiting>,
+    /// What was taken over since the limits changed.
+    carried: HashSet<(CellId, CellId)>,
 }
 
 impl State {
@@ -145,6 +105,7 @@ impl Permits {
             gate: Gate::new(settings),
             place: 0,
             waiting: HashMap::new(),
+            carried: HashSet::new(),
         };
         let poke = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
@@ -167,10 +128,28 @@ impl Permits {
     pub fn replace(&self, settings: Settings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
+        state.carried.clear();
         state.gate.recall();
         state.gate.configure(settings);
         drop(state);
         self.shared.poke.notify_one();
+    }
+
+    /// What was counted under limits of before counts under those of this edition, once. Nothing is
+    /// granted under the old ones any more, so nothing is missed.
+    pub fn carry(&self, edition: u64, carries: Vec<Settle>) {
+        if carries.is_empty() {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        for carry in carries {
+            if let Settle::Carry { from, to, .. } = &carry
+                && edition == self.edition()
+                && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
+            {
+                self.shared.ledger.settle(carry);
+            }
+        }
     }
 
     /// The edition of the limits. Read it before the limits themselves: then an ask can only be
