@@ -35,12 +35,18 @@ function send(id, priority, submitted) {
 }
 
 async function limiter() {
-  if (tool === 'bottleneck') {
+  if (tool === 'bottleneck' || tool === 'bottleneck-redis') {
     const Bottleneck = await load('bottleneck');
     const settings = kind === 'bucket'
       ? { reservoir: burst, reservoirIncreaseAmount: limit, reservoirIncreaseInterval: period, reservoirIncreaseMaximum: burst }
       : { reservoir: limit, reservoirRefreshAmount: limit, reservoirRefreshInterval: period };
+    if (tool === 'bottleneck-redis') {
+      // One reservoir for all processes that have this name.
+      const [port, id] = scenario.shared.split('/');
+      Object.assign(settings, { id, datastore: 'ioredis', clientOptions: { host: '127.0.0.1', port: Number(port) } });
+    }
     const bottleneck = new Bottleneck(settings);
+    await bottleneck.ready();
     return (priority, job) => bottleneck.schedule({ priority: 1 + 4 * rank[priority] }, job);
   }
   if (tool === 'p-queue') {
@@ -57,7 +63,7 @@ const schedule = await limiter();
 for (const [index, [at, priority]] of calls.entries()) {
   setTimeout(() => {
     const submitted = (Date.now() / 1000).toFixed(6);
-    schedule(priority, () => send(`${tool}-${index}`, priority, submitted)).catch(() => {});
+    schedule(priority, () => send(`${tool}-${scenario.number}-${index}`, priority, submitted)).catch(() => {});
   }, at);
 }
 setTimeout(() => { console.log(JSON.stringify(tally)); process.exit(0); }, until);

@@ -21,7 +21,7 @@ TALLY = {"sent": 0, "ok": 0, "refused": 0, "failed": 0}
 
 
 def headers(index, priority, submitted):
-    return {"x-call-id": f"{TOOL}-{index}", "x-priority": priority, "x-submitted-at": f"{submitted:.6f}"}
+    return {"x-call-id": f"{TOOL}-{SCENARIO['number']}-{index}", "x-priority": priority, "x-submitted-at": f"{submitted:.6f}"}
 
 
 def note(status):
@@ -42,9 +42,15 @@ async def with_asyncio():
 
         acquire = AsyncLimiter(LIMIT, PERIOD).acquire
     else:
-        from pyrate_limiter import Limiter, Rate
+        from pyrate_limiter import Limiter, Rate, SQLiteBucket
 
-        limiter = Limiter(Rate(LIMIT, int(PERIOD * 1000)))
+        rate = Rate(LIMIT, int(PERIOD * 1000))
+        if TOOL == "pyrate-sqlite":
+            # One file for all processes, behind a lock.
+            file = SCENARIO["shared"] + "/bucket.sqlite"
+            limiter = Limiter(SQLiteBucket.init_from_file([rate], db_path=file, use_file_lock=True))
+        else:
+            limiter = Limiter(rate)
 
         async def acquire():
             await limiter.try_acquire_async("bench", blocking=True)

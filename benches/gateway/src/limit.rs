@@ -8,7 +8,7 @@ use crate::peers::Site;
 use crate::plot::Plot;
 use crate::report::{Part, table};
 use crate::server::Server;
-use crate::upstream::Log;
+use crate::upstream::{Came, Log};
 
 const LIMIT: usize = 100;
 /// Connections, each with its part of the 1,000 a second.
@@ -33,17 +33,16 @@ pub async fn run(site: &Site, log: &Log, effort: Effort) -> anyhow::Result<Part>
         )?,
         site.nginx("nginx, paced", [zone, "limit_req zone=z burst=20;"])?,
         site.envoy("Envoy", ENVOY_LIMIT)?,
-        site.tollgate("Tollgate", "memory:", "[100/1s]")?,
+        site.tollgate("Tollgate", "memory:", "[100/1s]", "")?,
     ];
     let seconds = effort.limit_seconds;
     let mut lines = Vec::new();
     let mut bars = Vec::new();
     let mut ours = (0, 0.0);
     for server in &servers {
-        *log.borrow_mut() = Some(Vec::new());
+        log.begin();
         offer(server, Duration::from_secs(seconds)).await?;
-        let arrivals = log.borrow_mut().take().unwrap_or_default();
-        let (most, used) = judge(&arrivals, seconds);
+        let (most, used) = judge(&log.take(), seconds);
         ours = (most, used);
         lines.push(vec![
             server.name.to_owned(),
@@ -101,7 +100,8 @@ async fn offer(server: &Server, span: Duration) -> anyhow::Result<()> {
 }
 
 /// The most in any second, and how much of the limit was used, in percent.
-fn judge(arrivals: &[Instant], seconds: u64) -> (usize, f64) {
+fn judge(came: &[Came], seconds: u64) -> (usize, f64) {
+    let arrivals: Vec<Instant> = came.iter().map(|one| one.at).collect();
     let window = Duration::from_secs(1);
     let mut most = 0;
     let mut first = 0;

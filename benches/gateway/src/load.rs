@@ -44,6 +44,8 @@ impl Seen {
 pub struct Caller {
     stream: TcpStream,
     buffer: Vec<u8>,
+    /// Where the last answer ends in it.
+    filled: usize,
 }
 
 /// How an answer ended.
@@ -53,11 +55,18 @@ pub struct Ended {
 
 impl Caller {
     pub async fn connect(server: SocketAddr) -> anyhow::Result<Caller> {
+        Caller::with_room(server, 16 * 1024).await
+    }
+
+    /// For answers of up to so many bytes, heads included.
+    pub async fn with_room(server: SocketAddr, bytes: usize) -> anyhow::Result<Caller> {
         let stream = TcpStream::connect(server).await.context("connect")?;
         stream.set_nodelay(true)?;
+        let buffer = vec![0; bytes];
         Ok(Caller {
             stream,
-            buffer: vec![0; 16 * 1024],
+            buffer,
+            filled: 0,
         })
     }
 
@@ -81,9 +90,22 @@ impl Caller {
             if let Some((length, status)) = whole
                 && filled >= length
             {
+                self.filled = filled;
                 return Ok(Ended { status });
             }
         }
+    }
+
+    /// A header of the last answer.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let answer = &self.buffer[..self.filled];
+        let head = memchr::memmem::find(answer, b"\r\n\r\n")?;
+        let text = std::str::from_utf8(&answer[..head]).ok()?;
+        text.split("\r\n").find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            let is_it = found.eq_ignore_ascii_case(name);
+            is_it.then(|| value.trim().to_owned())
+        })
     }
 }
 
@@ -104,17 +126,19 @@ fn length(answer: &[u8]) -> anyhow::Result<Option<(usize, u16)>> {
 }
 
 /// Calls as fast as answers come, on so many connections, for so long. Each connection asks for
-/// something of its own: what is the same at the same time may be answered by one call.
+/// something of its own: what is the same at the same time may be answered by one call. `room` is
+/// for an answer with its head.
 pub async fn flood(
     server: SocketAddr,
     path: &str,
     connections: usize,
     span: Duration,
+    room: usize,
 ) -> anyhow::Result<Seen> {
     let mark = if path.contains('?') { '&' } else { '?' };
     let mut callers = Vec::new();
     for _ in 0..connections {
-        callers.push(Caller::connect(server).await?);
+        callers.push(Caller::with_room(server, room).await?);
     }
     let began = Instant::now();
     let tasks: Vec<_> = callers

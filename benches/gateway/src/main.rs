@@ -2,16 +2,20 @@
 //!
 //! Runs our gateway beside nginx, HAProxy, Envoy and a bare proxy, and beside the client libraries of
 //! npm, PyPI and the crate registry, and puts what it found into the document. `--only a,b` runs some
-//! parts, the rest of the document stays; `--assemble` measures nothing and writes what is there;
+//! parts, the rest of the document stays; `--assemble` measures nothing and writes what is kept beside it;
 //! `--quick` is for trying, not for publishing. From the root of the repository, after `cargo build --release -p tollgate-cli -p tollgate-sim`.
 //!
 //! Promises: servers on one core, callers and upstream on another; interleaved rounds, medians; goals
 //! that are missed are printed as missed. Everything that was started is stopped by its id.
 
+mod cooling;
 mod floor;
+mod hits;
+mod identical;
 mod install;
 mod limit;
 mod load;
+mod pace;
 mod peers;
 mod plot;
 mod proxied;
@@ -53,8 +57,15 @@ const QUICK: Effort = Effort {
 };
 
 /// The parts by name, in the order of the document.
-const GATEWAY: [&str; 2] = ["proxied", "limit"];
-const QUOTA: [&str; 9] = ["w1-s", "w1-t", "w1-wan", "w2", "w3", "w4", "w5", "w6", "w7"];
+const GATEWAY: [&str; 3] = ["proxied", "hits", "limit"];
+const QUOTA: [&str; 13] = [
+    "w1-s", "w1-t", "w1-wan", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "cooling", "pace", "all",
+];
+/// Those of them that need the servers of the speed rows.
+const SERVERS: [&str; 5] = ["proxied", "hits", "limit", "w8", "cooling"];
+
+/// The one that needs nobody else.
+const PACE: &str = "pace";
 
 /// No part: only put together what was measured before.
 const NOTHING: &str = "(nothing)";
@@ -70,6 +81,7 @@ fn main() -> anyhow::Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["bare", listen, upstream] => floor::run(listen.parse()?, upstream.parse()?),
+        ["constant", listen, bytes] => floor::constant(listen.parse()?, bytes.parse()?),
         ["client", tool, file] => quota::client::run(tool, file),
         ["pinned", ..] => run(&asked(&words[1..])?),
         _ => {
@@ -123,16 +135,29 @@ fn run(asked: &Asked) -> anyhow::Result<()> {
     std::fs::create_dir_all(&folder)?;
     let folder = folder.canonicalize()?;
     let ours = built("tollgate")?;
-    if GATEWAY.iter().any(|name| wants(name)) {
+    let parts = GATEWAY.into_iter().chain(QUOTA);
+    let parts = parts.filter(|name| wants(name) && *name != PACE);
+    let (served, governed): (Vec<&str>, Vec<&str>) = parts.partition(|name| SERVERS.contains(name));
+    let keep = |name: &str, part: report::Part| match &asked.out {
+        Some(out) => part.save(out, name),
+        None => Ok(()),
+    };
+    if !served.is_empty() {
+        install::servers()?;
         let site = peers::Site {
             envoy: install::envoy(&folder)?,
             folder: folder.clone(),
             ours: ours.clone(),
             upstream: "127.0.0.1:0".parse()?,
         };
-        gateway(site, &wants, asked.effort)?;
+        for name in served {
+            keep(name, serve(&site, name, asked.effort)?)?;
+        }
     }
-    if QUOTA.iter().any(|name| wants(name)) {
+    if wants(PACE) {
+        keep(PACE, pace::run()?)?;
+    }
+    if !governed.is_empty() {
         let tools = quota::Tools {
             python: install::python(&folder)?,
             node_modules: install::npm(&folder)?,
@@ -141,41 +166,34 @@ fn run(asked: &Asked) -> anyhow::Result<()> {
             ours,
             folder: folder.clone(),
         };
-        for name in QUOTA.into_iter().filter(|name| wants(name)) {
-            tools.part(name, asked.effort)?.save(&folder, name)?;
+        for name in governed {
+            keep(name, tools.part(name, asked.effort)?)?;
         }
     }
     let groups = BTreeMap::from([("gateway", GATEWAY.to_vec()), ("quota", QUOTA.to_vec())]);
     match &asked.out {
-        Some(out) => report::assemble(&folder, &groups, out),
+        Some(out) => report::assemble(&groups, out),
         None => Ok(()),
     }
 }
 
-/// The speed rows, on one thread with their upstream.
-fn gateway(
-    mut site: peers::Site,
-    wants: &impl Fn(&str) -> bool,
-    effort: Effort,
-) -> anyhow::Result<()> {
+/// A part with servers before an upstream of this process, on one thread with it.
+fn serve(site: &peers::Site, name: &str, effort: Effort) -> anyhow::Result<report::Part> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async move {
-        let log = upstream::Log::default();
-        site.upstream = upstream::start(log.clone()).await?;
-        if wants("proxied") {
-            proxied::run(&site, effort)
-                .await?
-                .save(&site.folder, "proxied")?;
+    local.block_on(&runtime, async {
+        let (upstream, log) = upstream::start(upstream::Manner::PLAIN).await?;
+        let site = site.before(upstream);
+        match name {
+            "proxied" => proxied::run(&site, effort).await,
+            "hits" => hits::run(&site, effort).await,
+            "limit" => limit::run(&site, &log, effort).await,
+            "w8" => identical::run(&site, effort).await,
+            "cooling" => cooling::run(&site).await,
+            other => bail!("there is no part `{other}`"),
         }
-        if wants("limit") {
-            limit::run(&site, &log, effort)
-                .await?
-                .save(&site.folder, "limit")?;
-        }
-        Ok(())
     })
 }
 

@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::server::Server;
 
 /// What the servers are made from.
+#[derive(Clone)]
 pub struct Site {
     /// Files of this run.
     pub folder: PathBuf,
@@ -22,7 +24,44 @@ pub struct Site {
 /// The path that every server passes on.
 const PATH: &str = "/item/1";
 
+/// Lines that make nginx keep answers, in a folder below this one: for `http`, and for `location`.
+/// `sendfile` is `on` as its own default file has it, or `off`, which suits small answers better.
+pub fn nginx_cache(folder: &str, sendfile: &str) -> [String; 2] {
+    [
+        format!(
+            "proxy_cache_path {folder} levels=1:2 keys_zone=k:8m max_size=1g inactive=1h \
+             use_temp_path=off; sendfile {sendfile}; output_buffers 2 128k; \
+             open_file_cache max=1000 inactive=1h; open_file_cache_valid 1h; \
+             open_file_cache_min_uses 1;"
+        ),
+        "proxy_cache k; proxy_cache_lock on;".to_owned(),
+    ]
+}
+
+/// Lines that make HAProxy keep answers: of itself, and of the backend.
+pub const HAPROXY_CACHE: [&str; 2] = [
+    "cache c\n  total-max-size 256\n  max-object-size 262144\n  max-age 3600\n",
+    "  http-request cache-use c\n  http-response cache-store c\n",
+];
+
+/// The filter that makes Envoy keep answers; its second edition, in which one call goes out for all
+/// that ask at the same time.
+pub const ENVOY_CACHE: &str = "
+          - name: envoy.filters.http.cache_v2
+            typed_config:
+              '@type': type.googleapis.com/envoy.extensions.filters.http.cache_v2.v3.CacheV2Config
+              typed_config:
+                '@type': type.googleapis.com/envoy.extensions.http.cache_v2.simple_http_cache.v3.SimpleHttpCacheV2Config";
+
 impl Site {
+    /// The same servers before another upstream.
+    pub fn before(&self, upstream: SocketAddr) -> Site {
+        Site {
+            upstream,
+            ..self.clone()
+        }
+    }
+
     fn write(&self, name: &str, text: &str) -> anyhow::Result<String> {
         let path = self.folder.join(name);
         fs::write(&path, text)?;
@@ -72,18 +111,19 @@ http {{
         )
     }
 
-    pub fn haproxy(&self) -> anyhow::Result<Server> {
-        let address = free()?;
+    /// HAProxy; `cache` are the lines of its cache, if it has one: of itself, and of the backend.
+    pub fn haproxy(&self, name: &'static str, cache: [&str; 2]) -> anyhow::Result<Server> {
+        let (address, [outside, inside]) = (free()?, cache);
         let text = format!(
             "global\n  nbthread 1\n  maxconn 4096\ndefaults\n  mode http\n  timeout client 60s
   timeout server 60s\n  timeout connect 5s\n  http-reuse always
-frontend f\n  bind {address}\n  default_backend b
-backend b\n  http-request set-header Authorization \"Bearer secret\"\n  server s {}\n",
+{outside}frontend f\n  bind {address}\n  default_backend b
+backend b\n{inside}  http-request set-header Authorization \"Bearer secret\"\n  server s {}\n",
             self.upstream
         );
         let file = self.write("haproxy.cfg", &text)?;
         Server::start(
-            "HAProxy",
+            name,
             address,
             PATH,
             &["haproxy", "-db", "-f", &file],
@@ -147,23 +187,75 @@ backend b\n  http-request set-header Authorization \"Bearer secret\"\n  server s
 
     /// The bare proxy of this package.
     pub fn bare(&self) -> anyhow::Result<Server> {
-        let (address, own) = (free()?, std::env::current_exe()?.display().to_string());
-        let (listen, upstream) = (address.to_string(), self.upstream.to_string());
-        let program = [own.as_str(), "bare", &listen, &upstream];
-        Server::start("bare hyper", address, PATH, &program, &self.log("bare"))
+        self.own("bare hyper", "bare", &self.upstream.to_string())
     }
 
-    /// Our gateway: two limits, a key, health, and the ledger of `store`.
+    /// The bare server of this package, which has one answer of so many bytes.
+    pub fn constant(&self, bytes: usize) -> anyhow::Result<Server> {
+        self.own("bare hyper, one answer", "constant", &bytes.to_string())
+    }
+
+    fn own(&self, name: &'static str, what: &str, word: &str) -> anyhow::Result<Server> {
+        let (address, own) = (free()?, std::env::current_exe()?.display().to_string());
+        let program = [own.as_str(), what, &address.to_string(), word];
+        Server::start(name, address, PATH, &program, &self.log(what))
+    }
+
+    /// Varnish with 256 MB of memory for what it keeps, and one pool of threads.
+    pub fn varnish(&self, name: &'static str) -> anyhow::Result<Server> {
+        let (address, folder) = (free()?, self.fresh("varnish")?);
+        let (listen, upstream) = (address.to_string(), self.upstream.to_string());
+        let program = [
+            "varnishd",
+            "-F",
+            "-a",
+            &listen,
+            "-b",
+            &upstream,
+            "-n",
+            &folder,
+            "-s",
+            "malloc,256m",
+            "-p",
+            "thread_pools=1",
+            "-p",
+            "thread_pool_max=2000",
+        ];
+        Server::start(name, address, PATH, &program, &self.log(name))
+    }
+
+    /// Squid in front of the upstream; what is asked for at the same time is asked for once.
+    pub fn squid(&self, name: &'static str) -> anyhow::Result<Server> {
+        let (address, folder) = (free()?, self.fresh("squid")?);
+        // It goes on as another user.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+        let text = format!(
+            "http_port {address} accel defaultsite=upstream no-vhost\npid_filename {folder}/squid.pid
+cache_peer {} parent {} 0 no-query no-digest originserver default name=up
+cache_peer_access up allow all\nhttp_access allow all\nshutdown_lifetime 0 seconds
+collapsed_forwarding on\naccess_log none\ncache_log {folder}/cache.log\ncache_mem 256 MB
+maximum_object_size_in_memory 256 KB\ncoredump_dir {folder}\n",
+            self.upstream.ip(),
+            self.upstream.port()
+        );
+        let file = self.write("squid.conf", &text)?;
+        let program = ["squid", "-N", "-f", &file];
+        Server::start(name, address, PATH, &program, &self.log(name))
+    }
+
+    /// Our gateway: two limits, a key, health, and the ledger of `store`; `extra` are further lines
+    /// of the provider's file.
     pub fn tollgate(
         &self,
         name: &'static str,
         store: &str,
         limits: &str,
+        extra: &str,
     ) -> anyhow::Result<Server> {
         let address = free()?;
         let file = format!(
             "name: up\nupstream: http://{}\napi_key: secret\nauth: {{ bearer: true }}\nlimits: {limits}\n\
-             connections: 256\n",
+             connections: 256\n{extra}",
             self.upstream
         );
         let file = self.write(&format!("{name}.yaml"), &file)?;

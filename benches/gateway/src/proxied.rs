@@ -13,42 +13,52 @@ use crate::{Effort, load};
 const CALLERS: usize = 64;
 
 /// Limits that never refuse here, but are counted.
-const HIGH: &str = "[1000000/1s, 100000000/1m]";
+pub const HIGH: &str = "[1000000/1s, 100000000/1m]";
+
+/// The cache looks and decides about every answer; these may not be kept.
+const KEEPING: &str = "cache: { mode: rfc9111 }\n";
+
+/// Bytes of an answer with its head.
+const ROOM: usize = 16 * 1024;
 
 /// What one server gave, round by round.
 #[derive(Default)]
-struct Rounds {
+pub struct Rounds {
     micros: Vec<f64>,
     rate: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
+    busy: Vec<f64>,
     memory: f64,
 }
 
 /// The medians of one server.
-struct Figures {
-    name: &'static str,
-    micros: f64,
-    rate: f64,
-    p50: f64,
-    p99: f64,
-    memory: f64,
+pub struct Figures {
+    pub name: &'static str,
+    pub micros: f64,
+    pub rate: f64,
+    pub p50: f64,
+    pub p99: f64,
+    /// Which part of its core it used: less than all, and the callers were the slow ones.
+    pub busy: f64,
+    pub memory: f64,
 }
 
 pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     let sqlite = site.fresh("ledger")?;
+    let on_disk = format!("sqlite:{sqlite}");
     let servers = [
         site.nginx("nginx", ["", ""])?,
-        site.haproxy()?,
+        site.haproxy("HAProxy", ["", ""])?,
         site.envoy("Envoy", "")?,
         site.bare()?,
-        site.tollgate("Tollgate", "memory:", HIGH)?,
-        site.tollgate("Tollgate on SQLite", &format!("sqlite:{sqlite}"), HIGH)?,
+        site.tollgate("Tollgate", "memory:", HIGH, KEEPING)?,
+        site.tollgate("Tollgate on SQLite", &on_disk, HIGH, KEEPING)?,
     ];
     let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
     for round in 0..=effort.rounds {
         for (server, rounds) in servers.iter().zip(&mut rounds) {
-            let measured = measure(server, effort.span).await?;
+            let measured = measure(server, effort.span, ROOM).await?;
             // The first round warms up.
             if round > 0 {
                 rounds.add(&measured);
@@ -63,9 +73,10 @@ pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     Ok(report(&figures))
 }
 
-async fn measure(server: &Server, span: Duration) -> anyhow::Result<Figures> {
+/// One server under load for a while.
+pub async fn measure(server: &Server, span: Duration, room: usize) -> anyhow::Result<Figures> {
     let before = server.cpu();
-    let seen = load::flood(server.address, server.path, CALLERS, span).await?;
+    let seen = load::flood(server.address, server.path, CALLERS, span, room).await?;
     let cpu = server.cpu() - before;
     anyhow::ensure!(
         seen.refused + seen.failed == 0,
@@ -80,26 +91,29 @@ async fn measure(server: &Server, span: Duration) -> anyhow::Result<Figures> {
         rate: seen.per_second(),
         p50: seen.percentile(50.0),
         p99: seen.percentile(99.0),
+        busy: cpu.as_secs_f64() / seen.took.as_secs_f64(),
         memory: server.memory(),
     })
 }
 
 impl Rounds {
-    fn add(&mut self, figures: &Figures) {
+    pub fn add(&mut self, figures: &Figures) {
         self.micros.push(figures.micros);
         self.rate.push(figures.rate);
         self.p50.push(figures.p50);
         self.p99.push(figures.p99);
+        self.busy.push(figures.busy);
         self.memory = self.memory.max(figures.memory);
     }
 
-    fn figures(self, name: &'static str) -> Figures {
+    pub fn figures(self, name: &'static str) -> Figures {
         Figures {
             name,
             micros: median(self.micros),
             rate: median(self.rate),
             p50: median(self.p50),
             p99: median(self.p99),
+            busy: median(self.busy),
             memory: self.memory,
         }
     }
@@ -182,7 +196,7 @@ fn on_sqlite(part: &mut Part, ours: &Figures, sqlite: &Figures) {
     );
 }
 
-fn line(figures: &Figures) -> Vec<String> {
+pub fn line(figures: &Figures) -> Vec<String> {
     vec![
         figures.name.to_owned(),
         format!("{:.1} µs", figures.micros),

@@ -3,7 +3,9 @@
 //! Every subject of a workload has a provider of its own, and all of them run at the same time: the
 //! calls are few, and so everybody meets the same noise.
 
+mod all;
 pub mod client;
+mod full;
 mod many;
 mod provider;
 mod rows;
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use provider::{Judged, Provider};
-use scenario::{Scenario, Tally};
+use scenario::{Scenario, Tally, Urgency};
 
 use crate::Effort;
 use crate::peers::free;
@@ -74,6 +76,26 @@ impl Drop for Process {
     }
 }
 
+/// How much later than in order a background call may arrive: uplinks differ by that much.
+const UPLINK_SLACK: f64 = 0.05;
+
+impl Outcome {
+    /// Background calls that came after one of the same process that had been asked for later.
+    fn overtaken(&self, scenario: &Scenario) -> usize {
+        let busy = scenario.busy.max(1);
+        let is_low = |process: usize, call: usize| {
+            let whole = scenario.calls.get(call * busy + process);
+            whole.is_some_and(|(_, urgency)| *urgency == Urgency::Low)
+        };
+        (0..busy)
+            .map(|process| {
+                let of = |call| is_low(process, call);
+                self.judged.overtaken(process, UPLINK_SLACK, of)
+            })
+            .sum()
+    }
+}
+
 impl Tools {
     /// Runs one part of the report.
     pub fn part(&self, name: &str, effort: Effort) -> anyhow::Result<Part> {
@@ -87,8 +109,14 @@ impl Tools {
             "w5" => rows::halved(self, effort),
             "w6" => many::processes(self, effort),
             "w7" => many::killed(self),
+            "all" => all::at_once(self),
             other => anyhow::bail!("there is no part `{other}`"),
         }
+    }
+
+    /// What the gateway of this word has said.
+    fn log(&self, word: &str) -> PathBuf {
+        self.folder.join(format!("{word}.log"))
     }
 
     /// An empty folder of this run.
@@ -176,13 +204,13 @@ impl Tools {
 
     fn client(&self, name: &str, file: &std::path::Path) -> Command {
         let mut command = match name {
-            "bottleneck" | "p-queue" | "p-throttle" => {
+            "bottleneck" | "bottleneck-redis" | "p-queue" | "p-throttle" => {
                 let mut command = Command::new("node");
                 command.arg(self.scripts.join("peer.mjs"));
                 command.current_dir(&self.node_modules);
                 command
             }
-            "aiolimiter" | "pyrate-limiter" | "requests-ratelimiter" => {
+            "aiolimiter" | "pyrate-limiter" | "pyrate-sqlite" | "requests-ratelimiter" => {
                 let mut command = Command::new(&self.python);
                 command.arg(self.scripts.join("peer.py"));
                 command
@@ -220,6 +248,8 @@ fn gateway_at(ours: &Path, file: &Path, store: &str) -> anyhow::Result<(Process,
     let log = std::fs::File::create(file.with_extension("log"))?;
     let child = Command::new(ours)
         .args(["serve", "--store", store, "--listen", &address.to_string()])
+        .args(["--admin", "127.0.0.1:0"])
+        .env("NO_COLOR", "1")
         .arg("--provider")
         .arg(file)
         .stdin(Stdio::null())
@@ -227,13 +257,19 @@ fn gateway_at(ours: &Path, file: &Path, store: &str) -> anyhow::Result<(Process,
         .stderr(log)
         .spawn()?;
     let gateway = Process(child);
+    listens(address)?;
+    Ok((gateway, format!("http://{address}/up/item")))
+}
+
+/// Waits until somebody listens there.
+fn listens(address: std::net::SocketAddr) -> anyhow::Result<()> {
     let began = Instant::now();
     while std::net::TcpStream::connect(address).is_err() {
         anyhow::ensure!(
             began.elapsed() < Duration::from_secs(10),
-            "the gateway does not listen"
+            "nobody listens on {address}"
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok((gateway, format!("http://{address}/up/item")))
+    Ok(())
 }

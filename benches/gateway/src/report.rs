@@ -1,11 +1,13 @@
 //! Results: kept per part, so that a part can be measured alone, and put together into the document.
 //!
-//! A part writes `target/bench-gateway/results/PART.json`; the document is assembled from all of them,
-//! each group between its markers `<!-- GROUP:begin -->` and `<!-- GROUP:end -->`.
+//! Beside a document `docs/benchmarks.md` a part has its results in `docs/benchmarks/results/PART.json`,
+//! which are committed with it; the document is assembled from all of them, each group between its
+//! markers `<!-- GROUP:begin -->` and `<!-- GROUP:end -->`. So a part that is measured alone, in any
+//! copy of the repository, leaves all other rows as they are.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,20 +50,25 @@ impl Part {
         self.sections.push((title.to_owned(), text));
     }
 
-    pub fn save(&self, folder: &Path, name: &str) -> anyhow::Result<()> {
-        let folder = folder.join("results");
-        std::fs::create_dir_all(&folder)?;
+    /// Keeps it beside the document.
+    pub fn save(&self, out: &Path, name: &str) -> anyhow::Result<()> {
+        let file = results(out, name);
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         let text = serde_json::to_string_pretty(self)?;
-        Ok(std::fs::write(folder.join(format!("{name}.json")), text)?)
+        Ok(std::fs::write(file, text + "\n")?)
     }
 }
 
+/// Where the results of a part are.
+fn results(out: &Path, name: &str) -> PathBuf {
+    let folder = out.with_extension("").join("results");
+    folder.join(format!("{name}.json"))
+}
+
 /// Puts everything that was measured so far into the document.
-pub fn assemble(
-    folder: &Path,
-    groups: &BTreeMap<&str, Vec<&str>>,
-    out: &Path,
-) -> anyhow::Result<()> {
+pub fn assemble(groups: &BTreeMap<&str, Vec<&str>>, out: &Path) -> anyhow::Result<()> {
     let mut document = std::fs::read_to_string(out)?;
     let images = out.with_extension("");
     std::fs::create_dir_all(&images)?;
@@ -69,8 +76,7 @@ pub fn assemble(
     for (group, names) in groups {
         let (mut goals, mut rest) = (String::new(), String::new());
         for name in names {
-            let file = folder.join("results").join(format!("{name}.json"));
-            let Ok(text) = std::fs::read_to_string(file) else {
+            let Ok(text) = std::fs::read_to_string(results(out, name)) else {
                 continue;
             };
             let part: Part = serde_json::from_str(&text)?;
@@ -128,8 +134,12 @@ pub fn table(head: &[&str], lines: &[Vec<String>]) -> String {
     text
 }
 
-/// The middle one.
+/// The middle one, or what is between the two in the middle.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    let at = |index: usize| figures.get(index).copied().unwrap_or(f64::NAN);
+    f64::midpoint(
+        at(figures.len().saturating_sub(1) / 2),
+        at(figures.len() / 2),
+    )
 }

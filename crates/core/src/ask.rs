@@ -252,6 +252,24 @@ pub enum Settle {
         /// Which one.
         scope: ScopeId,
     },
+    /// An attempt failed while the scope was open. The owners of a ledger count such failures in one
+    /// row: whoever's makes it long enough closes the scope for everybody.
+    Failed {
+        /// Which one.
+        scope: ScopeId,
+        /// How long ago that was found out.
+        age: Span,
+        /// So many in a row close it.
+        in_a_row: u32,
+        /// For how long from then; a probe follows.
+        rest: Span,
+    },
+    /// An attempt went well: a row of failures ends. Permits that arrived say so by themselves; this
+    /// is for an answer that the provider does not count.
+    Well {
+        /// Which one.
+        scope: ScopeId,
+    },
 }
 
 /// What follows the rest of a scope.

@@ -11,7 +11,7 @@
 mod algorithm;
 pub use algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 mod rule;
-pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT};
+pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT, SUB_WINDOWS};
 mod part;
 mod room;
 pub(crate) use room::Settled;

@@ -16,7 +16,7 @@ use crate::ask::{
     Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
     Why,
 };
-use crate::limit::{Cell, SettleAt, Settled};
+use crate::limit::{Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Now, Span};
 
@@ -224,6 +224,9 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             scopes,
             outcome,
         } => {
+            if let Outcome::Arrived { refused: false, .. } = outcome {
+                scopes.iter().for_each(|id| cells.scope(*id).went_well());
+            }
             if *outcome == Outcome::Unsent {
                 let given_back = scopes
                     .iter()
@@ -257,20 +260,40 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             former,
             to,
             rule,
-        } => {
-            let giver = cells.cell(*from);
-            giver.refresh(former, now);
-            let giver = giver.clone();
-            let heir = cells.cell(*to);
-            heir.refresh(rule, now);
-            let passed = heir.inherit((*to, rule), &giver, (*from, former), now);
-            cells.cell(*from).pass(passed);
-        }
+        } => carry(cells, now, (*from, former), (*to, rule)),
         Settle::Open { scope } => {
             cells.scope(*scope).open();
             turn.scopes.push(*scope);
         }
+        Settle::Failed {
+            scope,
+            age,
+            in_a_row,
+            rest,
+        } => {
+            let until = (now.at - *age) + *rest;
+            if cells.scope(*scope).failed(*in_a_row, until, now.at) {
+                turn.scopes.push(*scope);
+            }
+        }
+        Settle::Well { scope } => cells.scope(*scope).went_well(),
     }
+}
+
+/// What one cell has counted counts in another too.
+fn carry(
+    cells: &mut impl Cells,
+    now: Now,
+    (from, former): (CellId, &Rule),
+    (to, rule): (CellId, &Rule),
+) {
+    let giver = cells.cell(from);
+    giver.refresh(former, now);
+    let giver = giver.clone();
+    let heir = cells.cell(to);
+    heir.refresh(rule, now);
+    let passed = heir.inherit((to, rule), &giver, (from, former), now);
+    cells.cell(from).pass(passed);
 }
 
 /// `true` if somebody who was refused may be lucky now.

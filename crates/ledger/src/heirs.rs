@@ -57,7 +57,11 @@ impl Heirs {
                 self.note(*from, *to, rule, now());
                 None
             }
-            Settle::Permit { .. } | Settle::Close { .. } | Settle::Open { .. } => None,
+            Settle::Permit { .. }
+            | Settle::Close { .. }
+            | Settle::Open { .. }
+            | Settle::Failed { .. }
+            | Settle::Well { .. } => None,
         }
     }
 

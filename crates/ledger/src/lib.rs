@@ -141,6 +141,16 @@ impl Ledger {
         }
     }
 
+    /// The answer to an offer is not there at once: asks that are offered together are cheaper.
+    #[must_use]
+    pub fn takes_time(&self) -> bool {
+        match self {
+            Ledger::Memory(_) => false,
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(_) => true,
+        }
+    }
+
     /// Tells what became of a permit or a scope. Never waits and never fails, so that it can be
     /// called from `Drop`; a settle that is lost only delays a slot.
     pub fn settle(&self, settle: Settle) {

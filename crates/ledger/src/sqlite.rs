@@ -82,6 +82,8 @@ struct Shared {
     damaged: AtomicU64,
     /// How long the log was at the last checkpoint that could not move all of it.
     log_pages: AtomicI64,
+    /// Little of the log is left to be moved: the ledger thread does it.
+    is_nearly_moved: AtomicBool,
     /// The disk has failed a checkpoint.
     is_broken: AtomicBool,
     is_over: AtomicBool,
@@ -271,6 +273,7 @@ impl Shared {
             owner: AtomicU32::new(0),
             damaged: AtomicU64::new(0),
             log_pages: AtomicI64::new(0),
+            is_nearly_moved: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             heirs: Heirs::default(),

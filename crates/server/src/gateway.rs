@@ -100,7 +100,7 @@ struct State {
     crowd: Arc<Crowd>,
     full: Full,
     /// What tells the ids of two runs apart.
-    run: u64,
+    run: String,
     calls: AtomicU64,
 }
 
@@ -108,7 +108,7 @@ impl Gateway {
     /// A gateway to these providers that does not listen yet.
     #[must_use]
     pub fn new(shop: Shop, options: GatewayOptions) -> Gateway {
-        let run = shop.ledger().now().wall.0 / 1_000;
+        let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
         let most = crowd::affordable(options.connections_max);
         let most_of_one = options.connections_per_address_max;
         let crowd = Crowd::new(most, most_of_one, options.counts_this_host);
@@ -158,7 +158,13 @@ impl Drop for Gateway {
 impl State {
     fn next_id(&self) -> String {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        format!("{:x}-{call:x}", self.run)
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(call);
+        let mut id = String::with_capacity(self.run.len() + 1 + digits.len());
+        id.push_str(&self.run);
+        id.push('-');
+        id.push_str(digits);
+        id
     }
 
     fn is_draining(&self) -> bool {

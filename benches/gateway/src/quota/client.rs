@@ -54,7 +54,7 @@ async fn calls(tool: &str, scenario: &Scenario) -> anyhow::Result<Tally> {
     for (index, (at, urgency)) in scenario.calls.iter().enumerate() {
         let (limiter, line, urgency) = (limiter.clone(), line.clone(), *urgency);
         let at = began + Duration::from_millis(*at);
-        let id = format!("{tool}-{index}");
+        let id = format!("{tool}-{}-{index}", scenario.number);
         tokio::task::spawn_local(async move {
             tokio::time::sleep_until(at).await;
             let submitted = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -1,87 +1,187 @@
-//! The workloads with several processes on one folder, W6 and W7: no daemon, only the ledger's files.
+//! The workloads with several processes on one quota, W6 and W7: no daemon between them, only the
+//! ledger's files.
 
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::provider::Provider;
-use super::rows::NEAR;
-use super::scenario::{Kind, Scenario};
-use super::{Outcome, Tools, gateway_at};
+use super::rows::{NEAR, used};
+use super::scenario::{Kind, Scenario, Tally};
+use super::{Outcome, Process, Tools, gateway_at};
 use crate::Effort;
+use crate::peers::free;
 use crate::report::{Part, table};
 
-/// W6: one quota, 2 and 4 processes, and all demand at one of 4.
-pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
-    let mut part = Part::default();
-    let mut lines = Vec::new();
-    let mut all_well = true;
-    for (processes, busy) in [(2, 2), (4, 4), (4, 1)] {
-        let scenario = Scenario::s().overload(effort.seconds, false);
-        let outcome = one_quota(tools, &scenario, processes, busy)?;
-        let used = super::rows::used(&outcome, &scenario);
-        all_well &= outcome.judged.violations() == 0 && used >= 98.0;
-        lines.push(vec![
-            format!("Tollgate, {processes} processes, demand at {busy}"),
-            outcome.judged.violations().to_string(),
-            format!("{used:.1} %"),
-        ]);
-    }
-    let ours: Vec<String> = lines
-        .iter()
-        .map(|line| format!("{} and {}", line[1], line[2]))
-        .collect();
-    part.goal(
-        "W6 2 and 4 processes on one folder, S: violations and use",
-        "each with a limiter of its own would send 2 or 4 times the quota",
-        ours.join("; "),
-        "0 and ≥ 98 %",
-        all_well,
-    );
-    part.section(
-        "W6, several processes",
-        table(&["W6 on S", "violations", "use"], &lines),
-    );
-    Ok(part)
+/// How many processes there are, and how many of them have something to ask for.
+const CROWDS: [(usize, usize); 4] = [(2, 2), (4, 4), (2, 1), (4, 1)];
+
+/// Those that can share a quota between processes. The first one is ours.
+const SHARERS: [&str; 3] = ["Tollgate", "pyrate-sqlite", "bottleneck-redis"];
+
+/// Several processes of one subject on one quota.
+pub struct Crowd {
+    name: &'static str,
+    provider: Provider,
+    clients: Vec<Child>,
+    gateways: Vec<Process>,
 }
 
-fn one_quota(
-    tools: &Tools,
-    scenario: &Scenario,
-    processes: usize,
-    busy: usize,
-) -> anyhow::Result<Outcome> {
-    eprintln!("w6: {processes} processes, demand at {busy}");
-    let provider = Provider::start(&tools.sim, &scenario.rule(), &NEAR)?;
-    let folder = tools.fresh("w6-ledger")?;
-    let mut gateways = Vec::new();
-    let mut clients = Vec::new();
-    for index in 0..processes {
-        let word = format!("w6-{index}");
-        let file = tools.provider_file(&word, &provider.url, scenario, "")?;
-        let (gateway, url) = gateway_at(&tools.ours, &file, &format!("sqlite:{folder}"))?;
-        gateways.push(gateway);
-        if index < busy {
-            let mut own = scenario.clone();
-            own.url = url;
-            let calls = own.calls.into_iter().enumerate();
-            let calls = calls.filter(|(call, _)| call % busy == index);
-            own.calls = calls.map(|(_, call)| call).collect();
-            let file = own.save(&tools.folder, &word)?;
-            clients.push(tools.client("Tollgate", &file).spawn()?);
+/// W6: one quota for 2 and 4 processes, and all demand at one of them, on S and on T at a time.
+pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
+    let redis = Redis::start(tools)?;
+    let mut lines = Vec::new();
+    let mut worst = vec![(0_u64, f64::INFINITY); SHARERS.len()];
+    for (processes, busy) in CROWDS {
+        eprintln!("w6: {processes} processes, demand at {busy}");
+        let mut running = Vec::new();
+        for name in SHARERS {
+            for (rule, scenario) in [("S", Scenario::s()), ("T", Scenario::t())] {
+                let mut scenario = scenario.overload(effort.seconds, false);
+                let word = format!("w6-{name}-{rule}-{processes}-{busy}");
+                scenario.shared = Some(match name {
+                    "bottleneck-redis" => format!("{}/{word}", redis.port),
+                    _ => tools.fresh(&word)?,
+                });
+                let crowd = Crowd::start(tools, &word, name, &scenario, processes, busy)?;
+                running.push((rule, scenario, crowd));
+            }
+        }
+        for (number, pair) in running.chunks_mut(2).enumerate() {
+            let mut line = vec![format!(
+                "{}, {processes} processes, demand at {busy}",
+                SHARERS[number]
+            )];
+            for (_, scenario, crowd) in pair {
+                let outcome = crowd.end()?;
+                let (violations, used) = (outcome.judged.violations(), used(&outcome, scenario));
+                worst[number].0 = worst[number].0.max(violations);
+                worst[number].1 = worst[number].1.min(used);
+                line.extend([violations.to_string(), format!("{used:.1} %")]);
+            }
+            lines.push(line);
         }
     }
-    let mut tally = super::scenario::Tally::default();
-    for client in clients {
-        let output = client.wait_with_output()?;
-        let one: super::scenario::Tally = serde_json::from_slice(&output.stdout)?;
-        tally.ok += one.ok;
-        tally.sent += one.sent;
+    Ok(shared(&lines, &worst))
+}
+
+/// The worst of every sharer, and all of their figures.
+fn shared(lines: &[Vec<String>], worst: &[(u64, f64)]) -> Part {
+    let show = |(violations, used): (u64, f64)| format!("{violations}, {used:.1} %");
+    let peers = SHARERS.iter().zip(worst).skip(1);
+    let peers: Vec<String> = peers
+        .map(|(name, worst)| format!("{name} {}", show(*worst)))
+        .collect();
+    let (violations, used) = worst[0];
+    let mut part = Part::default();
+    part.goal(
+        "W6 2 and 4 processes on one quota, S and T, demand at all or at one: most violations, least use",
+        &peers.join("; "),
+        show(worst[0]),
+        "0, ≥ 98 %",
+        violations == 0 && used >= 98.0,
+    );
+    let head = ["W6", "S: violations", "use", "T: violations", "use"];
+    part.section("W6, several processes", table(&head, lines));
+    part
+}
+
+impl Crowd {
+    /// Starts all of them at once; every `busy`th call is asked of each that has demand.
+    pub fn start(
+        tools: &Tools,
+        word: &str,
+        name: &'static str,
+        scenario: &Scenario,
+        processes: usize,
+        busy: usize,
+    ) -> anyhow::Result<Crowd> {
+        Crowd::before(tools, word, name, scenario, (processes, busy), &NEAR)
     }
-    Ok(Outcome {
-        name: "Tollgate",
-        judged: provider.judge()?,
-        tally,
-    })
+
+    /// The same; `sim` are the words for its provider.
+    pub fn before(
+        tools: &Tools,
+        word: &str,
+        name: &'static str,
+        scenario: &Scenario,
+        (processes, busy): (usize, usize),
+        sim: &[&str],
+    ) -> anyhow::Result<Crowd> {
+        let provider = Provider::start(&tools.sim, &scenario.rule(), sim)?;
+        let (mut gateways, mut clients) = (Vec::new(), Vec::new());
+        for index in 0..processes {
+            let word = format!("{word}-{index}");
+            let mut own = scenario.clone();
+            own.url = format!("{}/item", provider.url);
+            if name == "Tollgate" {
+                let file = tools.provider_file(&word, &provider.url, scenario, "")?;
+                let store = scenario.shared.clone().unwrap_or_default();
+                let (gateway, url) = gateway_at(&tools.ours, &file, &format!("sqlite:{store}"))?;
+                gateways.push(gateway);
+                own.url = url;
+            }
+            let calls = own.calls.into_iter().enumerate();
+            let calls = calls.filter(|(call, _)| index < busy && call % busy == index);
+            own.calls = calls.map(|(_, call)| call).collect();
+            own.number = index;
+            clients.push(own.save(&tools.folder, &word)?);
+        }
+        let started = clients.iter().map(|file| tools.client(name, file).spawn());
+        Ok(Crowd {
+            name,
+            provider,
+            clients: started.collect::<Result<_, _>>()?,
+            gateways,
+        })
+    }
+
+    /// Waits for all of them.
+    pub fn end(&mut self) -> anyhow::Result<Outcome> {
+        let mut tally = Tally::default();
+        for client in self.clients.drain(..) {
+            let output = client.wait_with_output()?;
+            let one: Tally = serde_json::from_slice(&output.stdout)?;
+            tally.ok += one.ok;
+            tally.sent += one.sent;
+            tally.refused += one.refused;
+            tally.failed += one.failed;
+        }
+        let judged = self.provider.judge()?;
+        self.gateways.clear();
+        Ok(Outcome {
+            name: self.name,
+            judged,
+            tally,
+        })
+    }
+}
+
+/// A Redis of this run, with nothing on disk.
+struct Redis {
+    port: u16,
+    _process: Process,
+}
+
+impl Redis {
+    fn start(tools: &Tools) -> anyhow::Result<Redis> {
+        crate::install::redis()?;
+        let address = free()?;
+        let port = address.port();
+        let child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(&tools.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let process = Process(child);
+        super::listens(address)?;
+        Ok(Redis {
+            port,
+            _process: process,
+        })
+    }
 }
 
 /// When a process is killed, in milliseconds after its start: early, late and in between.

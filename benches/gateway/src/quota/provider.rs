@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -18,6 +19,8 @@ pub struct Provider {
 #[derive(Clone, Debug)]
 pub struct Judged {
     report: Value,
+    /// When the provider started, in seconds of the epoch.
+    pub began: f64,
     /// Every request in the order of arrival.
     pub log: Vec<Arrival>,
 }
@@ -26,8 +29,10 @@ pub struct Judged {
 pub struct Arrival {
     /// Seconds since the provider started.
     pub at: f64,
-
+    /// A rule let it through, and no planned fault struck it.
     pub accepted: bool,
+    /// Which process sent it, and which of its calls it was.
+    pub call: Option<(usize, usize)>,
 }
 
 impl Provider {
@@ -51,10 +56,13 @@ impl Provider {
     }
 
     pub fn judge(&self) -> anyhow::Result<Judged> {
-        let report = serde_json::from_str(&self.get("/-/report")?)?;
+        let report: Value = serde_json::from_str(&self.get("/-/report")?)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        let began = now - report["seconds"].as_f64().context("seconds")?;
         let log = self.get("/-/log")?;
         let log: anyhow::Result<Vec<Arrival>> = log.lines().map(arrival).collect();
-        Ok(Judged { report, log: log? })
+        let log = log?;
+        Ok(Judged { report, began, log })
     }
 
     fn get(&self, path: &str) -> anyhow::Result<String> {
@@ -71,10 +79,17 @@ impl Provider {
 
 fn arrival(line: &str) -> anyhow::Result<Arrival> {
     let line: Value = serde_json::from_str(line)?;
+    // A call is named by tool, process and number.
+    let name = line["call"].as_str().unwrap_or_default();
+    let mut numbers = name.rsplit('-').map(str::parse);
+    let call = match (numbers.next(), numbers.next()) {
+        (Some(Ok(call)), Some(Ok(process))) => Some((process, call)),
+        _ => None,
+    };
     Ok(Arrival {
         at: line["at_us"].as_f64().context("at_us")? / 1e6,
-
-        accepted: line["accepted"].as_bool().unwrap_or(false),
+        accepted: line["accepted"] == true && line["fate"] == "answered",
+        call,
     })
 }
 
@@ -101,6 +116,40 @@ impl Judged {
         self.report["scopes"][0]["waits"]["high"]["p99_ms"]
             .as_f64()
             .unwrap_or(f64::NAN)
+    }
+
+    /// Of the calls of one process for which `of` holds: those that came more than `slack` seconds
+    /// after one that had been asked for later.
+    pub fn overtaken(&self, process: usize, slack: f64, of: impl Fn(usize) -> bool) -> usize {
+        let mut seen: Vec<(usize, f64)> = Vec::new();
+        for arrival in self.log.iter().filter(|arrival| arrival.accepted) {
+            if let Some((from, call)) = arrival.call
+                && from == process
+                && of(call)
+            {
+                seen.push((call, arrival.at));
+            }
+        }
+        // The log is in the order of arrival: what a later call overtook stands behind it.
+        let mut newest: Vec<(usize, f64)> = Vec::new();
+        let mut overtaken = 0;
+        for (call, at) in seen {
+            let first_later = newest.partition_point(|(other, _)| *other < call);
+            let is_late = newest
+                .get(first_later)
+                .is_some_and(|later| at - later.1 > slack);
+            overtaken += usize::from(is_late);
+            if newest.last().is_none_or(|(other, _)| *other < call) {
+                newest.push((call, at));
+            }
+        }
+        overtaken
+    }
+
+    /// Requests that were let through between two instants, in seconds since the provider started.
+    pub fn accepted_between(&self, from: f64, to: f64) -> usize {
+        let accepted = self.log.iter().filter(|arrival| arrival.accepted);
+        accepted.filter(|one| one.at >= from && one.at < to).count()
     }
 
     /// From the first request to the last one that was let through.

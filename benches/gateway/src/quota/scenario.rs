@@ -19,6 +19,11 @@ pub struct Scenario {
     pub calls: Vec<(u64, Urgency)>,
     /// When the client stops and tells.
     pub until_ms: u64,
+    /// What it shares with other processes: a folder, or the port and name of a Redis.
+    pub shared: Option<String>,
+    /// Which of these processes it is, and among how many the calls are dealt out.
+    pub number: usize,
+    pub busy: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +61,9 @@ impl Scenario {
             burst: 40,
             calls: Vec::new(),
             until_ms: 0,
+            shared: None,
+            number: 0,
+            busy: 1,
         }
     }
 
@@ -93,6 +101,19 @@ impl Scenario {
             })
             .collect();
         self.until_ms = seconds * 1_000;
+        self
+    }
+
+    /// More calls between two seconds; every tenth is urgent if `urgent`, the others can wait.
+    pub fn phase(mut self, from: u64, to: u64, per_second: u64, urgent: bool) -> Scenario {
+        let calls = (0..per_second * (to - from)).map(|call| {
+            let urgency = match (urgent, call % 10) {
+                (true, 0) => Urgency::High,
+                _ => Urgency::Low,
+            };
+            (from * 1_000 + call * 1_000 / per_second, urgency)
+        });
+        self.calls.extend(calls);
         self
     }
 

@@ -59,6 +59,9 @@ pub(super) fn clean(path: &str) -> Result<String, Refusal> {
     if path.len() > PATH_MAX || path.matches('/').count() > SEGMENTS_MAX {
         return Err(Refusal::TooLong);
     }
+    if is_plain(path) {
+        return Ok(path.to_owned());
+    }
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'?' | b'#');
     if !path.bytes().all(plain) {
         return Err(Refusal::Character);
@@ -68,6 +71,18 @@ pub(super) fn clean(path: &str) -> Result<String, Refusal> {
     check_bytes(resolved.as_bytes())?;
     check_dots(&resolved)?;
     Ok(resolved)
+}
+
+/// Nothing but letters, digits, `-_~` and dots inside of names: everybody reads it as it stands.
+fn is_plain(path: &str) -> bool {
+    let mut before = b'/';
+    path.bytes().all(|byte| {
+        let is_plain = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'/' | b'-' | b'_' | b'~')
+            || (byte == b'.' && !matches!(before, b'/' | b'.'));
+        before = byte;
+        is_plain
+    })
 }
 
 /// A path that has only one reading, such as a prefix in a provider file.
@@ -119,15 +134,23 @@ fn segment(decoded: &[u8]) -> Option<Segment> {
         .next()
         .unwrap_or_default();
     let foreign = !cut.is_ascii();
-    let lower = String::from_utf8_lossy(cut).to_ascii_lowercase();
-    let mut text = trimmed(&lower);
-    if let Some(name) = FORMATS.iter().find_map(|format| text.strip_suffix(format)) {
+    let whole = String::from_utf8_lossy(cut);
+    let mut text = trimmed(&whole);
+    let formats = FORMATS.iter().filter(|_| text.contains('.'));
+    if let Some(name) = formats.copied().find_map(|format| without(text, format)) {
         text = trimmed(name);
     }
     (!text.is_empty()).then(|| Segment {
-        text: text.to_owned(),
+        text: text.to_ascii_lowercase(),
         foreign,
     })
+}
+
+/// Without this ending, in whatever case.
+fn without<'a>(text: &'a str, ending: &str) -> Option<&'a str> {
+    let at = text.len().checked_sub(ending.len())?;
+    let (name, last) = text.split_at_checked(at)?;
+    last.eq_ignore_ascii_case(ending).then_some(name)
 }
 
 /// Without the blanks around and the dots behind that some file systems ignore.
@@ -199,6 +222,10 @@ fn check_bytes(clean: &[u8]) -> Result<(), Refusal> {
         if bytes.windows(2).any(overlong) || matches!(bytes.last(), Some(0xc0 | 0xc1)) {
             return Err(Refusal::Overlong);
         }
+        // Most paths have nothing to undo, and cost no copy.
+        if !bytes.contains(&b'%') {
+            return Ok(());
+        }
         let next = decode(&bytes);
         if next == *bytes {
             return Ok(());
@@ -216,12 +243,15 @@ fn check_dots(clean: &str) -> Result<(), Refusal> {
             .split(|byte| matches!(byte, b'/' | b'\\'))
             .any(is_dots)
     };
-    let mut bytes = clean.as_bytes().to_vec();
+    let mut bytes = Cow::Borrowed(clean.as_bytes());
     for _ in 0..=ENCODINGS_MAX {
         if hides(&bytes) {
             return Err(Refusal::HiddenDots);
         }
-        bytes = decode(&bytes);
+        if !bytes.contains(&b'%') {
+            break;
+        }
+        bytes = Cow::Owned(decode(&bytes));
     }
     Ok(())
 }
@@ -229,8 +259,8 @@ fn check_dots(clean: &str) -> Result<(), Refusal> {
 /// Dots and nothing else, apart from blanks and a `;` part.
 fn is_dots(part: &[u8]) -> bool {
     let name = part.split(|&byte| byte == b';').next().unwrap_or_default();
-    let name: Vec<u8> = name.iter().copied().filter(|&byte| byte != b' ').collect();
-    !name.is_empty() && name.iter().all(|&byte| byte == b'.')
+    let mut name = name.iter().filter(|byte| **byte != b' ').peekable();
+    name.peek().is_some() && name.all(|byte| *byte == b'.')
 }
 
 /// Undoes one percent-encoding. What is no encoding stays as it is.

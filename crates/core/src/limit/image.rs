@@ -77,14 +77,23 @@ impl Writer {
         self.bytes.push((value & 0x7f) as u8);
     }
 
-    fn number(&mut self, value: u64) {
-        self.wide(u128::from(value));
+    /// As `wide` writes it; nearly all numbers are small, and a shared cell has thousands of them.
+    fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push((value & 0x7f) as u8);
     }
 
     /// Ahead of the base even, behind it odd.
     fn instant(&mut self, at: Micros) {
         let (ahead, distance) = (at >= self.base, at.0.abs_diff(self.base.0));
-        self.wide(u128::from(distance) << 1 | u128::from(!ahead));
+        if distance <= u64::MAX >> 1 {
+            self.number(distance << 1 | u64::from(!ahead));
+        } else {
+            self.wide(u128::from(distance) << 1 | u128::from(!ahead));
+        }
     }
 
     fn maybe<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {

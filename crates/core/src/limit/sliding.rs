@@ -18,7 +18,7 @@ use crate::limit::holds::{Holds, Open};
 use crate::limit::inherit::Estate;
 use crate::limit::paced;
 use crate::limit::room::{Grant, Settled, Wait, Want};
-use crate::limit::rule::{Rule, SLOTS_EXACT};
+use crate::limit::rule::{Rule, SLOTS_EXACT, SUB_WINDOWS};
 use crate::time::{Micros, Span};
 
 /// How strict a provider has shown itself.
@@ -209,7 +209,7 @@ impl Log {
         if rule.limit() <= SLOTS_EXACT {
             Span(1)
         } else {
-            Span(rule.period().0.div_ceil(SLOTS_EXACT))
+            Span(rule.period().0.div_ceil(SUB_WINDOWS))
         }
     }
 }

@@ -217,7 +217,11 @@ impl State {
 /// Others must hear of these at once: a scope that closes, and a permit that they may have.
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
-        Settle::Close { .. } | Settle::Open { .. } | Settle::Carry { .. } => true,
+        Settle::Close { .. }
+        | Settle::Open { .. }
+        | Settle::Failed { .. }
+        | Settle::Carry { .. } => true,
+        Settle::Well { .. } => false,
         Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
     }
 }

@@ -18,6 +18,8 @@ mod kills;
 #[cfg(feature = "sqlite")]
 mod stopped;
 #[cfg(feature = "sqlite")]
+mod outage;
+#[cfg(feature = "sqlite")]
 mod faults;
 #[cfg(feature = "sqlite")]
 mod loss;

@@ -51,6 +51,10 @@ impl Default for Patience {
     }
 }
 
+/// Head and body of an answer up to this size are written as one. Most answers of APIs are no
+/// longer, and it is no burden for the stack.
+const SHORT: usize = 2 * 1_024;
+
 /// What was seen on a connection, for whoever answers its requests.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -170,6 +174,9 @@ impl<S> Line<S> {
 impl<S: AsyncWrite + Unpin> Line<S> {
     /// Writes what was kept back.
     fn release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.kept.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         while let Some(rest) = self
             .kept
             .get(self.written..)
@@ -193,6 +200,17 @@ impl<S: AsyncWrite + Unpin> Line<S> {
             let _said = Pin::new(&mut self.stream).poll_write(cx, &unread::answer(408));
         }
     }
+}
+
+/// Pieces that fit, as one: a plain write costs less than a gathering one, by more than the copy.
+fn together<'a>(pieces: &[io::IoSlice<'_>], room: &'a mut [u8; SHORT]) -> Option<&'a [u8]> {
+    let mut filled = 0;
+    for piece in pieces {
+        let end = filled + piece.len();
+        room.get_mut(filled..end)?.copy_from_slice(piece);
+        filled = end;
+    }
+    room.get(..filled)
 }
 
 /// How a wait for a caller ends.
@@ -261,7 +279,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
         {
             return Poll::Ready(Ok(one.len()));
         }
-        let written = Pin::new(&mut line.stream).poll_write_vectored(cx, pieces);
+        let mut room = [0; SHORT];
+        let written = match together(pieces, &mut room) {
+            Some(bytes) => Pin::new(&mut line.stream).poll_write(cx, bytes),
+            None => Pin::new(&mut line.stream).poll_write_vectored(cx, pieces),
+        };
         line.taken(cx, written)
             .map(|written| written.unwrap_or_else(late))
     }

@@ -94,7 +94,11 @@ pub(crate) async fn admit(
             told = loss.is_none().then(|| just_now(live.ledger.at()));
             continue;
         }
-        tries.waited = tries.waited + live.ledger.at().since(began);
+        let decided = match &answer {
+            Ok(permit) => permit.granted(),
+            Err(_) => live.ledger.at(),
+        };
+        tries.waited = tries.waited + decided.since(began);
         let permit = answer.map_err(|denied| {
             tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
             wants.explain(route, &plan, denied, loss)

@@ -177,7 +177,7 @@ impl Permits {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
         state.carried.clear();
-        state.gate.recall();
+        state.gate.recall(self.shared.ledger.at());
         state.gate.configure(settings);
         drop(state);
         self.shared.poke.notify_one();
@@ -379,6 +379,11 @@ async fn drive(shared: Weak<Shared>) {
         let Some(strong) = shared.upgrade() else {
             return;
         };
+        if strong.ledger.takes_time() {
+            // Whoever is about to ask joins this offer: a transaction costs the same for all of
+            // them. With nothing else to run this goes on at once.
+            tokio::task::yield_now().await;
+        }
         let Effects {
             offer,
             resolve,

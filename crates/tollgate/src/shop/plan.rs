@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use http::{HeaderName, HeaderValue};
 use tollgate_config::provider::Per;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
@@ -23,7 +24,7 @@ use super::former;
 use super::keeping::Keeping;
 use super::meter::{Meter, Who};
 use super::settings;
-use crate::path::Account;
+use crate::path::{Account, written};
 
 /// One provider as it is obeyed.
 #[derive(Debug)]
@@ -64,7 +65,9 @@ struct Whole {
 pub(crate) struct Key {
     pub(crate) secret: Secret,
     /// Its name in cells.
-    pub(crate) mark: String,
+    pub(crate) mark: Arc<str>,
+    /// It and its companions as headers, written once; `None` where they go another way.
+    pub(crate) headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
 /// The part of a provider that a refusal is about.
@@ -95,7 +98,8 @@ impl Plan {
         };
         let key = |secret: &Secret| Key {
             secret: secret.clone(),
-            mark: mark(secret.expose()),
+            mark: mark(secret.expose()).into(),
+            headers: written(&provider.auth, secret),
         };
         Plan {
             connections: connections(&provider, &meters),

@@ -1,0 +1,147 @@
+//! The rows of answers that are kept: requests per second when every one is answered from the cache,
+//! of 1 KiB and of 64 KiB.
+//!
+//! Promises: every server is asked for each answer once before it is measured, and a round in which
+//! anything reached the upstream fails the run. The first rounds warm up.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use crate::Effort;
+use crate::peers::{ENVOY_CACHE, HAPROXY_CACHE, Site, nginx_cache};
+use crate::plot::Plot;
+use crate::proxied::{Figures, HIGH, Rounds, line, measure};
+use crate::report::{Part, table};
+use crate::server::Server;
+use crate::upstream::{self, Log, Manner};
+
+/// One size: what it is called, and how many times the rate of nginx and of Envoy is the goal.
+struct Size {
+    name: &'static str,
+    word: &'static str,
+    bytes: usize,
+    nginx: f64,
+    envoy: f64,
+}
+
+const SIZES: [Size; 2] = [
+    Size {
+        name: "1 KiB",
+        word: "hits-1k",
+        bytes: 1_024,
+        nginx: 1.8,
+        envoy: 1.8,
+    },
+    Size {
+        name: "64 KiB",
+        word: "hits-64k",
+        bytes: 64 * 1_024,
+        nginx: 1.0,
+        envoy: 1.4,
+    },
+];
+
+/// How long one server is loaded in one round: some 50,000 answers.
+const SPAN: Duration = Duration::from_secs(1);
+
+/// Bytes of the head of an answer, at most.
+const HEAD: usize = 4 * 1_024;
+
+/// Ours keeps what the answers allow, as the others do.
+const KEEPING: &str = "cache: { mode: rfc9111 }\n";
+
+pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
+    let mut part = Part::default();
+    for size in &SIZES {
+        let (address, log) = upstream::start(Manner {
+            bytes: size.bytes,
+            cache_control: Some("public, max-age=86400"),
+            ..Manner::PLAIN
+        })
+        .await?;
+        let figures = one(&site.before(address), &log, size, effort).await?;
+        report(&mut part, size, &figures);
+    }
+    Ok(part)
+}
+
+async fn one(site: &Site, log: &Log, size: &Size, effort: Effort) -> anyhow::Result<Vec<Figures>> {
+    let nginx = nginx_cache(&site.fresh("nginx-cache")?, "on");
+    let other = nginx_cache(&site.fresh("nginx-cache-off")?, "off");
+    let servers: [Server; 7] = [
+        site.nginx("nginx", [&nginx[0], &nginx[1]])?,
+        site.nginx("nginx, sendfile off", [&other[0], &other[1]])?,
+        site.haproxy("HAProxy", HAPROXY_CACHE)?,
+        site.varnish("Varnish")?,
+        site.envoy("Envoy", ENVOY_CACHE)?,
+        site.constant(size.bytes)?,
+        site.tollgate("Tollgate", "memory:", HIGH, KEEPING)?,
+    ];
+    let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
+    for round in 0..=effort.rounds {
+        for (server, rounds) in servers.iter().zip(&mut rounds) {
+            log.begin();
+            let measured = measure(server, effort.span.min(SPAN), size.bytes + HEAD).await?;
+            // The first round fills the caches.
+            if round > 0 {
+                let asked = log.take().len();
+                ensure!(
+                    asked == 0,
+                    "{} asked its upstream {asked} times",
+                    server.name
+                );
+                rounds.add(&measured);
+            }
+        }
+    }
+    let named = servers.iter().zip(rounds);
+    Ok(named
+        .map(|(server, rounds)| rounds.figures(server.name))
+        .collect())
+}
+
+fn report(part: &mut Part, size: &Size, figures: &[Figures]) {
+    let [nginx, other, haproxy, varnish, envoy, bare, ours] = figures else {
+        return;
+    };
+    let rate = |figures: &Figures| format!("{:.1} k/s", figures.rate / 1e3);
+    let peers = [nginx, other, envoy, varnish, haproxy, bare]
+        .map(|one| format!("{} {}", one.name, rate(one)));
+    for (peer, bar) in [(nginx, size.nginx), (envoy, size.envoy)] {
+        let ratio = ours.rate / peer.rate;
+        part.goal(
+            &format!(
+                "cache hit {}, requests per second, beside {}",
+                size.name, peer.name
+            ),
+            &peers.join(", "),
+            format!("{} ({ratio:.2}x)", rate(ours)),
+            &format!("≥ {bar:.1}x"),
+            ratio >= bar,
+        );
+    }
+    let lines: Vec<Vec<String>> = figures
+        .iter()
+        .map(|one| {
+            let mut line = line(one);
+            line.push(format!("{:.0} %", one.busy * 100.0));
+            line
+        })
+        .collect();
+    let title = format!("Cache hits of {}", size.name);
+    let head = [
+        &title,
+        "CPU",
+        "requests",
+        "p50",
+        "p99",
+        "memory",
+        "core busy",
+    ];
+    part.section(&title, table(&head, &lines));
+    let bars = figures.iter().map(|one| (one.name.to_owned(), one.rate));
+    let title = format!("cache hits of {} per second (more is better)", size.name);
+    part.plots
+        .push(Plot::new(size.word, &title, bars.collect()));
+}

@@ -1,0 +1,155 @@
+//! W8: a thousand identical GETs at once. The upstream takes 200 ms and counts what reaches it.
+
+use std::time::{Duration, Instant};
+
+use crate::Effort;
+use crate::load::{self, Caller, Ended};
+use crate::peers::{ENVOY_CACHE, HAPROXY_CACHE, Site, nginx_cache};
+use crate::plot::Plot;
+use crate::proxied::HIGH;
+use crate::report::{Part, median, table};
+use crate::server::Server;
+use crate::upstream::{self, Log, Manner};
+
+const CALLERS: usize = 1_000;
+const DELAY: Duration = Duration::from_millis(200);
+/// How much later than the upstream's answer 99 % of the callers may have theirs.
+const LATE_MS: f64 = 40.0;
+
+/// What one server did with them.
+struct Figures {
+    name: &'static str,
+    upstream: usize,
+    p50: f64,
+    p99: f64,
+    /// Answers that were not 200.
+    failed: usize,
+}
+
+pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
+    let mut figures = Vec::new();
+    let kept = Manner {
+        cache_control: Some("public, max-age=86400"),
+        delay: DELAY,
+        ..Manner::PLAIN
+    };
+    let (address, log) = upstream::start(kept).await?;
+    let before = site.before(address);
+    let nginx = nginx_cache(&site.fresh("nginx-cache")?, "on");
+    let keeping = "cache: { mode: rfc9111 }\n";
+    for server in [
+        before.nginx("nginx, cache lock", [&nginx[0], &nginx[1]])?,
+        before.haproxy("HAProxy", HAPROXY_CACHE)?,
+        before.varnish("Varnish")?,
+        before.envoy("Envoy", ENVOY_CACHE)?,
+        before.squid("Squid, collapsed forwarding")?,
+        before.tollgate("Tollgate", "memory:", HIGH, keeping)?,
+    ] {
+        figures.push(rounds(&server, &log, effort).await?);
+    }
+    // Answers that nobody may keep: shared only where the provider's file says so.
+    let (address, log) = upstream::start(Manner {
+        cache_control: Some("no-store"),
+        ..kept
+    })
+    .await?;
+    let before = site.before(address);
+    let extra = "cache: { mode: rfc9111 }\ndedup: true\n";
+    let server = before.tollgate("Tollgate, no-store, dedup: true", "memory:", HIGH, extra)?;
+    figures.push(rounds(&server, &log, effort).await?);
+    Ok(report(&figures))
+}
+
+/// Several crowds, each with a question of its own: the most that went upstream, and the medians.
+async fn rounds(server: &Server, log: &Log, effort: Effort) -> anyhow::Result<Figures> {
+    let mut worst = 0;
+    let mut failed = 0;
+    let (mut p50, mut p99) = (Vec::new(), Vec::new());
+    for round in 0..effort.rounds {
+        log.begin();
+        let (mut took, bad) = crowd(server, &format!("{}?crowd={round}", server.path)).await?;
+        took.sort_by(f64::total_cmp);
+        worst = worst.max(log.take().len());
+        failed += bad;
+        let at = |percent: usize| took[(took.len() - 1) * percent / 100];
+        p50.push(at(50));
+        p99.push(at(99));
+    }
+    Ok(Figures {
+        name: server.name,
+        upstream: worst,
+        p50: median(p50),
+        p99: median(p99),
+        failed,
+    })
+}
+
+/// Everybody asks at once. How long each took, in milliseconds, and how many were not answered well.
+async fn crowd(server: &Server, path: &str) -> anyhow::Result<(Vec<f64>, usize)> {
+    let mut callers = Vec::new();
+    for _ in 0..CALLERS {
+        callers.push(Caller::connect(server.address).await?);
+    }
+    let request = load::request(path);
+    let began = Instant::now();
+    let tasks: Vec<_> = callers
+        .into_iter()
+        .map(|mut caller| {
+            let request = request.clone();
+            tokio::task::spawn_local(async move {
+                let ended = caller.call(&request).await;
+                let took = began.elapsed().as_secs_f64() * 1e3;
+                (took, matches!(ended, Ok(Ended { status: 200 })))
+            })
+        })
+        .collect();
+    let (mut took, mut failed) = (Vec::new(), 0);
+    for task in tasks {
+        let (one, is_well) = task.await?;
+        took.push(one);
+        failed += usize::from(!is_well);
+    }
+    Ok((took, failed))
+}
+
+fn report(figures: &[Figures]) -> Part {
+    let mut part = Part::default();
+    let (peers, ours) = figures.split_at(figures.len() - 2);
+    let most = DELAY.as_secs_f64() * 1e3 + LATE_MS;
+    let peers: Vec<String> = peers
+        .iter()
+        .map(|one| format!("{} {} at p99 {:.0} ms", one.name, one.upstream, one.p99))
+        .collect();
+    let peers = peers.join(", ");
+    let cases = [
+        ("", peers.as_str()),
+        (", not to be kept, `dedup: true`", "–"),
+    ];
+    for (one, (what, peers)) in ours.iter().zip(cases) {
+        part.goal(
+            &format!("W8 1,000 identical GETs at once, upstream 200 ms{what}: sent, p99"),
+            peers,
+            format!("{}, {:.0} ms", one.upstream, one.p99),
+            &format!("1, ≤ {most:.0} ms"),
+            one.upstream == 1 && one.p99 <= most && one.failed == 0,
+        );
+    }
+    let lines: Vec<Vec<String>> = figures
+        .iter()
+        .map(|one| {
+            vec![
+                one.name.to_owned(),
+                one.upstream.to_string(),
+                format!("{:.0} ms", one.p50),
+                format!("{:.0} ms", one.p99),
+                one.failed.to_string(),
+            ]
+        })
+        .collect();
+    let head = ["W8", "sent upstream", "p50", "p99", "failed"];
+    part.section("W8, a thousand identical GETs", table(&head, &lines));
+    let bars = figures.iter().map(|one| (one.name.to_owned(), one.p99));
+    let title = "p99 of 1,000 identical GETs at once, ms (upstream 200 ms)";
+    part.plots.push(Plot::new("w8", title, bars.collect()));
+    part
+}

@@ -1,0 +1,213 @@
+//! 10,000 waiters before one paced limit, in one process: how long until the last has gone, in which
+//! order, and how often each was woken. Beside governor and leaky-bucket, which run at another time.
+//!
+//! Promises: everybody stands in line before the first permit is free, and all of them want one.
+//! Polls are counted around the future that a user awaits.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tollgate::Answer;
+use tollgate::path::permit::{Permits, Wanted};
+use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term, Terms};
+use tollgate_core::gate::{CallerId, Settings};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
+
+use crate::report::{Part, table};
+
+const WAITERS: u32 = 10_000;
+/// Permits per second, and how many may go at once.
+const RATE: u32 = 1_000;
+const BURST: u32 = 10;
+
+/// What is compared.
+#[derive(Clone)]
+enum Limiter {
+    Ours(Permits, Arc<Rule>),
+    Governor(Arc<governor::DefaultDirectRateLimiter>),
+    LeakyBucket(Arc<leaky_bucket::RateLimiter>),
+}
+
+/// What one of them did.
+struct Figures {
+    name: &'static str,
+    /// Times as long as the limit asks for.
+    stretch: f64,
+    /// Waiters that went before one that had come earlier.
+    overtaken: usize,
+    /// Polls per waiter.
+    polls: f64,
+}
+
+pub fn run() -> anyhow::Result<Part> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let mut figures = Vec::new();
+    for name in ["governor", "leaky-bucket", "Tollgate"] {
+        let local = tokio::task::LocalSet::new();
+        figures.push(local.block_on(&runtime, one(name))?);
+    }
+    Ok(report(&figures))
+}
+
+fn limiter(name: &str) -> anyhow::Result<Limiter> {
+    let number = |of| NonZeroU32::new(of).context("not zero");
+    Ok(match name {
+        "governor" => {
+            let quota = governor::Quota::per_second(number(RATE)?).allow_burst(number(BURST)?);
+            Limiter::Governor(Arc::new(governor::RateLimiter::direct(quota)))
+        }
+        "leaky-bucket" => Limiter::LeakyBucket(Arc::new(
+            leaky_bucket::RateLimiter::builder()
+                .max(BURST as usize)
+                .initial(BURST as usize)
+                .refill(1)
+                .interval(Duration::from_secs(1) / RATE)
+                .build(),
+        )),
+        _ => {
+            let rule = Rule::bucket(RATE.into(), Span::from_secs(1), BURST.into())?;
+            // The line is as long as all who wait.
+            let settings = Settings {
+                waiting_max: WAITERS as usize,
+                ..Settings::default()
+            };
+            let permits = Permits::new(Ledger::memory(Clock::System), settings);
+            Limiter::Ours(permits, Arc::new(rule))
+        }
+    })
+}
+
+async fn one(name: &'static str) -> anyhow::Result<Figures> {
+    let limiter = limiter(name)?;
+    let (polls, gone) = (Rc::new(Cell::new(0_u64)), Rc::new(RefCell::new(Vec::new())));
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..WAITERS)
+        .map(|number| {
+            let (limiter, polls, gone) = (limiter.clone(), polls.clone(), gone.clone());
+            tokio::task::spawn_local(async move {
+                let wait = pin!(limiter.wait());
+                Counted { wait, polls }.await;
+                gone.borrow_mut().push(number);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await?;
+    }
+    let took = began.elapsed().as_secs_f64();
+    let ideal = f64::from(WAITERS - BURST) / f64::from(RATE);
+    let gone = gone.borrow();
+    Ok(Figures {
+        name,
+        stretch: took / ideal,
+        overtaken: gone.windows(2).filter(|pair| pair[0] > pair[1]).count(),
+        polls: polls.get() as f64 / f64::from(WAITERS),
+    })
+}
+
+impl Limiter {
+    async fn wait(self) {
+        match self {
+            Limiter::Governor(limiter) => limiter.until_ready().await,
+            Limiter::LeakyBucket(limiter) => limiter.acquire_one().await,
+            Limiter::Ours(permits, rule) => {
+                let term = Term {
+                    cell: CellId::named(&["pace"]),
+                    rule,
+                    cost: 1,
+                    leave: 0,
+                };
+                let wanted = Wanted {
+                    terms: Terms::from_elem(term, 1),
+                    scopes: Scopes::new(),
+                    priority: Priority::Normal,
+                    caller: CallerId(0),
+                    patience: Span::from_secs(600),
+                    evidence: Evidence::Report {
+                        by: Span::from_secs(30),
+                        late: Span::from_secs(5),
+                    },
+                    seniority: None,
+                    edition: permits.edition(),
+                };
+                // Sent and answered at once: what is measured is the wait.
+                if let Ok(mut permit) = permits.acquire(wanted).await {
+                    permit.sent();
+                    permit.arrived(Answer::default());
+                    permit.finished(|_| None);
+                }
+            }
+        }
+    }
+}
+
+/// A future that counts how often it is polled.
+struct Counted<'a, F> {
+    wait: Pin<&'a mut F>,
+    polls: Rc<Cell<u64>>,
+}
+
+impl<F: Future> Future for Counted<'_, F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        self.polls.set(self.polls.get() + 1);
+        self.wait.as_mut().poll(context)
+    }
+}
+
+fn report(figures: &[Figures]) -> Part {
+    let mut part = Part::default();
+    let Some((ours, peers)) = figures.split_last() else {
+        return part;
+    };
+    let show = |one: &Figures| {
+        let Figures { stretch, polls, .. } = one;
+        let order = match one.overtaken {
+            0 => "in order".to_owned(),
+            some => format!("{some} out of order"),
+        };
+        format!("{stretch:.3}x, {order}, {polls:.1}")
+    };
+    let peers: Vec<String> = peers
+        .iter()
+        .map(|one| format!("{} {}", one.name, show(one)))
+        .collect();
+    part.goal(
+        "pace with 10,000 waiters, 1,000 a second: time beside the ideal, order, polls per waiter",
+        &peers.join("; "),
+        show(ours),
+        "≤ 1.02x, in order, ≤ 3",
+        ours.stretch <= 1.02 && ours.overtaken == 0 && ours.polls <= 3.0,
+    );
+    let lines: Vec<Vec<String>> = figures
+        .iter()
+        .map(|one| {
+            vec![
+                one.name.to_owned(),
+                format!("{:.3}x", one.stretch),
+                one.overtaken.to_string(),
+                format!("{:.1}", one.polls),
+            ]
+        })
+        .collect();
+    let head = [
+        "10,000 waiters",
+        "time beside the ideal",
+        "went before an earlier one",
+        "polls per waiter",
+    ];
+    part.section("Pace", table(&head, &lines));
+    part
+}
