@@ -279,8 +279,8 @@ pub enum Reopen {
     All,
     /// One call at a time tries; the scope opens or closes again by what it finds.
     Probe,
-    /// Nothing but somebody's word; until then answers come from the cache only. It has no end, so
-    /// it goes with a rest of `None`.
+    /// Somebody's word; until then answers come from the cache only. A rest is the end that whoever
+    /// ordered it has named: if nobody is there to give the word then, one call tries.
     ByHand,
 }
 

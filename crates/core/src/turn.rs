@@ -12,8 +12,6 @@
 
 use smallvec::SmallVec;
 
-use std::sync::Arc;
-
 use crate::ask::{
     Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Scopes, Settle, Term, Terms,
     Verdict, Why,
@@ -274,12 +272,12 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
     }
 }
 
-/// What was counted in one cell counts in another from now on.
+/// What one cell has counted counts in another too.
 fn carry(
     cells: &mut impl Cells,
     now: Now,
-    (from, former): (CellId, &Arc<Rule>),
-    (to, rule): (CellId, &Arc<Rule>),
+    (from, former): (CellId, &Rule),
+    (to, rule): (CellId, &Rule),
 ) {
     let giver = cells.cell(from);
     giver.refresh(former, now);
