@@ -235,8 +235,38 @@ pub enum Settle {
         /// What follows the rest.
         then: Reopen,
     },
+    /// A limit was configured anew in a way that gives it another cell: what the former one has
+    /// counted counts in the new one too. Said again, only what came since is added.
+    Carry {
+        /// Where it was counted.
+        from: CellId,
+        /// By which limit.
+        former: Arc<Rule>,
+        /// Where it is counted from now on.
+        to: CellId,
+        /// By which limit.
+        rule: Arc<Rule>,
+    },
     /// A scope is open for everybody again.
     Open {
+        /// Which one.
+        scope: ScopeId,
+    },
+    /// An attempt failed while the scope was open. The owners of a ledger count such failures in one
+    /// row: whoever's makes it long enough closes the scope for everybody.
+    Failed {
+        /// Which one.
+        scope: ScopeId,
+        /// How long ago that was found out.
+        age: Span,
+        /// So many in a row close it.
+        in_a_row: u32,
+        /// For how long from then; a probe follows.
+        rest: Span,
+    },
+    /// An attempt went well: a row of failures ends. Permits that arrived say so by themselves; this
+    /// is for an answer that the provider does not count.
+    Well {
         /// Which one.
         scope: ScopeId,
     },

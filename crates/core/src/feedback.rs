@@ -91,6 +91,9 @@ impl Feedback {
 /// Reads one response. `now` is our wall clock when it arrived.
 #[must_use]
 pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
+    if dialect.hears_nothing(response) {
+        return Feedback::default();
+    }
     let opened = open(response, dialect);
     let clocks = Clocks::new(now, opened.headers.first("date")); // points in time are the server's
     let signature = opened.signature(dialect); // refused, overloaded or neither?

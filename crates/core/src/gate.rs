@@ -20,6 +20,7 @@ mod line;
 mod block;
 mod off_peak;
 pub use off_peak::{OffPeak, OffPeakError};
+mod recall;
 mod share;
 pub use share::{CALLERS_MAX, CallerId, Share};
 #[cfg(test)]
@@ -31,6 +32,8 @@ mod order_tests;
 #[cfg(test)]
 mod wake_tests;
 #[cfg(test)]
+mod recall_tests;
+#[cfg(test)]
 mod model_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +44,7 @@ use crate::time::{Micros, Now};
 use block::Block;
 use line::Line;
 use offer::Offered;
+use recall::Recalled;
 use seat::need_at;
 use share::Shares;
 
@@ -68,6 +72,7 @@ pub struct Gate {
     deadlines: BTreeSet<(Micros, PermitId)>,
     wakes: BTreeSet<(Micros, Place)>,
     shares: Shares,
+    recalled: Recalled,
     arrivals: u64,
     effects: Effects,
 }
@@ -123,6 +128,7 @@ impl Gate {
             deadlines: BTreeSet::new(),
             wakes: BTreeSet::new(),
             shares: Shares::default(),
+            recalled: Recalled::default(),
             arrivals: 0,
             effects: Effects::default(),
         }
@@ -148,20 +154,6 @@ impl Gate {
         }
     }
 
-    /// Limits have changed. Everybody who waits is called back, to ask anew under the new ones with
-    /// the seniority it had; what the ledger still grants to an ask of before comes back unsent, so
-    /// nobody goes under a limit that does not hold any more. Who arrives before they have asked
-    /// again may get past them: better than a line that waits for one who does not come back.
-    pub fn recall(&mut self) {
-        self.missed.everything = !self.offered.is_empty();
-        let waiting: Vec<PermitId> = self.waiting.keys().copied().collect();
-        for id in waiting {
-            self.resolve(id, Resolution::Recalled);
-        }
-        self.blocks.clear();
-        self.wakes.clear();
-    }
-
     /// What a caller is promised and allowed.
     pub fn set_share(&mut self, caller: CallerId, share: Share) {
         self.shares.set(caller, share);
@@ -181,6 +173,7 @@ impl Gate {
     fn is_idle(&self) -> bool {
         let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.ready.is_empty();
         let nothing = self.blocks.is_empty() && self.wakes.is_empty() && self.deadlines.is_empty();
+        let nobody = nobody && self.recalled.is_empty();
         nobody && nothing && self.offered_to.is_empty() && self.missed.places.is_empty()
     }
 
@@ -195,7 +188,9 @@ impl Gate {
         ask.priority = ask.priority.min(self.shares.highest(caller));
         let arrival = seniority.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival) + 1;
-        if self.waiting.len() >= self.settings.waiting_max {
+        let is_back = self.recalled.came_back(arrival);
+        let expected = if is_back { 0 } else { self.recalled.len() };
+        if self.waiting.len() + expected >= self.settings.waiting_max {
             self.effects.resolve.push(Resolved {
                 ask,
                 seniority: arrival,
@@ -224,7 +219,10 @@ impl Gate {
     /// once, without standing in line. Whoever goes so is told to [`Gate::went_past`].
     #[must_use]
     pub fn is_clear(&self, priority: Priority) -> bool {
-        let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.blocks.is_empty();
+        let nobody = self.waiting.is_empty()
+            && self.offered.is_empty()
+            && self.blocks.is_empty()
+            && self.recalled.is_empty();
         let hours = self.settings.off_peak.as_ref();
         nobody && hours.is_none_or(|hours| priority > hours.confines())
     }
@@ -315,12 +313,14 @@ impl Gate {
             self.open(place);
         }
         self.expire(now.at);
+        self.recalled.refresh(now.at);
         if self.offered.is_empty() {
             self.fill_offer(now);
         }
         let timers = [
             self.wakes.first().map(|wake| wake.0),
             self.deadlines.first().map(|due| due.0),
+            self.recalled.until(),
         ];
         let soonest = timers.into_iter().flatten().min();
         self.effects.arm = soonest.filter(|&at| at < Micros(u64::MAX));

@@ -175,6 +175,16 @@ pub enum Action {
     },
     /// Open the health scope for everybody.
     Open,
+    /// An attempt failed: the ledger counts it together with those of other processes, and closes
+    /// the health scope if that makes so many in a row.
+    Failed {
+        /// So many close it.
+        in_a_row: u32,
+        /// For how long.
+        rest: Span,
+    },
+    /// An attempt went well after one of ours had failed.
+    Well,
     /// From now on this extra local pace holds, in place of the last one.
     Pace(Pace),
     /// To be told: log line, metric, event stream.
@@ -343,6 +353,13 @@ impl Action {
                 then,
             }),
             Action::Open => Some(Settle::Open { scope }),
+            Action::Failed { in_a_row, rest } => Some(Settle::Failed {
+                scope,
+                age: Span::ZERO,
+                in_a_row,
+                rest,
+            }),
+            Action::Well => Some(Settle::Well { scope }),
             Action::Pace(_) | Action::Transition { .. } => None,
         }
     }

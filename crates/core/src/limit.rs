@@ -11,7 +11,7 @@
 mod algorithm;
 pub use algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 mod rule;
-pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT};
+pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT, SUB_WINDOWS};
 mod part;
 mod room;
 pub(crate) use room::Settled;
@@ -33,6 +33,7 @@ pub use cell::Cell;
 mod look;
 pub use look::View;
 mod adopt;
+mod inherit;
 mod carry;
 mod image;
 mod image_read;
@@ -55,3 +56,5 @@ mod edge_tests;
 mod hostile_tests;
 #[cfg(test)]
 mod safety_tests;
+#[cfg(test)]
+mod inherit_tests;

@@ -2,9 +2,11 @@
 //!
 //! Promises: a scope that rests for a known time opens by itself; after a rest that asks for a
 //! probe exactly one call goes at a time, however many processes wait, and a probe that is never
-//! heard of gives its place back.
+//! heard of gives its place back. Failures that owners tell of are counted in one row, and the one
+//! that makes it long enough closes the scope before anybody else goes.
 //!
-//! Never: decides when to close. Health does, and says so by a settle.
+//! Never: decides when to close. Health does, and says so by a settle: at once, or by how many
+//! failures in a row.
 
 mod image;
 
@@ -17,14 +19,25 @@ pub struct Scope {
     state: State,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    #[default]
-    Open,
+    /// Everybody goes. So many attempts have failed in a row, whoever made them.
+    Open { failed: u32 },
     /// Nobody goes until then; `None` = until somebody opens it.
     Closed { until: Option<Micros>, then: Reopen },
     /// One call tries; if nothing is heard of it until then, another one may.
     Probe { holder: PermitId, until: Micros },
+}
+
+impl State {
+    /// Open, and nothing is known against it.
+    const WELL: State = State::Open { failed: 0 };
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::WELL
+    }
 }
 
 /// What a scope looks like from outside.
@@ -47,7 +60,7 @@ impl Scope {
     /// May this ask go? `Err` says how long not.
     pub(crate) fn room(&self, id: PermitId, now: Micros) -> Result<(), (Span, On)> {
         match self.state {
-            State::Open => Ok(()),
+            State::Open { .. } => Ok(()),
             State::Closed {
                 until: Some(until), ..
             } if now >= until => Ok(()),
@@ -63,10 +76,10 @@ impl Scope {
     /// The ask goes. After a rest that asks for a probe, it is the probe.
     pub(crate) fn take(&mut self, id: PermitId, arrives_by: Micros) {
         self.state = match self.state {
-            State::Open
-            | State::Closed {
+            State::Open { .. } => self.state,
+            State::Closed {
                 then: Reopen::All, ..
-            } => State::Open,
+            } => State::WELL,
             State::Closed {
                 then: Reopen::Probe | Reopen::ByHand,
                 ..
@@ -102,7 +115,7 @@ impl Scope {
             )
             | (_, Reopen::Probe) => Reopen::Probe,
             (
-                State::Open
+                State::Open { .. }
                 | State::Closed {
                     then: Reopen::All, ..
                 },
@@ -117,14 +130,49 @@ impl Scope {
                 },
                 Some(new),
             ) => Some(old.max(new)),
-            (State::Open | State::Probe { .. }, Some(new)) => Some(new),
+            (State::Open { .. } | State::Probe { .. }, Some(new)) => Some(new),
         };
         self.state = State::Closed { until, then };
     }
 
     /// Opens it for everybody.
     pub(crate) fn open(&mut self) {
-        self.state = State::Open;
+        self.state = State::WELL;
+    }
+
+    /// An attempt failed. `true` if that closed it: it was one of `in_a_row` with nothing but
+    /// failures between them. What failed while it was closed is old news.
+    pub(crate) fn failed(&mut self, in_a_row: u32, until: Micros, now: Micros) -> bool {
+        let before = match self.state {
+            State::Open { failed } => failed,
+            State::Closed {
+                until: Some(until),
+                then: Reopen::All,
+            } if now >= until => 0,
+            State::Closed { .. } | State::Probe { .. } => return false,
+        };
+        let failed = before.saturating_add(1);
+        self.state = State::Open { failed };
+        let is_enough = failed >= in_a_row;
+        if is_enough {
+            self.close(Some(until), Reopen::Probe);
+        }
+        is_enough
+    }
+
+    /// An attempt went well: what failed before it is no row any more.
+    pub(crate) fn went_well(&mut self) {
+        if let State::Open { failed } = &mut self.state {
+            *failed = 0;
+        }
+    }
+
+    /// Nothing is lost if it is forgotten: a scope that is missing is open.
+    pub(crate) fn is_idle(&self, now: Micros) -> bool {
+        match self.state {
+            State::Open { failed } => failed == 0,
+            State::Closed { .. } | State::Probe { .. } => self.look(now) == ScopeView::Open,
+        }
     }
 
     /// The probe never left: the next one may try. `true` if this permit held the place.
@@ -137,7 +185,7 @@ impl Scope {
                 };
                 true
             }
-            State::Open | State::Closed { .. } | State::Probe { .. } => false,
+            State::Open { .. } | State::Closed { .. } | State::Probe { .. } => false,
         }
     }
 
@@ -145,7 +193,7 @@ impl Scope {
     #[must_use]
     pub fn look(&self, now: Micros) -> ScopeView {
         match self.state {
-            State::Open => ScopeView::Open,
+            State::Open { .. } => ScopeView::Open,
             State::Closed {
                 until: Some(until),
                 then: Reopen::All,

@@ -84,8 +84,7 @@ impl Table {
             self.cells.remove(id);
         }
         if self.swept_to.is_none() {
-            self.scopes
-                .retain(|_, scope| scope.look(now) != ScopeView::Open);
+            self.scopes.retain(|_, scope| !scope.is_idle(now));
         }
     }
 

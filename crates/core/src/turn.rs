@@ -224,6 +224,9 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             scopes,
             outcome,
         } => {
+            if let Outcome::Arrived { refused: false, .. } = outcome {
+                scopes.iter().for_each(|id| cells.scope(*id).went_well());
+            }
             if *outcome == Outcome::Unsent {
                 let given_back = scopes
                     .iter()
@@ -252,10 +255,36 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             cells.scope(*scope).close(until, *then);
             turn.scopes.push(*scope);
         }
+        Settle::Carry {
+            from,
+            former,
+            to,
+            rule,
+        } => {
+            let giver = cells.cell(*from);
+            giver.refresh(former, now);
+            let giver = giver.clone();
+            let heir = cells.cell(*to);
+            heir.refresh(rule, now);
+            let passed = heir.inherit((*to, rule), &giver, (*from, former), now);
+            cells.cell(*from).pass(passed);
+        }
         Settle::Open { scope } => {
             cells.scope(*scope).open();
             turn.scopes.push(*scope);
         }
+        Settle::Failed {
+            scope,
+            age,
+            in_a_row,
+            rest,
+        } => {
+            let until = (now.at - *age) + *rest;
+            if cells.scope(*scope).failed(*in_a_row, until, now.at) {
+                turn.scopes.push(*scope);
+            }
+        }
+        Settle::Well { scope } => cells.scope(*scope).went_well(),
     }
 }
 

@@ -12,6 +12,8 @@ mod event;
 pub use event::{EVENTS_MAX, Event, Events};
 mod offered;
 pub use offered::{Loss, Lost, Offered};
+mod heirs;
+use heirs::Heirs;
 mod memory;
 pub use memory::MemoryLedger;
 #[cfg(feature = "sqlite")]
@@ -139,9 +141,24 @@ impl Ledger {
         }
     }
 
+    /// The answer to an offer is not there at once: asks that are offered together are cheaper.
+    #[must_use]
+    pub fn takes_time(&self) -> bool {
+        match self {
+            Ledger::Memory(_) => false,
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(_) => true,
+        }
+    }
+
     /// Tells what became of a permit or a scope. Never waits and never fails, so that it can be
     /// called from `Drop`; a settle that is lost only delays a slot.
     pub fn settle(&self, settle: Settle) {
+        let settle = self.forwarded(&settle).unwrap_or(settle);
+        self.settle_as_it_is(settle);
+    }
+
+    fn settle_as_it_is(&self, settle: Settle) {
         match self {
             Ledger::Memory(memory) => memory.settle(&settle),
             #[cfg(feature = "sqlite")]
@@ -149,8 +166,21 @@ impl Ledger {
         }
     }
 
+    /// A settle that concerns cells which others have taken over from, if so.
+    fn forwarded(&self, settle: &Settle) -> Option<Settle> {
+        let heirs: &Heirs = match self {
+            Ledger::Memory(memory) => memory.heirs(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.heirs(),
+        };
+        heirs.forward(settle, || self.at())
+    }
+
     /// As [`Ledger::settle`], for those who need the terms again: memory only looks at them.
     pub fn settle_ref(&self, settle: &Settle) {
+        if let Some(settle) = self.forwarded(settle) {
+            return self.settle_as_it_is(settle);
+        }
         match self {
             Ledger::Memory(memory) => memory.settle(settle),
             #[cfg(feature = "sqlite")]

@@ -16,6 +16,7 @@ use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now};
 use tollgate_core::turn::{Turn, turn};
 
+use crate::heirs::Heirs;
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Offered};
 
 /// Cells looked at per transaction with asks. Each of those makes at most a handful, so looking at
@@ -33,6 +34,7 @@ struct Shared {
     clock: Clock,
     table: Mutex<Table>,
     events: broadcast::Sender<Event>,
+    heirs: Heirs,
 }
 
 impl MemoryLedger {
@@ -43,8 +45,13 @@ impl MemoryLedger {
                 clock,
                 table: Mutex::default(),
                 events,
+                heirs: Heirs::default(),
             }),
         }
+    }
+
+    pub(crate) fn heirs(&self) -> &Heirs {
+        &self.shared.heirs
     }
 
     /// How many cells are kept.

@@ -43,6 +43,7 @@ use tollgate_core::limit::{Rule, Rung, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
 
+use crate::heirs::Heirs;
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Loss, Lost, Offered};
 use book::{Question, Reply};
 use clerk::Clerk;
@@ -81,9 +82,12 @@ struct Shared {
     damaged: AtomicU64,
     /// How long the log was at the last checkpoint that could not move all of it.
     log_pages: AtomicI64,
+    /// Little of the log is left to be moved: the ledger thread does it.
+    is_nearly_moved: AtomicBool,
     /// The disk has failed a checkpoint.
     is_broken: AtomicBool,
     is_over: AtomicBool,
+    heirs: Heirs,
 }
 
 const NOT_LOST: u64 = u64::MAX;
@@ -200,6 +204,10 @@ impl SqliteLedger {
         Offered::waiting(ledger.clone(), receiver)
     }
 
+    pub(crate) fn heirs(&self) -> &Heirs {
+        &self.handle.shared.heirs
+    }
+
     pub(crate) fn settle(&self, settle: Settle) {
         if self.is_forked() {
             return;
@@ -265,8 +273,10 @@ impl Shared {
             owner: AtomicU32::new(0),
             damaged: AtomicU64::new(0),
             log_pages: AtomicI64::new(0),
+            is_nearly_moved: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            heirs: Heirs::default(),
         })
     }
 

@@ -96,7 +96,7 @@ struct State {
     crowd: Arc<Crowd>,
     full: Full,
     /// What tells the ids of two runs apart.
-    run: u64,
+    run: String,
     calls: AtomicU64,
 }
 
@@ -104,7 +104,7 @@ impl Gateway {
     /// A gateway to these providers that does not listen yet.
     #[must_use]
     pub fn new(shop: Shop, options: GatewayOptions) -> Gateway {
-        let run = shop.ledger().now().wall.0 / 1_000;
+        let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
         let most = crowd::affordable(options.connections_max);
         let crowd = Crowd::new(most, options.connections_per_address_max);
         Gateway {
@@ -148,7 +148,13 @@ impl Gateway {
 impl State {
     fn next_id(&self) -> String {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        format!("{:x}-{call:x}", self.run)
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(call);
+        let mut id = String::with_capacity(self.run.len() + 1 + digits.len());
+        id.push_str(&self.run);
+        id.push('-');
+        id.push_str(digits);
+        id
     }
 
     fn is_draining(&self) -> bool {

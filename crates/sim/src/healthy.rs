@@ -163,7 +163,7 @@ impl Healthy {
                         reason,
                     });
                 }
-                Action::Close { .. } | Action::Open => {}
+                Action::Close { .. } | Action::Open | Action::Failed { .. } | Action::Well => {}
             }
         }
     }

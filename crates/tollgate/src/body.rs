@@ -49,7 +49,8 @@ pub(crate) enum Payload {
 #[derive(Debug)]
 pub struct Outgoing {
     kind: Kind,
-    progress: Arc<AtomicU64>,
+    /// Of a stream: how many pieces of it have left.
+    progress: Option<Arc<AtomicU64>>,
 }
 
 #[derive(Debug)]
@@ -131,16 +132,17 @@ impl Payload {
                 None => Kind::Whole(None),
             },
         };
-        Outgoing {
-            kind,
-            progress: Arc::default(),
-        }
+        let progress = match kind {
+            Kind::Whole(_) => None,
+            Kind::Stream(_) => Some(Arc::default()),
+        };
+        Outgoing { kind, progress }
     }
 }
 
 impl Outgoing {
     /// Counts the pieces that have left, for the timeout of an upload that flows.
-    pub(crate) fn progress(&self) -> Arc<AtomicU64> {
+    pub(crate) fn progress(&self) -> Option<Arc<AtomicU64>> {
         self.progress.clone()
     }
 }
@@ -160,7 +162,9 @@ impl Body for Outgoing {
             }
             Kind::Stream(stream) => ready!(Pin::new(stream).poll_frame(cx)),
         };
-        self.progress.fetch_add(1, Ordering::Relaxed);
+        if let Some(progress) = &self.progress {
+            progress.fetch_add(1, Ordering::Relaxed);
+        }
         Poll::Ready(frame)
     }
 

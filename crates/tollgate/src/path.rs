@@ -43,6 +43,7 @@ pub(crate) use merge::Items;
 pub(crate) use query::without_parameter;
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
+pub(crate) use send::written;
 pub(crate) use token::Tokens;
 
 use std::sync::Arc;
@@ -179,8 +180,9 @@ where
             flight::join(shop.flights(), &mut route) // the same question asked twice is one call
         };
         let outcome = match place {
-            Place::Alone => go(route, question).await,
-            Place::First(flight) => flight.lead(Box::pin(go(route, question))).await,
+            // On the heap in either case: a future of this size would be copied at every level above.
+            Place::Alone => Box::pin(go(route, question)).await,
+            Place::First(flight) => flight.lead(go(route, question)).await,
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // whoever went ahead failed or may not share: our turn

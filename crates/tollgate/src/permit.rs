@@ -15,6 +15,12 @@ use tollgate_ledger::Ledger;
 #[derive(Debug)]
 #[must_use = "a permit that is dropped unused goes back"]
 pub struct Permit {
+    /// On the heap: it is handed from stage to stage, and half a kilobyte would be copied each time.
+    held: Box<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
     ledger: Ledger,
     ask: Ask,
     marks: Marks,
@@ -56,15 +62,17 @@ impl Permit {
     ) -> Permit {
         let granted = ledger.at();
         Permit {
-            ledger,
-            ask,
-            marks,
-            seniority,
-            granted,
-            waited,
-            state: State::Held,
-            limits: usize::MAX,
-            local: 0,
+            held: Box::new(Held {
+                ledger,
+                ask,
+                marks,
+                seniority,
+                granted,
+                waited,
+                state: State::Held,
+                limits: usize::MAX,
+                local: 0,
+            }),
         }
     }
 
@@ -72,91 +80,95 @@ impl Permit {
     /// this process's own: its connections, its pace. Those are free as soon as the attempt is over
     /// here, whatever may still happen at the provider.
     pub(crate) fn with_parts(mut self, limits: usize, local: usize) -> Permit {
-        self.limits = limits.min(self.ask.terms.len());
-        self.local = local.min(self.ask.terms.len());
+        self.held.limits = limits.min(self.held.ask.terms.len());
+        self.held.local = local.min(self.held.ask.terms.len());
         self
     }
 
     /// The provider's own limits among its terms.
     pub(crate) fn limits(&self) -> &[Term] {
-        self.ask.terms.get(..self.limits).unwrap_or(&self.ask.terms)
+        self.held
+            .ask
+            .terms
+            .get(..self.held.limits)
+            .unwrap_or(&self.held.ask.terms)
     }
 
     /// Its name.
     #[must_use]
     pub fn id(&self) -> PermitId {
-        self.ask.id
+        self.held.ask.id
     }
 
     /// How long the call waited for it.
     #[must_use]
     pub fn waited(&self) -> Span {
-        self.waited
+        self.held.waited
     }
 
     /// When it was handed out, on the ledger's clock.
     #[must_use]
     pub fn granted(&self) -> Micros {
-        self.granted
+        self.held.granted
     }
 
     /// The ledger's clock.
     #[must_use]
     pub fn now(&self) -> Micros {
-        self.ledger.at()
+        self.held.ledger.at()
     }
 
     /// The limits it was granted under.
     #[must_use]
     pub fn terms(&self) -> &Terms {
-        &self.ask.terms
+        &self.held.ask.terms
     }
 
     /// How long ago it was handed out. A sender checks this right before the write: a process that
     /// was stopped in between must not send late.
     #[must_use]
     pub fn age(&self) -> Span {
-        self.ledger.at().since(self.granted)
+        self.held.ledger.at().since(self.held.granted)
     }
 
     /// How long after its grant it is held if the ledger never hears of it.
     #[must_use]
     pub fn held_for(&self) -> Span {
-        self.ask.evidence.longest()
+        self.held.ask.evidence.longest()
     }
 
     /// The counts at its grant, one per limit.
     pub(crate) fn marks(&self) -> &Marks {
-        &self.marks
+        &self.held.marks
     }
 
     /// Its place in the order of arrival; a retry of the same call asks with it again.
     #[must_use]
     pub fn seniority(&self) -> u64 {
-        self.seniority
+        self.held.seniority
     }
 
     /// Bytes are about to leave: from now on it counts as sent.
     pub fn sent(&mut self) {
-        self.state = State::Sent;
+        self.held.state = State::Sent;
     }
 
     /// No byte has left after all: the connection was closed before it took the first one.
     pub fn kept(&mut self) {
-        self.state = State::Held;
+        self.held.state = State::Held;
     }
 
     /// The provider does not count this answer: as if it had never been asked for.
     pub fn refund(mut self) {
         self.settle(Outcome::Unsent);
-        self.state = State::Over;
+        self.held.state = State::Over;
     }
 
     /// The head of an answer is here that does not prove that the call was counted, such as a 5xx
     /// of a proxy in front of the limiter. It counts as if it had been.
     pub fn failed(&mut self) {
         self.settle(Outcome::Failed { age: Span::ZERO });
-        self.state = State::Arrived;
+        self.held.state = State::Arrived;
     }
 
     /// The head of the answer is here.
@@ -165,16 +177,16 @@ impl Permit {
             refused,
             mut readings,
         } = answer;
-        readings.retain(|reading| reading.term < self.marks.len());
+        readings.retain(|reading| reading.term < self.held.marks.len());
         for Reading { term, mark, .. } in &mut readings {
-            *mark = self.marks[*term];
+            *mark = self.held.marks[*term];
         }
         self.settle(Outcome::Arrived {
             age: Span::ZERO,
             refused,
             readings,
         });
-        self.state = State::Arrived;
+        self.held.state = State::Arrived;
     }
 
     /// The body still flows: keep its place for this much longer.
@@ -185,26 +197,27 @@ impl Permit {
     /// The end of the body is here. `true_cost` corrects the cost of a term, by its index, where it
     /// was only estimated before.
     pub fn finished(mut self, true_cost: impl Fn(usize) -> Option<u64>) {
-        for (index, term) in self.ask.terms.iter_mut().enumerate() {
+        for (index, term) in self.held.ask.terms.iter_mut().enumerate() {
             term.cost = true_cost(index).unwrap_or(term.cost);
         }
         self.settle(Outcome::Finished { age: Span::ZERO });
-        self.state = State::Over;
+        self.held.state = State::Over;
     }
 
     /// Tells the ledger of all terms. They are lent to the settle and taken back: most ledgers only
     /// look at them.
     fn settle(&mut self, outcome: Outcome) {
+        let Held { ledger, ask, .. } = &mut *self.held;
         let Ask {
             id, terms, scopes, ..
-        } = &mut self.ask;
+        } = ask;
         let mut settle = Settle::Permit {
             id: *id,
             terms: std::mem::take(terms),
             scopes: std::mem::take(scopes),
             outcome,
         };
-        self.ledger.settle_ref(&settle);
+        ledger.settle_ref(&settle);
         if let Settle::Permit {
             terms: lent,
             scopes: lent_scopes,
@@ -219,7 +232,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let outcome = match (self.state, self.ask.evidence) {
+        let outcome = match (self.held.state, self.held.ask.evidence) {
             (State::Over, _) => return,
             (State::Held, _) => Outcome::Unsent,
             (State::Sent | State::Arrived, Evidence::Report { late, .. }) => Outcome::Unknown {
@@ -229,12 +242,12 @@ impl Drop for Permit {
             // Nobody reports: it comes back at the time that was agreed.
             (State::Sent | State::Arrived, Evidence::None { .. }) => return,
         };
-        if self.state != State::Held && self.local > 0 {
-            let split = self.ask.terms.len() - self.local;
-            let local: Terms = self.ask.terms.drain(split..).collect();
-            let shared = std::mem::replace(&mut self.ask.terms, local);
+        if self.held.state != State::Held && self.held.local > 0 {
+            let split = self.held.ask.terms.len() - self.held.local;
+            let local: Terms = self.held.ask.terms.drain(split..).collect();
+            let shared = std::mem::replace(&mut self.held.ask.terms, local);
             self.settle(Outcome::Finished { age: Span::ZERO });
-            self.ask.terms = shared;
+            self.held.ask.terms = shared;
         }
         self.settle(outcome);
     }

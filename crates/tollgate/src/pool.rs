@@ -11,8 +11,10 @@
 
 mod address;
 mod dial;
+mod preamble;
 mod tls;
 pub use address::{Origin, is_private};
+pub(crate) use dial::Wire;
 pub use dial::{Dialer, Unreached};
 pub use tls::Roots;
 
@@ -20,13 +22,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::HeaderValue;
-use hyper::client::conn::http1::SendRequest;
 use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
-use crate::body::Outgoing;
 use crate::timer::within;
 
 /// An idle connection is not used after this long: servers close them after 5 to 75 s, and the
@@ -37,6 +37,10 @@ const IDLE_MAX: Span = Span::from_secs(30);
 /// enough; one that takes longer is still busy with an upload whose answer came early, and the permit
 /// must not wait for that.
 const READY_WAIT: Span = Span::from_millis(10);
+
+/// Among how many of the youngest connections one is looked for that is ready at once. Those that are
+/// not have just been given back; more than this many in one turn of the scheduler are rare.
+const READY_AMONG: usize = 8;
 
 /// How often all idle connections are looked at. Looking at each of them for every call would cost
 /// more the more there are; those that die in between are found when they are taken.
@@ -81,14 +85,14 @@ struct LaneState {
 
 #[derive(Debug)]
 struct Idle {
-    sender: SendRequest<Outgoing>,
+    wire: Wire,
     since: Micros,
 }
 
 /// A connection that belongs to one call. Dropped, it is closed.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) sender: SendRequest<Outgoing>,
+    pub(crate) wire: Wire,
     /// The other protocol that it speaks from now on, if its call was upgraded.
     pub(crate) upgraded: Option<OnUpgrade>,
     lane: Arc<Lane>,
@@ -149,26 +153,29 @@ impl Expected {
             return Ok(());
         };
         let dialer = &self.shared.dialer;
-        let sender = dialer.dial(&self.lane.origin, connect).await?;
+        let wire = dialer.dial(&self.lane.origin, connect).await?;
         drop(opening);
-        self.lane.keep(sender, self.shared.ledger.at());
+        self.lane.keep(wire, self.shared.ledger.at());
         Ok(())
     }
 
     /// A connection that is ready. Usually it is there; if the idle ones have died meanwhile, a new
     /// one is opened.
     pub(crate) async fn take(self, connect: Span) -> Result<Conn, Unreached> {
-        while let Some(mut sender) = self.pop() {
+        while let Some(mut wire) = self.pop() {
             // The one that has just been given back may still be busy with the end of its answer.
-            if sender.is_ready()
-                || matches!(within(Some(READY_WAIT), sender.ready()).await, Ok(Ok(())))
+            if wire.sender.is_ready()
+                || matches!(
+                    within(Some(READY_WAIT), wire.sender.ready()).await,
+                    Ok(Ok(()))
+                )
             {
-                return Ok(self.conn(sender));
+                return Ok(self.conn(wire));
             }
         }
         let dialer = &self.shared.dialer;
-        let sender = dialer.dial(&self.lane.origin, connect).await?;
-        Ok(self.conn(sender))
+        let wire = dialer.dial(&self.lane.origin, connect).await?;
+        Ok(self.conn(wire))
     }
 
     fn begin(&self, most: usize) -> Option<Opening<'_>> {
@@ -182,21 +189,32 @@ impl Expected {
         Some(Opening { lane: &self.lane })
     }
 
-    /// The youngest idle connection: the least likely to be closed by the other side.
-    fn pop(&self) -> Option<SendRequest<Outgoing>> {
+    /// The youngest idle connection: the least likely to be closed by the other side. One that is
+    /// ready goes before one that has just been given back and must be waited for.
+    fn pop(&self) -> Option<Wire> {
         let mut state = self.lane.state.lock();
         let now = self.shared.ledger.at();
+        let first = state.idle.len().saturating_sub(READY_AMONG);
+        let youngest = state.idle.get(first..).unwrap_or_default();
+        let ready = youngest
+            .iter()
+            .rposition(|idle| idle.wire.sender.is_ready());
+        if let Some(idle) = ready.map(|at| state.idle.remove(first + at))
+            && idle.is_fit(now)
+        {
+            return Some(idle.wire);
+        }
         while let Some(idle) = state.idle.pop() {
             if idle.is_fit(now) {
-                return Some(idle.sender);
+                return Some(idle.wire);
             }
         }
         None
     }
 
-    fn conn(&self, sender: SendRequest<Outgoing>) -> Conn {
+    fn conn(&self, wire: Wire) -> Conn {
         Conn {
-            sender,
+            wire,
             upgraded: None,
             lane: self.lane.clone(),
             shared: self.shared.clone(),
@@ -232,18 +250,18 @@ impl Conn {
     /// The answer is whole: the next call may use it.
     pub(crate) fn give_back(self) {
         let now = self.shared.ledger.at();
-        self.lane.keep(self.sender, now);
+        self.lane.keep(self.wire, now);
     }
 }
 
 impl Lane {
-    fn keep(&self, sender: SendRequest<Outgoing>, now: Micros) {
-        if sender.is_closed() {
+    fn keep(&self, wire: Wire, now: Micros) {
+        if wire.sender.is_closed() {
             return;
         }
         let mut state = self.state.lock();
         state.prune(now);
-        state.idle.push(Idle { sender, since: now });
+        state.idle.push(Idle { wire, since: now });
     }
 
     fn is_forgotten(&self) -> bool {
@@ -266,6 +284,6 @@ impl LaneState {
 
 impl Idle {
     fn is_fit(&self, now: Micros) -> bool {
-        !self.sender.is_closed() && now.since(self.since) < IDLE_MAX
+        !self.wire.sender.is_closed() && now.since(self.since) < IDLE_MAX
     }
 }

@@ -6,6 +6,7 @@
 //! Never: reads a file. Providers come in checked.
 
 mod callers;
+mod former;
 mod keeping;
 mod links;
 mod live;

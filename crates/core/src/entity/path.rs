@@ -59,6 +59,9 @@ pub(super) fn clean(path: &str) -> Result<String, Refusal> {
     if path.len() > PATH_MAX || path.matches('/').count() > SEGMENTS_MAX {
         return Err(Refusal::TooLong);
     }
+    if is_plain(path) {
+        return Ok(path.to_owned());
+    }
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'?' | b'#');
     if !path.bytes().all(plain) {
         return Err(Refusal::Character);
@@ -68,6 +71,18 @@ pub(super) fn clean(path: &str) -> Result<String, Refusal> {
     check_bytes(resolved.as_bytes())?;
     check_dots(&resolved)?;
     Ok(resolved)
+}
+
+/// Nothing but letters, digits, `-_~` and dots inside of names: everybody reads it as it stands.
+fn is_plain(path: &str) -> bool {
+    let mut before = b'/';
+    path.bytes().all(|byte| {
+        let is_plain = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'/' | b'-' | b'_' | b'~')
+            || (byte == b'.' && !matches!(before, b'/' | b'.'));
+        before = byte;
+        is_plain
+    })
 }
 
 /// A path that has only one reading, such as a prefix in a provider file.

@@ -6,6 +6,7 @@
 //!
 //! Never: a closure, a compiled pattern or anything else that could not be written in a file.
 
+use super::Response;
 use super::classify::Verdict;
 use super::interest::Interest;
 use super::when::TimeUnit;
@@ -25,6 +26,10 @@ pub struct Dialect {
     pub(super) interest: Interest,
     /// The part of it that tells of windows, waits and scopes.
     pub(super) told: Interest,
+    /// The headers that some row names.
+    named: Interest,
+    /// Some row takes a success without a word for something.
+    silence_speaks: bool,
 }
 
 /// The tables of a dialect. Order matters within a table: the first row that fits decides.
@@ -106,6 +111,15 @@ pub struct Signature {
     pub scope: Option<String>,
     /// Where the scope it is about is written.
     pub scope_at: Option<Place>,
+}
+
+impl Signature {
+    /// Could it fit a success that has nothing which it looks at?
+    fn fits_silence(&self) -> bool {
+        let is_absence = |condition: &Condition| condition.test == Test::Absent;
+        let fits_success = self.status.is_empty() || self.status.iter().any(|status| *status < 400);
+        fits_success && self.conditions.iter().all(is_absence)
+    }
 }
 
 /// Where an explicit wait is written.
@@ -272,13 +286,29 @@ impl Dialect {
     pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
         let interest = Interest::of(&[&own, &*standard]);
         let told = Interest::of_told(&[&own, &*standard]);
+        let named = Interest::of_rows(&[&own, &*standard]);
+        let mut signatures = own.signatures.iter().chain(&standard.signatures);
+        let silence_speaks = signatures.any(Signature::fits_silence);
         Dialect {
             name: name.to_owned(),
             own,
             standard,
             interest,
             told,
+            named,
+            silence_speaks,
         }
+    }
+
+    /// A success without a body to read and without any header that a row names: most answers are
+    /// such, and every row would look in vain.
+    pub(super) fn hears_nothing(&self, response: &Response<'_>) -> bool {
+        let is_quiet = response.status < 400 && response.body.is_empty() && !self.silence_speaks;
+        is_quiet
+            && !response
+                .headers
+                .iter()
+                .any(|line| self.named.has_header(line.0))
     }
 
     /// The provider's name.

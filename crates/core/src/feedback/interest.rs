@@ -23,8 +23,14 @@ pub(super) struct Interest {
 
 impl Interest {
     pub(super) fn of(tables: &[&Rows]) -> Interest {
-        let mut interest = Interest::default();
+        let mut interest = Interest::of_rows(tables);
         ALWAYS.iter().for_each(|name| interest.header(name));
+        interest.sorted()
+    }
+
+    /// What the rows name, and nothing else.
+    pub(super) fn of_rows(tables: &[&Rows]) -> Interest {
+        let mut interest = Interest::default();
         tables.iter().for_each(|rows| interest.rows(rows));
         interest.sorted()
     }

@@ -158,7 +158,7 @@ impl Life {
             }
             Step::Pass(span) => self.pass(span),
             Step::AnythingChanged => self.stage.gate.anything_changed(),
-            Step::Recall => self.stage.gate.recall(),
+            Step::Recall => self.stage.gate.recall(self.stage.now.at),
         }
         self.tick();
     }
@@ -249,6 +249,8 @@ impl Life {
                 Seat::Ready | Seat::Offered => None,
                 Seat::Line(place) => gate.blocks.get(&place).and_then(|block| block.wake()),
             };
+            // Whoever was called back is waited for, but not for ever.
+            let wake = wake.or(gate.recalled.until());
             assert!(busy || wake.is_some(), "{entry:?} sleeps for ever");
         }
     }
@@ -314,6 +316,7 @@ proptest! {
                 let ahead = life.stage.gate.waiting.values().any(|other| {
                     other.ask.priority >= entry.ask.priority && other.ask.id != entry.ask.id
                 });
+                let ahead = ahead || life.stage.gate.recalled.until().is_some();
                 prop_assert!(!idle || ahead, "{:?} could go", entry);
                 if idle {
                     ledger = life.stage.table.clone();

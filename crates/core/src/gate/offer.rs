@@ -35,7 +35,7 @@ impl Gate {
                 self.link(id, Seat::Line(place));
             } else if self.is_too_late(id, now) {
                 self.time_out(id, source.place());
-            } else if self.mixes(id) {
+            } else if self.mixes(id) || self.is_behind_recalled(id) {
                 break;
             } else {
                 self.offer(id, source);
@@ -105,6 +105,15 @@ impl Gate {
             return false;
         };
         self.settings.order == Order::Fifo && !is_behind(&entry.ask, before)
+    }
+
+    /// Must it wait for somebody who was called back and is about to ask again?
+    fn is_behind_recalled(&self, id: PermitId) -> bool {
+        let order = self.settings.order;
+        self.waiting.get(&id).is_some_and(|entry| {
+            self.recalled
+                .goes_before(order, entry.arrival, entry.ask.priority)
+        })
     }
 
     /// Has the ledger been asked about this place, and not answered yet?

@@ -48,6 +48,7 @@ impl Health {
         if answer.class == Class::Other {
             return self.probe_ended(answer.granted, now, actions);
         }
+        let failed_before = self.runs.failed;
         if timely {
             self.runs.note(answer.class);
         }
@@ -65,6 +66,34 @@ impl Health {
         match self.phase.judge(&facts) {
             Some((to, reason)) => self.go(to, reason, now, actions),
             None => self.probe_ended(answer.granted, now, actions),
+        }
+        if timely {
+            self.tell_others(answer.class, failed_before, now, actions);
+        }
+    }
+
+    /// Failures in a row are counted by all processes together: each tells of its own, beside
+    /// counting them itself, so that a store that is lost changes nothing for one process.
+    fn tell_others(&self, class: Class, failed_before: u32, now: Micros, actions: &mut Actions) {
+        match (&self.phase, self.settings.mode) {
+            (Phase::Normal { .. } | Phase::Throttle(_), Mode::Adaptive | Mode::Breaker) => {}
+            (
+                Phase::Sleep { .. }
+                | Phase::Offline { .. }
+                | Phase::HalfOpen(_)
+                | Phase::CacheOnly { .. },
+                _,
+            )
+            | (_, Mode::Off) => return,
+        }
+        let Some(in_a_row) = self.settings.failure_threshold else {
+            return;
+        };
+        if class.is_failure() {
+            let rest = self.rest_after_failure(now);
+            actions.push(Action::Failed { in_a_row, rest });
+        } else if failed_before > 0 {
+            actions.push(Action::Well);
         }
     }
 

@@ -134,7 +134,11 @@ impl Bench {
     pub(super) fn rest(&self) -> Option<Option<Span>> {
         self.last.iter().rev().find_map(|action| match action {
             Action::Close { rest, .. } => Some(*rest),
-            Action::Open | Action::Pace(_) | Action::Transition { .. } => None,
+            Action::Open
+            | Action::Failed { .. }
+            | Action::Well
+            | Action::Pace(_)
+            | Action::Transition { .. } => None,
         })
     }
 

@@ -104,11 +104,16 @@ impl Health {
         if reason == Reason::ProbeFailed {
             self.failed_probes = self.failed_probes.saturating_add(1);
         }
-        let told = self.told_until.map_or(Span::ZERO, |until| until.since(now));
-        self.rest_for(self.cooldown().max(told), reason, now, actions);
+        self.rest_for(self.rest_after_failure(now), reason, now, actions);
         if self.on_trial {
             self.enter_cache_only(Reason::Policy, None, now, actions);
         }
+    }
+
+    /// How long a Sleep that begins now lasts.
+    pub(super) fn rest_after_failure(&self, now: Micros) -> Span {
+        let told = self.told_until.map_or(Span::ZERO, |until| until.since(now));
+        self.cooldown().max(told)
     }
 
     pub(super) fn enter_half_open(

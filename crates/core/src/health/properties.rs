@@ -112,7 +112,11 @@ impl Bench {
 fn reasons(bench: &Bench) -> Vec<Reason> {
     let reason = |action: &Action| match action {
         Action::Transition { reason, .. } => Some(*reason),
-        Action::Close { .. } | Action::Open | Action::Pace(_) => None,
+        Action::Close { .. }
+        | Action::Open
+        | Action::Failed { .. }
+        | Action::Well
+        | Action::Pace(_) => None,
     };
     bench.last.iter().filter_map(reason).collect()
 }

@@ -89,6 +89,7 @@ impl Health {
         let is_brief = is_gap && left <= self.settings.sleep_min;
         let reason = match self.read() {
             News::Old => return,
+            News::Rest if self.has_failed_lately() => Reason::Failures,
             News::Rest => Reason::Policy,
             News::EndOfHold => Reason::Operator,
         };
@@ -113,6 +114,19 @@ impl Health {
                     self.follow_to_sleep(left, reason, now, actions);
                 }
             }
+        }
+    }
+
+    /// Was one of the failures ours that close the scope, counted by all?
+    fn has_failed_lately(&self) -> bool {
+        let counts = self.settings.failure_threshold.is_some() && self.runs.failed > 0;
+        match &self.phase {
+            Phase::Normal { .. } => counts,
+            Phase::Throttle(_)
+            | Phase::Sleep { .. }
+            | Phase::HalfOpen(_)
+            | Phase::Offline { .. }
+            | Phase::CacheOnly { .. } => false,
         }
     }
 

@@ -96,7 +96,8 @@ fn told(actions: &[Action]) -> String {
                 let most = pace.concurrency.map_or("-".to_owned(), |n| n.to_string());
                 Some(format!("pace {rate}/s x{most}"))
             }
-            Action::Transition { .. } => None,
+            // Told with every failure, and with the first success after one.
+            Action::Failed { .. } | Action::Well | Action::Transition { .. } => None,
         })
         .collect();
     words.join(", ")

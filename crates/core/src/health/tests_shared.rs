@@ -382,3 +382,56 @@ fn a_rest_that_ends_does_not_end_a_hold_from_the_cache_only() {
     assert_eq!(hosts.view(), ScopeView::CacheOnly);
     assert!(!hosts.goes(0));
 }
+
+/// A5, W4: failures in a row are counted by all together: five of five processes are enough, and
+/// nobody goes after the fifth, whoever has heard of it.
+#[test]
+fn a5_failures_in_a_row_of_several_processes_are_one_row() {
+    let mut hosts = Hosts::new(5);
+    for host in 0..5 {
+        assert!(hosts.goes(host), "{host}");
+        hosts.answer(host, Class::ServerError);
+    }
+    assert!(hosts.all(State::Sleep), "{:?}", hosts.states());
+    assert!(!hosts.goes(0));
+    hosts.pass(Span::from_secs(30));
+    assert!(hosts.goes(3), "then one of them probes");
+    assert!(!hosts.goes(4));
+}
+
+/// A process that had failed itself and then went well ends the row for all, even if the provider
+/// does not count that answer.
+#[test]
+fn a_success_after_a_failure_ends_the_row_of_all() {
+    let mut hosts = Hosts::new(4);
+    for _ in 0..3 {
+        for host in 0..4 {
+            hosts.answer(host, Class::ServerError);
+        }
+        hosts.answer(2, Class::Success);
+        assert!(hosts.all(State::Normal), "{:?}", hosts.states());
+        for host in 0..4 {
+            hosts.answer(host, Class::Success);
+        }
+    }
+}
+
+/// Without a threshold, or with the machine off, nobody is told of failures.
+#[test]
+fn a_machine_without_a_threshold_tells_nobody_of_failures() {
+    for settings in [
+        HealthSettings {
+            failure_threshold: None,
+            ..HealthSettings::default()
+        },
+        HealthSettings {
+            mode: Mode::Off,
+            ..HealthSettings::default()
+        },
+    ] {
+        let mut bench = Bench::new(settings);
+        bench.answers(Class::ServerError, 3);
+        let told = |action: &Action| matches!(action, Action::Failed { .. } | Action::Well);
+        assert!(!bench.all.iter().any(told), "{:?}", bench.all);
+    }
+}

@@ -13,6 +13,7 @@
 
 use crate::ask::On;
 use crate::limit::holds::{Holds, Open, sum_of};
+use crate::limit::inherit::Estate;
 use crate::limit::room::{ASK_AGAIN, Grant, Settled, Wait, Want};
 use crate::limit::rule::Rule;
 use crate::time::{Micros, Span};
@@ -129,6 +130,25 @@ impl Bucket {
         };
         self.debit(rule, cost, at.min(open.free_at));
         true
+    }
+
+    /// What another cell has counted is debited when it was counted. More than the bucket holds
+    /// cannot be missing from it.
+    pub(super) fn take_over(&mut self, rule: &Rule, estate: &Estate, now: Micros) {
+        if self.depth == 0 {
+            (self.rate, self.depth) = (rule.limit(), rule.most());
+        }
+        for &(at, cost) in &estate.done {
+            self.debit(rule, cost, at);
+        }
+        self.carry(now);
+        self.debt = self
+            .debt
+            .min(u128::from(self.depth) * u128::from(token(rule)));
+        for &(id, open) in &estate.open {
+            let free_at = open.free_at + rule.lag();
+            self.holds.open.add(id, Open { free_at, ..open });
+        }
     }
 
     /// Whole tokens left beside the calls on their way.

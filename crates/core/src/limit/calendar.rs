@@ -13,6 +13,7 @@ use jiff::{Timestamp, ToSpan, Zoned};
 use crate::ask::{On, PermitId};
 use crate::limit::almanac::{AGREE_WITHIN, Almanac};
 use crate::limit::holds::{Open, sum_of};
+use crate::limit::inherit::Estate;
 use crate::limit::phase::Phase;
 use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::rule::Rule;
@@ -236,6 +237,24 @@ impl Count {
         self.phase
             .settle(settled.id, settled.cost, late, Micros(u64::MAX))
             .is_some()
+    }
+
+    /// What another cell has counted is taken as counted now: when it was is not asked, because a
+    /// count of this window that is too high ends with it.
+    pub(super) fn take_over(
+        &mut self,
+        rule: &Rule,
+        calendar: &Calendar,
+        estate: &Estate,
+        now: Micros,
+    ) {
+        let late = self.is_late(calendar, now);
+        let counted = estate.lump(rule.most());
+        self.phase.take_answered(counted, late, Micros(u64::MAX));
+        for &(id, open) in &estate.open {
+            let free_at = open.free_at + rule.lag();
+            self.phase.take(id, Open { free_at, ..open });
+        }
     }
 
     pub(crate) fn undo(&mut self, id: PermitId) -> bool {

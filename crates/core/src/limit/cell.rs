@@ -4,7 +4,7 @@
 //!
 //! Never: more than one cell at a time.
 
-use crate::ask::{Evidence, Mark, On, OwnerId, PermitId, Priority};
+use crate::ask::{CellId, Evidence, Mark, On, OwnerId, PermitId, Priority};
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::Count;
 use crate::limit::fixed::Fixed;
@@ -28,6 +28,19 @@ pub struct Cell {
     /// When nothing of what was granted so far can matter any more.
     pub(super) idle_from: Micros,
     pub(super) wanted: Wanted,
+    /// Who has taken over what is counted here, because the limit was configured anew.
+    pub(super) passed: Option<Passed>,
+}
+
+/// How much of a cell another one has taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// The heir.
+    pub(super) to: CellId,
+    /// Everything granted here until then.
+    pub(super) granted: u64,
+    /// Everything granted there until then, this included.
+    pub(super) theirs: u64,
 }
 
 /// Has somebody been refused since the last event?
@@ -219,15 +232,19 @@ impl Cell {
 
     /// When a call on its way was granted, and what it holds.
     pub(crate) fn open(&self, id: PermitId) -> Option<(u64, Micros)> {
-        let set = match &self.state {
+        let open = self.open_set()?.get(id)?;
+        Some((open.cost, open.granted))
+    }
+
+    pub(super) fn open_set(&self) -> Option<&OpenSet> {
+        match &self.state {
             State::Log(Log { holds, .. })
             | State::InFlight(InFlight { holds })
-            | State::Bucket(Bucket { holds, .. }) => &holds.open,
-            State::Fixed(fixed) => &fixed.phase.open,
-            State::Calendar(count) => &count.phase.open,
-            State::Empty => return None,
-        };
-        set.get(id).map(|open| (open.cost, open.granted))
+            | State::Bucket(Bucket { holds, .. }) => Some(&holds.open),
+            State::Fixed(fixed) => Some(&fixed.phase.open),
+            State::Calendar(count) => Some(&count.phase.open),
+            State::Empty => None,
+        }
     }
 
     fn open_set_mut(&mut self) -> Option<&mut OpenSet> {
@@ -242,7 +259,7 @@ impl Cell {
     }
 
     /// How long after its last instant a call on its way still takes its place here.
-    fn tail(&self, rule: &Rule) -> Span {
+    pub(super) fn tail(&self, rule: &Rule) -> Span {
         match &self.state {
             State::Log(log) => log.hold(rule),
             State::InFlight(_) => IN_FLIGHT_TAIL,

@@ -17,6 +17,7 @@
 
 use crate::ask::{On, PermitId};
 use crate::limit::holds::{Open, sum_of};
+use crate::limit::inherit::Estate;
 use crate::limit::phase::Phase;
 use crate::limit::room::{Grant, Settled, Wait, Want};
 use crate::limit::rule::Rule;
@@ -132,6 +133,27 @@ impl Fixed {
         self.note(&counted, end, settled.proved);
         self.close_if_never_opened(rule);
         true
+    }
+
+    /// What another cell has counted is in the provider's window of now, which may end at any time
+    /// from now on, and ends one period from now at the latest unless a later call opens it.
+    pub(super) fn take_over(&mut self, rule: &Rule, estate: &Estate, now: Micros) {
+        self.touches = match self.opened {
+            Some(_) => self.touches.min(now),
+            None => now,
+        };
+        self.opened.get_or_insert(now);
+        let counted = estate.lump(rule.most());
+        self.phase.used = self.phase.used.saturating_add(counted);
+        self.unproved = self.unproved.max(Some(now + window(rule)));
+        for &(id, open) in &estate.open {
+            let open = Open {
+                granted: now,
+                free_at: open.free_at + rule.lag(),
+                ..open
+            };
+            self.phase.take(id, open);
+        }
     }
 
     pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> bool {

@@ -11,7 +11,7 @@
 
 use crate::limit::Rung;
 use crate::limit::almanac::Almanac;
-use crate::limit::cell::{Cell, State, Wanted};
+use crate::limit::cell::{Cell, Passed, State, Wanted};
 use crate::limit::holds::{Holds, OpenSet};
 use crate::limit::phase::Phase;
 use crate::limit::sliding::Log;
@@ -19,7 +19,7 @@ use crate::limit::told::Told;
 use crate::time::Micros;
 
 /// The format written today.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// Bytes of checksum at the end: a damaged image passes once in four thousand million.
 pub(super) const CHECKSUM: usize = 4;
@@ -55,6 +55,7 @@ impl Cell {
             Wanted::Event => 2,
         });
         out.state(&self.state);
+        out.maybe(self.passed, Writer::passed);
         let sum = blake3::hash(&out.bytes);
         out.bytes.extend_from_slice(&sum.as_bytes()[..CHECKSUM]);
         out.bytes
@@ -76,14 +77,23 @@ impl Writer {
         self.bytes.push((value & 0x7f) as u8);
     }
 
-    fn number(&mut self, value: u64) {
-        self.wide(u128::from(value));
+    /// As `wide` writes it; nearly all numbers are small, and a shared cell has thousands of them.
+    fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push((value & 0x7f) as u8);
     }
 
     /// Ahead of the base even, behind it odd.
     fn instant(&mut self, at: Micros) {
         let (ahead, distance) = (at >= self.base, at.0.abs_diff(self.base.0));
-        self.wide(u128::from(distance) << 1 | u128::from(!ahead));
+        if distance <= u64::MAX >> 1 {
+            self.number(distance << 1 | u64::from(!ahead));
+        } else {
+            self.wide(u128::from(distance) << 1 | u128::from(!ahead));
+        }
     }
 
     fn maybe<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
@@ -167,6 +177,12 @@ impl Writer {
         self.number(phase.late);
         self.instant(phase.late_until);
         self.open(&phase.open);
+    }
+
+    fn passed(&mut self, passed: Passed) {
+        self.wide(passed.to.0);
+        self.number(passed.granted);
+        self.number(passed.theirs);
     }
 
     fn almanac(&mut self, almanac: Almanac) {

@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use crate::ask::{OwnerId, PermitId};
+use crate::ask::{CellId, OwnerId, PermitId};
 use crate::limit::almanac::Almanac;
 use crate::limit::bucket::Bucket;
 use crate::limit::calendar::Count;
-use crate::limit::cell::{Cell, State, Wanted};
+use crate::limit::cell::{Cell, Passed, State, Wanted};
 use crate::limit::fixed::Fixed;
 use crate::limit::holds::{Done, Holds, Open, OpenSet};
 use crate::limit::image::{CHECKSUM, VERSION};
@@ -41,7 +41,7 @@ impl Cell {
             return Err(Damaged::Bytes);
         }
         let (&version, rest) = body.split_first().ok_or(Damaged::Bytes)?;
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(Damaged::Newer(version));
         }
         let base = i128::from(now.0) - i128::from(elapsed.0);
@@ -56,6 +56,11 @@ impl Cell {
             _ => return Err(Damaged::Bytes),
         };
         let state = from.state()?;
+        // The first version knew no heirs.
+        let passed = match version {
+            1 => None,
+            _ => from.maybe(Reader::passed)?,
+        };
         if !from.rest.is_empty() {
             return Err(Damaged::Bytes);
         }
@@ -66,6 +71,7 @@ impl Cell {
             settled,
             idle_from,
             wanted,
+            passed,
         })
     }
 }
@@ -112,6 +118,14 @@ impl Reader<'_> {
         let clip = |at: i128| u64::try_from(at.max(0)).unwrap_or(u64::MAX);
         let at = self.base + ahead;
         Ok((Micros(clip(at)), Span(clip(-at))))
+    }
+
+    fn passed(&mut self) -> Result<Passed, Damaged> {
+        Ok(Passed {
+            to: CellId(self.wide()?),
+            granted: self.number()?,
+            theirs: self.number()?,
+        })
     }
 
     fn maybe<T>(

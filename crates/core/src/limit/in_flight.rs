@@ -7,6 +7,7 @@
 
 use crate::ask::{On, PermitId};
 use crate::limit::holds::{Holds, Open};
+use crate::limit::inherit::Estate;
 use crate::limit::room::{ASK_AGAIN, Grant, Wait, Want};
 use crate::limit::rule::IN_FLIGHT_TAIL;
 use crate::time::{Micros, Span};
@@ -47,6 +48,14 @@ impl InFlight {
                 free_at,
             },
         );
+    }
+
+    /// Calls that run already.
+    pub(super) fn take_over(&mut self, estate: &Estate) {
+        for &(id, open) in &estate.open {
+            let free_at = open.free_at + IN_FLIGHT_TAIL;
+            self.holds.open.add(id, Open { free_at, ..open });
+        }
     }
 
     /// The call ended at `at`.

@@ -23,9 +23,12 @@ pub const PERIOD_MAX: Span = Span::from_secs(400 * 86_400);
 /// chrony more, so twice that.
 pub const DRIFT_PPM: u64 = 1_000;
 
-/// Above this many slots a log keeps sub-windows instead of single slots. 2 048 sub-windows cost
-/// at most 1/2 048 of the quota, half of what drift costs.
+/// Above this many slots a log keeps sub-windows instead of single slots.
 pub const SLOTS_EXACT: u64 = 2_048;
+
+/// So many sub-windows. They cost at most 1/512 of the quota, on average as much as drift does; a
+/// store writes all of them with every transaction, at up to 8 bytes each.
+pub const SUB_WINDOWS: u64 = 512;
 
 /// How long a finished call still counts as running: real servers free the slot slightly after
 /// the last byte has left.
@@ -293,7 +296,8 @@ impl Rule {
     }
 
     /// The longest time for which a call that has arrived can matter to this limit.
-    pub(crate) fn longest_hold(&self) -> Span {
+    #[must_use]
+    pub fn longest_hold(&self) -> Span {
         let period = self.stretched(self.period());
         match self.algorithm {
             // Up to 9/8 of a window on the ladder, or the rest of this window and all of the next.

@@ -15,9 +15,10 @@
 
 use crate::ask::{On, Priority};
 use crate::limit::holds::{Holds, Open};
+use crate::limit::inherit::Estate;
 use crate::limit::paced;
 use crate::limit::room::{Grant, Settled, Wait, Want};
-use crate::limit::rule::{Rule, SLOTS_EXACT};
+use crate::limit::rule::{Rule, SLOTS_EXACT, SUB_WINDOWS};
 use crate::time::{Micros, Span};
 
 /// How strict a provider has shown itself.
@@ -133,6 +134,26 @@ impl Log {
         true
     }
 
+    /// What another cell has counted is held for one window since it was counted.
+    pub(super) fn take_over(&mut self, rule: &Rule, estate: &Estate, limit: u64, now: Micros) {
+        let (hold, grain) = (self.hold(rule) + rule.lag(), self.grain(rule));
+        for &(at, cost) in &estate.done {
+            if at + hold > now {
+                self.holds.push_done(cost, at + hold, grain);
+            }
+        }
+        for &(id, open) in &estate.open {
+            let free_at = open.free_at + hold;
+            self.holds.open.add(id, Open { free_at, ..open });
+        }
+        if self.is_spaced(rule) {
+            self.due = self.due.max(now + self.gap(rule, limit));
+        }
+        self.last = now;
+        // Those calls went under another limit: that they are refused says nothing of this one.
+        self.climbed = now;
+    }
+
     /// How long a slot is held after the answer.
     pub(crate) fn hold(&self, rule: &Rule) -> Span {
         let period = rule.stretched(rule.period());
@@ -188,7 +209,7 @@ impl Log {
         if rule.limit() <= SLOTS_EXACT {
             Span(1)
         } else {
-            Span(rule.period().0.div_ceil(SLOTS_EXACT))
+            Span(rule.period().0.div_ceil(SUB_WINDOWS))
         }
     }
 }

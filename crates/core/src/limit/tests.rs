@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::ask::{On, Outcome, Priority, Unit, Verdict, Why};
 use crate::drive::{Drive, Permit, arrived, ms, s};
-use crate::limit::{HoldUntil, Rule};
+use crate::limit::{HoldUntil, Rule, SUB_WINDOWS};
 use crate::time::Span;
 
 pub(super) fn sliding(limit: u64, period: Span) -> Rule {
@@ -177,8 +177,9 @@ fn a_large_limit_keeps_sub_windows_and_errs_to_the_safe_side() {
         after + first_answer_age >= s(10),
         "not before one period after the first answer"
     );
-    assert!(after + first_answer_age <= s(10) + Span(10_000_000_u64.div_ceil(2_048)));
-    drive.pass(s(10) + ms(5));
+    let grain = Span(10_000_000_u64.div_ceil(SUB_WINDOWS));
+    assert!(after + first_answer_age <= s(10) + grain);
+    drive.pass(s(10) + grain);
     assert!(drive.now.at.since(last_answer) > s(10));
     assert_eq!(drive.look(&rule).used, 0);
 }

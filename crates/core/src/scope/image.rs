@@ -2,7 +2,8 @@
 //!
 //! A fixed layout of little-endian numbers, so that thirty lines of script can read it: version,
 //! state, what follows the rest, whether it has an end, the end, the probe's owner and number,
-//! checksum.
+//! checksum. Of an open scope the owner's place says how many have failed in a row; programs that
+//! do not count them write nothing there and read nothing from it.
 //!
 //! Promises: what is read is what was written; a byte that was changed is found by the checksum.
 //!
@@ -30,7 +31,10 @@ impl Scope {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BODY + CHECKSUM] {
         let (tag, then, until, holder) = match self.state {
-            State::Open => (0, Reopen::All, None, PermitId::default()),
+            State::Open { failed } => {
+                let owner = OwnerId(failed);
+                (0, Reopen::All, None, PermitId { owner, seq: 0 })
+            }
             State::Closed { until, then } => (1, then, until, PermitId::default()),
             State::Probe { holder, until } => (2, Reopen::Probe, Some(until), holder),
         };
@@ -79,7 +83,9 @@ impl Scope {
             seq: number(16),
         };
         let state = match (bytes[1], until) {
-            (0, _) => State::Open,
+            (0, _) => State::Open {
+                failed: holder.owner.0,
+            },
             (1, until) => State::Closed { until, then },
             (2, Some(until)) => State::Probe { holder, until },
             _ => return Err(Damaged::Bytes),
@@ -101,7 +107,7 @@ impl Scope {
     #[must_use]
     pub fn rebased(&self, then: Micros, now: Micros) -> Scope {
         let state = match self.state {
-            State::Open => State::Open,
+            State::Open { failed } => State::Open { failed },
             State::Closed { until, then: next } => State::Closed {
                 until: until.map(|until| now + until.since(then)),
                 then: next,
@@ -127,7 +133,8 @@ mod tests {
         };
         let until = Some(Micros(1_000));
         let states = [
-            State::Open,
+            State::WELL,
+            State::Open { failed: 3 },
             State::Closed {
                 until,
                 then: Reopen::All,

@@ -282,6 +282,60 @@ fn a_cool_down_in_the_middle_of_a_sleep_or_a_probe_keeps_the_probe() {
     assert_eq!(verdicts(&mut drive, &asks), [true, true]);
 }
 
+fn failed(age: Span) -> Settle {
+    Settle::Failed {
+        scope: scope(),
+        age,
+        in_a_row: 3,
+        rest: s(30),
+    }
+}
+
+/// Told with an age, it rests from when it was found out.
+#[test]
+fn failures_in_a_row_close_a_scope_for_a_rest_and_a_probe() {
+    let mut drive = Drive::new();
+    drive.pass(s(10));
+    for _ in 0..2 {
+        assert!(drive.turn(&[failed(s(2))], &[]).scopes.is_empty());
+    }
+    let ask = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[ask]), [true]);
+    assert_eq!(drive.turn(&[failed(s(2))], &[]).scopes, [scope()]);
+    let late = drive.turn(&[failed(Span::ZERO)], &[]);
+    assert!(late.scopes.is_empty(), "old news makes no rest longer");
+    drive.pass(s(28) - Span(1));
+    let ask = scoped(&mut drive);
+    assert_eq!(verdicts(&mut drive, &[ask]), [false]);
+    drive.pass(Span(1));
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, false]);
+}
+
+#[test]
+fn an_answer_that_counted_ends_a_row_of_failures_and_a_refusal_does_not() {
+    let mut drive = Drive::new();
+    let asks = [scoped(&mut drive), scoped(&mut drive)];
+    assert_eq!(verdicts(&mut drive, &asks), [true, true]);
+    let arrived = |ask: &Ask, refused| Settle::Permit {
+        id: ask.id,
+        terms: ask.terms.clone(),
+        scopes: ask.scopes.clone(),
+        outcome: Outcome::Arrived {
+            age: Span::ZERO,
+            refused,
+            readings: Vec::new(),
+        },
+    };
+    let (well, refused) = (arrived(&asks[0], false), arrived(&asks[1], true));
+    let two = [failed(Span::ZERO), failed(Span::ZERO)];
+    drive.turn(&two, &[]);
+    drive.turn(&[well], &[]);
+    assert!(drive.turn(&two, &[]).scopes.is_empty());
+    drive.turn(&[refused], &[]);
+    assert_eq!(drive.turn(&[failed(Span::ZERO)], &[]).scopes, [scope()]);
+}
+
 #[test]
 fn a_scope_closed_by_hand_opens_by_hand_only() {
     let mut drive = Drive::new();

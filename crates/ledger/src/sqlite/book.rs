@@ -19,8 +19,8 @@ use tollgate_core::turn::turn;
 use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::inbox::Told;
-use crate::sqlite::keeper::checkpoint;
-use crate::sqlite::page::{self, Home, LONG, Page, number, pair};
+use crate::sqlite::keeper::{Log, checkpoint};
+use crate::sqlite::page::{self, Home, Kept, LONG, Page, number, pair};
 use crate::sqlite::share::{Tally, Wake, come_back, tally, wakes, withheld};
 
 /// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
@@ -75,6 +75,7 @@ pub(super) struct Book {
     turns: u64,
     paired: Micros,
     swept_to: Vec<u8>,
+    kept: Kept,
     /// Owners found dead, whose rows go with the next transaction.
     dead: Vec<OwnerId>,
     /// The busy timeout that is set.
@@ -90,6 +91,7 @@ impl Book {
             turns: 0,
             paired: Micros(0),
             swept_to: Vec::new(),
+            kept: Kept::default(),
             dead: Vec::new(),
             waits: Duration::ZERO,
         }
@@ -114,13 +116,17 @@ impl Book {
             .execute([])
             .inspect_err(|_| self.roll_back())?;
         failpoint::reached("locked");
-        let done = self.decide(told, asks).and_then(|done| {
+        let done = self.decide(told, asks).and_then(|(done, page)| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             failpoint::reached("after commit");
+            if let Some(page) = page {
+                self.kept.keep(page);
+            }
             Ok(done)
         });
         if done.is_err() {
+            self.kept.clear();
             self.roll_back();
         }
         done
@@ -131,7 +137,9 @@ impl Book {
         drop(self.conn.execute_batch("ROLLBACK"));
     }
 
-    fn decide(&mut self, told: &[Told], asks: &[Ask]) -> Result<Done> {
+    /// Decides and writes. The rows are returned for the next transaction, if what is known of them
+    /// is still true after this one.
+    fn decide(&mut self, told: &[Told], asks: &[Ask]) -> Result<(Done, Option<Page>)> {
         let now = self.clock.now();
         for owner in self.dead.drain(..) {
             self.conn
@@ -139,17 +147,17 @@ impl Book {
                 .execute([owner.0])?;
         }
         let settles: Vec<Settle> = told.iter().map(|told| aged(told, now.at)).collect();
-        let mut page = Page::read(&self.conn, self.home, now.at, settles.iter(), asks.iter())?;
+        let source = (&self.conn, &mut self.kept);
+        let mut page = Page::read(source, self.home, now.at, settles.iter(), asks.iter())?;
         let before = turn(&mut page, now, &settles, &[]);
         let (verdicts, wakes) = self.serve(&mut page, asks, &before.freed, now)?;
         page.write(&self.conn, self.home)?;
-        let is_long = asks.iter().zip(&verdicts).any(is_long);
+        let is_long = asks.iter().zip(&verdicts).any(is_long) || settles.iter().any(carries_long);
+        let home = self.home;
         let noted = self.note_pair(now, is_long)?;
         self.turns += 1;
-        if self.turns.is_multiple_of(SWEEP_EVERY) {
-            self.sweep(now.at)?;
-        }
-        Ok(Done {
+        let is_swept = self.turns.is_multiple_of(SWEEP_EVERY) && self.sweep(now.at)?;
+        let done = Done {
             is_long,
             noted,
             verdicts,
@@ -158,7 +166,12 @@ impl Book {
             wakes,
             now: now.at,
             damaged: page.damaged,
-        })
+        };
+        let is_true = !is_swept && home == self.home;
+        if !is_true {
+            self.kept.clear();
+        }
+        Ok((done, is_true.then_some(page)))
     }
 
     /// Decides the asks, this owner's share only where others wait, and notes who waits now.
@@ -263,10 +276,11 @@ impl Book {
     }
 
     /// Forgets idle rows, some at a time. A cell that is missing is empty, so shortly after a boot
-    /// nothing is forgotten: short limits of the boot before are still closed by their rows.
-    fn sweep(&mut self, now: Micros) -> Result<()> {
+    /// nothing is forgotten: short limits of the boot before are still closed by their rows. `true`
+    /// if rows have gone.
+    fn sweep(&mut self, now: Micros) -> Result<bool> {
         if now.since(self.home.since) < LONG {
-            return Ok(());
+            return Ok(false);
         }
         let mut select = self
             .conn
@@ -283,18 +297,19 @@ impl Book {
         let mut delete = self
             .conn
             .prepare_cached("DELETE FROM cells WHERE id = ?1")?;
-        let mut gone = 0;
+        let (mut gone, mut is_any) = (0, false);
         for (id, state) in &rows {
             if Cell::from_bytes(state, Micros(0)).is_ok_and(|cell| cell.is_idle(now)) {
                 delete.execute([id])?;
                 gone ^= page::id(id);
+                is_any = true;
             }
         }
         page::toggle(&self.conn, gone)?;
         self.conn
             .prepare_cached("DELETE FROM waiters WHERE until < ?1")?
             .execute([number(now - GONE)])?;
-        Ok(())
+        Ok(is_any)
     }
 
     /// Reads without a lock. What cannot be read looks used up.
@@ -316,7 +331,7 @@ impl Book {
     }
 
     /// Moves the log into the database. The caller holds the kernel lock, so nobody adds to it.
-    pub(super) fn checkpoint(&self) -> Result<i64> {
+    pub(super) fn checkpoint(&self) -> Result<Log> {
         checkpoint(&self.conn)
     }
 }
@@ -334,10 +349,15 @@ fn aged(told: &Told, now: Micros) -> Settle {
             Outcome::Alive { by } => *by = *by - waited,
             Outcome::Unsent => {}
         },
-        Settle::Close { age, .. } => *age = *age + waited,
-        Settle::Open { .. } => {}
+        Settle::Close { age, .. } | Settle::Failed { age, .. } => *age = *age + waited,
+        Settle::Open { .. } | Settle::Well { .. } | Settle::Carry { .. } => {}
     }
     settle
+}
+
+/// What a long limit has taken over is as good as granted by it.
+fn carries_long(settle: &Settle) -> bool {
+    matches!(settle, Settle::Carry { rule, .. } if rule.period() >= LONG)
 }
 
 fn is_long((ask, verdict): (&Ask, &Verdict)) -> bool {

@@ -95,6 +95,8 @@ struct State {
     questions: Vec<Asked>,
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
+    /// So many of the settles must go with the next transaction.
+    at_once: usize,
     is_closed: bool,
     /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
     /// without anything to do: while calls come and go, settles cost no wake-up.
@@ -113,9 +115,15 @@ impl Inbox {
 
     pub(super) fn settle(&self, told: Told) {
         let mut state = self.state.lock();
-        if state.settles.len() < SETTLES_MAX {
+        // The asks that follow a carry rely on it: it is neither lost nor left for a later
+        // transaction. There are as many as cells whose limits have changed.
+        let is_carry = matches!(told.settle, Settle::Carry { .. });
+        if state.settles.len() < SETTLES_MAX || is_carry {
             state.is_urgent |= is_urgent(&told.settle);
             state.settles.push_back(told);
+            if is_carry {
+                state.at_once = state.settles.len();
+            }
             if state.is_dozing || state.is_urgent || state.settles.len() == SETTLES_PER_TURN {
                 self.bell.notify_one();
             }
@@ -135,6 +143,12 @@ impl Inbox {
     /// Settles of a transaction that failed come again, before all later ones.
     pub(super) fn put_back(&self, settles: Vec<Told>) {
         let mut state = self.state.lock();
+        if settles
+            .iter()
+            .any(|told| matches!(told.settle, Settle::Carry { .. }))
+        {
+            state.at_once += settles.len();
+        }
         for told in settles.into_iter().rev() {
             if state.settles.len() < SETTLES_MAX {
                 state.settles.push_front(told);
@@ -187,7 +201,8 @@ impl State {
             asks += offer.asks.len();
             offers.extend(self.offers.pop_front());
         }
-        let most = self.settles.len().min(SETTLES_PER_TURN);
+        let most = self.settles.len().min(SETTLES_PER_TURN.max(self.at_once));
+        self.at_once = 0;
         let settles: Vec<Told> = self.settles.drain(..most).collect();
         self.is_urgent &= !self.settles.is_empty();
         Batch {
@@ -202,7 +217,11 @@ impl State {
 /// Others must hear of these at once: a scope that closes, and a permit that they may have.
 fn is_urgent(settle: &Settle) -> bool {
     match settle {
-        Settle::Close { .. } | Settle::Open { .. } => true,
+        Settle::Close { .. }
+        | Settle::Open { .. }
+        | Settle::Failed { .. }
+        | Settle::Carry { .. } => true,
+        Settle::Well { .. } => false,
         Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
     }
 }

@@ -74,6 +74,11 @@ impl KernelLock {
         }
     }
 
+    /// Takes the lock if nobody has it.
+    pub(super) fn take_if_free(&self) -> bool {
+        !self.is_waiting && self.file.try_lock().is_ok()
+    }
+
     /// The file that is locked.
     pub(super) fn file(&self) -> &File {
         &self.file

@@ -31,6 +31,10 @@ use crate::sqlite::wake::Post;
 /// Opening waits this long for the lock: a boot's first process may be reading every row.
 pub(super) const OPEN_WAIT: Duration = Duration::from_secs(5);
 
+/// The log is not cut below this when it begins anew: to write over what is there costs the disk
+/// 100 µs, to make a file longer 170 µs. Under load it has 8 MiB between two checkpoints.
+const LOG_KEPT: u64 = 16 * 1_024 * 1_024;
+
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
 
@@ -193,10 +197,10 @@ fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
     if mode != "wal" {
         return Err(OpenError::NoLog(path.to_owned()));
     }
-    conn.execute_batch(
+    conn.execute_batch(&format!(
         "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; \
-         PRAGMA journal_size_limit = 4194304; PRAGMA trusted_schema = OFF;",
-    )
+         PRAGMA journal_size_limit = {LOG_KEPT}; PRAGMA trusted_schema = OFF;",
+    ))
     .map_err(store)
 }
 

@@ -3,13 +3,13 @@
 //! Promises: only rows that changed are written. A row that is damaged, or that belongs to a short
 //! limit and another boot, counts as used up for one period.
 //!
-//! Never: outlives its transaction.
+//! Never: outlives its transaction; [`Kept`] is what is left of it for the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
-use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Terms};
+use tollgate_core::ask::{Ask, CellId, On, OwnerId, ScopeId, Settle, Term, Terms};
 use tollgate_core::limit::{Cell, Rule};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Span};
@@ -23,7 +23,7 @@ pub(super) const LONG: Span = Span::from_secs(60);
 pub(super) const FIRST_EPOCH: i64 = 1;
 
 /// Which process and which boot a ledger works in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     pub(super) owner: OwnerId,
     /// Counts the boots that this folder has seen.
@@ -77,6 +77,59 @@ struct ScopeRow {
     stored: Option<Vec<u8>>,
 }
 
+/// Rows as the last transactions left them, so that a process that is alone with its limits reads
+/// none of them again. They are true for as long as nobody else has written, which SQLite tells.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    cells: BTreeMap<CellId, CellRow>,
+    scopes: BTreeMap<ScopeId, ScopeRow>,
+    /// SQLite's word for what others have written so far.
+    version: i64,
+}
+
+/// Rows that are kept. A row has 10 KiB at most, so this is 3 MiB; with more limits in use than that
+/// the kept ones are forgotten and read again.
+const KEPT_MAX: usize = 256;
+
+impl Kept {
+    /// Inside a transaction: forgets everything if somebody else has written.
+    pub(super) fn check(&mut self, conn: &Connection) -> Result<()> {
+        let version = conn
+            .prepare_cached("PRAGMA data_version")?
+            .query_row([], |row| row.get(0))?;
+        if version != self.version {
+            self.clear();
+            self.version = version;
+        }
+        Ok(())
+    }
+
+    /// The rows of a transaction that was committed.
+    pub(super) fn keep(&mut self, page: Page) {
+        let rows = self.cells.len() + self.scopes.len() + page.cells.len() + page.scopes.len();
+        if rows > KEPT_MAX {
+            self.clear();
+        }
+        self.cells.extend(page.cells);
+        self.scopes.extend(page.scopes);
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn clear(&mut self) {
+        self.cells.clear();
+        self.scopes.clear();
+    }
+
+    fn take_cell(&mut self, id: CellId, rule: &Arc<Rule>) -> Option<CellRow> {
+        let row = self.cells.remove(&id)?;
+        Some(CellRow {
+            rule: Some(rule.clone()),
+            waiters: Vec::new(),
+            ..row
+        })
+    }
+}
+
 /// The rows of one transaction.
 #[derive(Debug, Default)]
 pub(super) struct Page {
@@ -97,39 +150,59 @@ impl Cells for Page {
 }
 
 impl Page {
-    /// Reads every row that these settles and asks touch.
+    /// Reads every row that these settles and asks touch and that is not kept.
     pub(super) fn read<'a>(
-        conn: &Connection,
+        (conn, kept): (&Connection, &mut Kept),
         home: Home,
         now: Micros,
         settles: impl Iterator<Item = &'a Settle>,
         asks: impl Iterator<Item = &'a Ask>,
     ) -> Result<Page> {
         let mut page = Page::default();
+        kept.check(conn)?;
+        let source = &mut (conn, kept);
         let anybody_waits: bool = conn
             .prepare_cached("SELECT EXISTS (SELECT 1 FROM waiters)")?
             .query_row([], |row| row.get(0))?;
         for settle in settles {
             match settle {
                 Settle::Permit { terms, scopes, .. } => {
-                    page.read_cells(conn, home, now, terms, anybody_waits)?;
-                    page.read_scopes(conn, now, scopes)?;
+                    page.read_cells(source, home, now, terms, anybody_waits)?;
+                    page.read_scopes(source, now, scopes)?;
                 }
-                Settle::Close { scope, .. } | Settle::Open { scope } => {
-                    page.read_scopes(conn, now, &[*scope])?;
+                Settle::Close { scope, .. }
+                | Settle::Open { scope }
+                | Settle::Failed { scope, .. }
+                | Settle::Well { scope } => {
+                    page.read_scopes(source, now, &[*scope])?;
+                }
+                Settle::Carry {
+                    from,
+                    former,
+                    to,
+                    rule,
+                } => {
+                    let both = [(*from, former), (*to, rule)].map(|(cell, rule)| Term {
+                        cell,
+                        rule: rule.clone(),
+                        cost: 0,
+                        leave: 0,
+                    });
+                    let both = Terms::from_iter(both);
+                    page.read_cells(source, home, now, &both, anybody_waits)?;
                 }
             }
         }
         for ask in asks {
-            page.read_cells(conn, home, now, &ask.terms, anybody_waits)?;
-            page.read_scopes(conn, now, &ask.scopes)?;
+            page.read_cells(source, home, now, &ask.terms, anybody_waits)?;
+            page.read_scopes(source, now, &ask.scopes)?;
         }
         Ok(page)
     }
 
     fn read_cells(
         &mut self,
-        conn: &Connection,
+        (conn, kept): &mut (&Connection, &mut Kept),
         home: Home,
         now: Micros,
         terms: &Terms,
@@ -139,7 +212,10 @@ impl Page {
             if self.cells.contains_key(&term.cell) {
                 continue;
             }
-            let mut row = self.read_cell(conn, home, now, term.cell, &term.rule)?;
+            let mut row = match kept.take_cell(term.cell, &term.rule) {
+                Some(row) => row,
+                None => self.read_cell(conn, home, now, term.cell, &term.rule)?,
+            };
             if anybody_waits {
                 row.waiters = read_waiters(conn, term.cell, now)?;
                 for waiter in &row.waiters {
@@ -198,10 +274,18 @@ impl Page {
         })
     }
 
-    fn read_scopes(&mut self, conn: &Connection, now: Micros, scopes: &[ScopeId]) -> Result<()> {
+    fn read_scopes(
+        &mut self,
+        (conn, kept): &mut (&Connection, &mut Kept),
+        now: Micros,
+        scopes: &[ScopeId],
+    ) -> Result<()> {
         for &id in scopes {
             if !self.scopes.contains_key(&id) {
-                let row = self.read_scope(conn, now, id)?;
+                let row = match kept.scopes.remove(&id) {
+                    Some(row) => row,
+                    None => self.read_scope(conn, now, id)?,
+                };
                 self.scopes.insert(id, row);
             }
         }
@@ -237,17 +321,18 @@ impl Page {
     }
 
     /// Writes the rows that changed.
-    pub(super) fn write(&self, conn: &Connection, home: Home) -> Result<()> {
+    pub(super) fn write(&mut self, conn: &Connection, home: Home) -> Result<()> {
         let mut cells = conn.prepare_cached(
             "INSERT INTO cells (id, epoch, state) VALUES (?1, ?2, ?3) \
              ON CONFLICT (id) DO UPDATE SET epoch = ?2, state = ?3",
         )?;
         let mut new = 0;
-        for (id, row) in &self.cells {
+        for (id, row) in &mut self.cells {
             let state = row.cell.to_bytes(Micros(0));
             if row.stored.as_ref() != Some(&state) {
                 cells.execute(params![&id.0.to_le_bytes()[..], home.epoch, state])?;
                 new ^= if row.is_there { 0 } else { id.0 };
+                (row.stored, row.is_there) = (Some(state), true);
             }
         }
         toggle(conn, new)?;
@@ -255,12 +340,13 @@ impl Page {
             "INSERT INTO scopes (id, state) VALUES (?1, ?2) \
              ON CONFLICT (id) DO UPDATE SET state = ?2",
         )?;
-        for (id, row) in &self.scopes {
+        for (id, row) in &mut self.scopes {
             let state = row.scope.to_bytes();
             // A scope that is missing is open.
             let is_new = row.stored.is_none() && row.scope == Scope::default();
             if !is_new && row.stored.as_deref() != Some(&state[..]) {
                 scopes.execute(params![&id.0.to_le_bytes()[..], &state[..]])?;
+                row.stored = Some(state.to_vec());
             }
         }
         Ok(())

@@ -152,10 +152,7 @@ impl Store {
         self.book.wait_for_others(longest);
         let done = self.book.turn(settles, asks);
         if self.shared.log_pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
-            // One that fails is tried again with the next turn.
-            if let Ok(pages) = self.book.checkpoint() {
-                self.shared.log_pages.store(pages, Ordering::Relaxed);
-            }
+            self.move_log();
         }
         self.lock.release().map_err(Trouble::Lock)?;
         failpoint::reached("unlocked");
@@ -208,6 +205,18 @@ impl Store {
             // Full means that it has been asked already.
             self.keeper.try_send(()).unwrap_or(());
         }
+        let rest = &self.shared.is_nearly_moved;
+        if rest.load(Ordering::Relaxed) && self.lock.take_if_free() {
+            rest.store(false, Ordering::Relaxed);
+            self.move_log();
+            // Whether it could be unlocked shows with the next turn.
+            drop(self.lock.release());
+        }
+    }
+
+    /// With the lock held, so that nobody adds to the log.
+    fn move_log(&self) {
+        keeper::note(self.book.checkpoint(), &self.shared);
     }
 
     /// A folder that was removed and made again counts from nothing elsewhere: two ledgers would

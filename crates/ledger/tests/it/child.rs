@@ -21,6 +21,9 @@ use crate::role;
 /// The role of a child, with the words it needs.
 const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
 
+/// Every thread of a process that is stopped stands still after this time.
+const STOPS_WITHIN: Duration = Duration::from_millis(200);
+
 /// Called at every place that the ledger or a role comes to.
 static REACHED: OnceLock<Hook> = OnceLock::new();
 
@@ -159,6 +162,7 @@ fn plays_its_role() {
             runtime.block_on(role::hammer(folder, number(limit), span));
         }
         ["hold", folder, cell] => runtime.block_on(role::hold(folder, cell)),
+        ["outage", folder] => runtime.block_on(role::outage(folder)),
         ["clocks", folder] => runtime.block_on(role::clocks(folder)),
         ["open", folder] => role::open(folder),
         ref other => panic!("no such role: {other:?}"),
@@ -192,7 +196,8 @@ fn stand_still_at(place: &str, times: u32) {
             say("at", Clock::System.now().at.0);
             if stops {
                 kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
-                return;
+                // The signal may take a moment to reach this thread, which must not go on until then.
+                return std::thread::park_timeout(STOPS_WITHIN);
             }
             loop {
                 std::thread::park();

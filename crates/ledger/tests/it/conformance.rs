@@ -26,6 +26,8 @@ macro_rules! conformance {
             conformance::a_changed_limit_forgets_nothing,
             conformance::every_algorithm_keeps_its_limit,
             conformance::a_long_limit_grants_one_percent_per_transaction,
+            changes::a_limit_that_changes_its_shape_is_kept,
+            changes::owners_may_change_a_limit_one_after_the_other,
             sharing::owners_share_one_count,
             sharing::an_owner_that_waits_hears_of_another_ones_settle,
             sharing::nobody_is_told_when_nobody_was_refused,

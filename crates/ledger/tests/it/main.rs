@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod bench;
+mod changes;
 mod conformance;
 mod sharing;
 mod memory;
@@ -16,6 +17,8 @@ mod role;
 mod kills;
 #[cfg(feature = "sqlite")]
 mod stopped;
+#[cfg(feature = "sqlite")]
+mod outage;
 #[cfg(feature = "sqlite")]
 mod faults;
 #[cfg(feature = "sqlite")]

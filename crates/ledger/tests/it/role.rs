@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::smallvec;
-use tollgate_core::ask::{Ask, Outcome, Verdict};
+use tollgate_core::ask::{Ask, Outcome, ScopeId, Verdict};
+use tollgate_core::health::{Answer, Base, Class, Event as Happened, Health, HealthSettings};
 use tollgate_core::limit::{Calendar, Per, Rule};
-use tollgate_core::time::Span;
+use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Clock, Event, Ledger};
 
 use crate::bench::{Owner, Permit, arrived, secs, term};
@@ -181,6 +182,47 @@ pub(crate) async fn hold(folder: &str, cell: &str) {
     owner.settle(&permit, Outcome::Unsent);
     owner.settled().await;
     say("given back", 1);
+}
+
+/// Calls a provider that is down, one call at a time, and says so; ends when its ledger lets it call
+/// no more.
+pub(crate) async fn outage(folder: &str) {
+    let scope = ScopeId::named(&["provider", "health"]);
+    let rule = Arc::new(Rule::sliding(1_000, secs(1)).unwrap());
+    let mut owner = owner(folder);
+    let mut health = Health::new(
+        HealthSettings::default(),
+        Base::default(),
+        owner_now(&owner),
+    )
+    .unwrap();
+    say("ready", 0);
+    assert!(std::io::stdin().lines().next().is_some());
+    loop {
+        let mut ask = owner.ask(smallvec![term("second", &rule)]);
+        ask.scopes.push(scope);
+        let Ok(permit) = owner.take_ask(ask).await else {
+            say("closed", 0);
+            return;
+        };
+        let granted = owner_now(&owner);
+        say("sent", granted.0);
+        pause(Span::from_millis(5)).await;
+        owner.settle(&permit, Outcome::Failed { age: Span::ZERO });
+        let answer = Answer {
+            class: Class::ServerError,
+            granted,
+            retry_after: None,
+        };
+        let actions = health.on(Happened::Answered(answer), owner_now(&owner));
+        for settle in actions.iter().filter_map(|action| action.settle(scope)) {
+            owner.ledger.settle(settle);
+        }
+    }
+}
+
+fn owner_now(owner: &Owner) -> Micros {
+    owner.ledger.now().at
 }
 
 /// Each time it is told to, says what it gets: of five a calendar day, of five an hour, and of

@@ -3,8 +3,15 @@
 //!
 //! `STOP_SECONDS=10 cargo test -p tollgate-ledger stopped` is the long version.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::smallvec;
+use tollgate_core::limit::Rule;
+use tollgate_core::time::Micros;
+use tollgate_ledger::{Clock, Event, Ledger};
+
+use crate::bench::{Owner, secs, term};
 use crate::child::Worker;
 use crate::processes::refused;
 use crate::sqlite::Folder;
@@ -83,4 +90,40 @@ fn a13_four_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
 #[test]
 fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
     one_killed_and_one_stopped(8);
+}
+
+/// The worst place to be stopped at: with the folder's lock in its hand. The others hear within a
+/// second that the store is lost and follow `on_store_loss`; as soon as it is let go they are back by
+/// themselves, and what it had decided before is too old to be used.
+#[tokio::test]
+async fn a_process_stopped_with_the_lock_in_its_hand_loses_the_store_for_others_until_it_goes_on() {
+    let folder = Folder::new();
+    let mut owner = Owner::of(Ledger::sqlite(folder.path(), Clock::System).unwrap());
+    let rule = Arc::new(Rule::sliding(LIMIT, secs(1)).unwrap());
+    let mut events = owner.ledger.events();
+    let words = format!("{LIMIT} {LONG_ENOUGH_MS} stop:before-commit 3");
+    let mut stopped = Worker::start("hammer", folder.path(), &words);
+    let at = stopped.hear("at");
+    let ask = owner.ask(smallvec![term("second", &rule)]);
+    assert!(owner.ledger.offer(vec![ask]).await.is_err());
+    let told_after = owner.ledger.now().at.since(Micros(at));
+    assert!(owner.ledger.loss().is_some_and(|loss| !loss.is_final));
+    assert!(told_after >= secs(1), "a turn of another is no loss");
+    // Asked again while it is lost, nobody waits for the lock as long as the first time.
+    let asked = owner.ledger.now().at;
+    for _ in 0..3 {
+        let ask = owner.ask(smallvec![term("second", &rule)]);
+        assert!(owner.ledger.offer(vec![ask]).await.is_err());
+    }
+    assert!(owner.ledger.now().at.since(asked) < secs(1));
+    let let_go = stopped.let_go_after(Duration::from_secs(stop_seconds()));
+    while events.next().await.unwrap() != Event::Back {}
+    let_go.join().unwrap();
+    assert_eq!((owner.ledger.loss(), owner.ledger.trouble()), (None, None));
+    let mut arrivals: Vec<u64> = Vec::new();
+    for _ in 0..LIMIT {
+        arrivals.push(stopped.hear("sent"));
+    }
+    arrivals.extend(sent(stopped.kill()));
+    assert_eq!(refused(LIMIT, arrivals), 0);
 }

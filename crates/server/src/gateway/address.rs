@@ -130,7 +130,7 @@ fn named(rest: &str, query: Option<String>) -> Result<Address, Error> {
             query,
         },
         caller,
-        mount: Mount::Under(format!("/{first}")),
+        mount: Mount::Under(["/", first].concat()),
     })
 }
 

@@ -79,8 +79,13 @@ impl Framing {
 
     /// Takes bytes up to the end of a line, and gives back the rest.
     fn feed_line<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let end = memchr::memchr(b'\n', bytes);
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        if end.is_some() && self.line.is_empty() {
+            // Nearly always a line comes whole, and need not be put together.
+            self.line_ended(part.get(..LINE_MAX).unwrap_or(part), part.len() > LINE_MAX);
+            return rest.get(1..).unwrap_or_default();
+        }
         let room = LINE_MAX - self.line.len();
         self.is_line_cut |= part.len() > room;
         self.line
@@ -88,37 +93,41 @@ impl Framing {
         if end.is_none() {
             return rest;
         }
-        if self.line.last() == Some(&b'\r') && !self.is_line_cut {
-            self.line.pop();
-        }
-        self.line_ended();
-        self.line.clear();
+        let mut line = std::mem::take(&mut self.line);
+        self.line_ended(&line, self.is_line_cut);
+        line.clear();
+        self.line = line;
         self.is_line_cut = false;
         rest.get(1..).unwrap_or_default()
     }
 
-    fn line_ended(&mut self) {
-        match (self.at, self.line.is_empty()) {
+    /// A line is here, or the beginning of one that was cut.
+    fn line_ended(&mut self, line: &[u8], is_cut: bool) {
+        let line = match line {
+            [whole @ .., b'\r'] if !is_cut => whole,
+            _ => line,
+        };
+        match (self.at, line.is_empty()) {
             // Empty lines before a request are skipped, as the parser does.
             (At::Between, true) => {}
             (At::Between, false) => self.at = At::Head,
             (At::Head, true) => self.head_ended(),
-            (At::Head, false) => self.header(),
+            (At::Head, false) => self.header(line, is_cut),
             (At::Body(_) | At::Unfollowed, _) => {}
         }
     }
 
-    fn header(&mut self) {
-        let Some(colon) = self.line.iter().position(|byte| *byte == b':') else {
+    fn header(&mut self, line: &[u8], is_cut: bool) {
+        let Some(colon) = memchr::memchr(b':', line) else {
             return;
         };
-        let (name, value) = self.line.split_at(colon);
+        let (name, value) = line.split_at(colon);
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
             self.lengths += 1;
             let value = value.get(1..).unwrap_or_default().trim_ascii();
-            let is_plain = !self.is_line_cut
+            let is_plain = !is_cut
                 && (1..=DIGITS_MAX).contains(&value.len())
                 && value.iter().all(u8::is_ascii_digit);
             self.is_odd |= !is_plain;

@@ -8,9 +8,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Version, request};
+use smallvec::SmallVec;
 use tollgate::Error;
 use tollgate::path::{Said, UseCache};
 use tollgate_config::{Secret, amount};
@@ -24,15 +26,15 @@ const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
 
 /// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy
 /// is meant to read.
-const HOP_BY_HOP: [&str; 8] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "transfer-encoding",
-    "upgrade",
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
 ];
 
 /// The prefix of our own headers.
@@ -150,37 +152,34 @@ fn strip(headers: &mut HeaderMap) {
 
 /// Takes out headers between two neighbours, and those that `Connection` names.
 pub(super) fn hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
+    let named: SmallVec<[HeaderName; 4]> = headers
         .get_all(CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .map(str::trim)
+        // These name no header, and nearly everybody says one of them.
+        .filter(|name| {
+            !name.eq_ignore_ascii_case("keep-alive") && !name.eq_ignore_ascii_case("close")
+        })
+        .filter_map(|name| HeaderName::try_from(name).ok())
         .collect();
     for name in named {
         headers.remove(name);
     }
-    // Looking each of them up would cost more than looking at the few that are there.
-    if headers
-        .keys()
-        .any(|name| HOP_BY_HOP.contains(&name.as_str()))
-    {
-        for name in HOP_BY_HOP {
-            headers.remove(name);
-        }
+    remove_all(headers, |name| HOP_BY_HOP.contains(name));
+}
+
+/// Looks at the few that are there, instead of for each of those that might be.
+fn remove_all(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool) {
+    while let Some(name) = headers.keys().find(|name| is_unwanted(name)).cloned() {
+        headers.remove(name);
     }
 }
 
 /// Takes out headers of ours: from callers they are orders, from upstreams they would be lies.
 pub(super) fn own(headers: &mut HeaderMap) {
-    let ours: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| name.as_str().starts_with(OWN))
-        .cloned()
-        .collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    remove_all(headers, |name| name.as_str().starts_with(OWN));
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

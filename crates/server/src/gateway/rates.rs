@@ -8,7 +8,7 @@
 //! because its SDKs read them.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use sfv::{Integer, KeyRef, ListSerializer, StringRef};
+use smallvec::SmallVec;
 use tollgate::path::{Rate, Rates};
 use tollgate_core::ask::Unit;
 use tollgate_core::time::{Span, Wall};
@@ -22,28 +22,42 @@ const RATE: HeaderName = HeaderName::from_static("ratelimit");
 /// The largest integer of a structured field (RFC 9651, 3.3.1).
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
+/// A header that is being written. Most are far below this; longer ones move to the heap.
+type Text = SmallVec<[u8; 192]>;
+
 /// Adds what is known.
 pub(super) fn say(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
+    let each: SmallVec<[Rate<'_>; 4]> = rates.each(wall).collect();
+    if each.is_empty() {
+        return;
+    }
     let has = |names: &[HeaderName]| names.iter().any(|name| headers.contains_key(name));
     let (has_plain, has_fields) = (has(&[LIMIT, REMAINING, RESET]), has(&[POLICY, RATE]));
-    if !has_plain && let Some(rate) = tightest(rates, wall) {
-        plain(headers, &rate, wall);
+    if !has_plain && let Some(rate) = tightest(&each) {
+        plain(headers, rate, wall);
     }
     if !has_fields {
-        fields(headers, rates, wall);
+        fields(headers, &each);
     }
 }
 
 /// The one that refused, else the one with the smallest part left. Calls at a time are no rate.
-fn tightest(rates: &Rates, wall: Wall) -> Option<Rate<'_>> {
-    let candidates = rates
-        .each(wall)
+fn tightest<'a>(each: &'a [Rate<'a>]) -> Option<&'a Rate<'a>> {
+    let candidates = each
+        .iter()
         .filter(|rate| rate.period.is_some() && rate.left.is_some());
     candidates.min_by_key(|rate| {
-        let remaining = rate.left.map_or(0, |left| u128::from(left.remaining));
-        let part = remaining * 1_000_000 / u128::from(rate.limit.max(1));
-        (!rate.is_refusing, part)
+        let remaining = rate.left.map_or(0, |left| left.remaining);
+        (!rate.is_refusing, millionths(remaining, rate.limit.max(1)))
     })
+}
+
+/// So many millionths of a limit, roughly where it is astronomic.
+fn millionths(remaining: u64, limit: u64) -> u64 {
+    match remaining.checked_mul(1_000_000) {
+        Some(millions) => millions / limit,
+        None => remaining / (limit / 1_000_000).max(1),
+    }
 }
 
 fn plain(headers: &mut HeaderMap, rate: &Rate<'_>, wall: Wall) {
@@ -58,73 +72,131 @@ fn plain(headers: &mut HeaderMap, rate: &Rate<'_>, wall: Wall) {
     }
 }
 
-fn fields(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
-    let mut policy = ListSerializer::new();
-    let mut rate = ListSerializer::new();
-    for each in rates.each(wall) {
-        let name = named(each.name);
-        let Ok(name) = StringRef::from_str(&name) else {
-            continue;
-        };
-        let item = policy
-            .bare_item(name)
-            .parameter(key("q"), integer(each.limit));
-        let item = match unit(&each) {
-            Some(unit) => item.parameter(key("qu"), unit),
-            None => item,
-        };
-        if let Some(period) = each.period {
-            let _item = item.parameter(key("w"), seconds(period));
+/// Both lists, as structured fields (RFC 9651) write them.
+fn fields(headers: &mut HeaderMap, each: &[Rate<'_>]) {
+    let (mut policy, mut rate) = (Text::new(), Text::new());
+    for one in each {
+        named(&mut policy, one.name);
+        number(&mut policy, "q", one.limit);
+        if let Some(unit) = unit(one) {
+            policy.extend_from_slice(b";qu=\"");
+            policy.extend_from_slice(unit.as_bytes());
+            policy.push(b'"');
         }
-        if let Some(left) = each.left {
-            let item = rate
-                .bare_item(name)
-                .parameter(key("r"), integer(left.remaining));
+        if let Some(period) = one.period {
+            number(&mut policy, "w", seconds(period));
+        }
+        if let Some(left) = one.left {
+            named(&mut rate, one.name);
+            number(&mut rate, "r", left.remaining);
             if let Some(after) = left.reset_after {
-                let _item = item.parameter(key("t"), seconds(after));
+                number(&mut rate, "t", seconds(after));
             }
         }
     }
-    for (name, list) in [(POLICY, policy.finish()), (RATE, rate.finish())] {
-        if let Some(value) = list.and_then(|list| HeaderValue::try_from(list).ok()) {
+    for (name, list) in [(POLICY, policy), (RATE, rate)] {
+        if !list.is_empty()
+            && let Ok(value) = HeaderValue::from_bytes(&list)
+        {
             headers.insert(name, value);
         }
     }
 }
 
-fn key(name: &'static str) -> &'static KeyRef {
-    KeyRef::constant(name)
-}
-
 /// What a limit counts, where it is not requests.
-fn unit(rate: &Rate<'_>) -> Option<&'static StringRef> {
-    let word = match (rate.unit, rate.period) {
-        (Unit::Calls, Some(_)) => return None,
-        (Unit::Calls, None) => "concurrent-requests",
-        (Unit::Tokens, _) => "tokens",
-        (Unit::Points, _) => "points",
-        (Unit::Bytes, _) => "content-bytes",
-    };
-    Some(StringRef::constant(word))
+fn unit(rate: &Rate<'_>) -> Option<&'static str> {
+    match (rate.unit, rate.period) {
+        (Unit::Calls, Some(_)) => None,
+        (Unit::Calls, None) => Some("concurrent-requests"),
+        (Unit::Tokens, _) => Some("tokens"),
+        (Unit::Points, _) => Some("points"),
+        (Unit::Bytes, _) => Some("content-bytes"),
+    }
 }
 
-fn integer(number: u64) -> Integer {
-    Integer::try_from(number.min(INTEGER_MAX)).unwrap_or(Integer::MAX)
+/// A parameter: `;q=10`.
+fn number(text: &mut Text, key: &str, number: u64) {
+    text.push(b';');
+    text.extend_from_slice(key.as_bytes());
+    text.push(b'=');
+    let mut digits = itoa::Buffer::new();
+    text.extend_from_slice(digits.format(number.min(INTEGER_MAX)).as_bytes());
 }
 
 /// Rounded up: early is refused again.
-fn seconds(span: Span) -> Integer {
-    integer(span.0.div_ceil(1_000_000))
+fn seconds(span: Span) -> u64 {
+    span.0.div_ceil(1_000_000)
 }
 
-/// A name as a string of a structured field: other letters have no place in one.
-fn named(name: &str) -> String {
-    let plain = |letter: char| {
-        if (' '..='~').contains(&letter) {
-            letter
-        } else {
-            '?'
+/// The next item of a list: a name in quotes. Letters that a structured field has no place for
+/// become `?`.
+fn named(text: &mut Text, name: &str) {
+    if !text.is_empty() {
+        text.extend_from_slice(b", ");
+    }
+    text.push(b'"');
+    for letter in name.chars() {
+        match u8::try_from(letter) {
+            Ok(letter @ (b'"' | b'\\')) => text.extend_from_slice(&[b'\\', letter]),
+            Ok(letter @ b' '..=b'~') => text.push(letter),
+            _ => text.push(b'?'),
         }
-    };
-    name.chars().map(plain).collect()
+    }
+    text.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sfv::{BareItem, List, ListEntry, Parser};
+    use tollgate::path::Left;
+
+    fn rate(name: &str) -> Rate<'_> {
+        Rate {
+            name,
+            limit: u64::MAX,
+            period: Some(Span(1_500_000)),
+            unit: Unit::Tokens,
+            left: Some(Left {
+                remaining: 7,
+                reset_after: Some(Span(1)),
+            }),
+            is_refusing: false,
+        }
+    }
+
+    /// The lists are read by somebody else's parser, whatever the names are.
+    #[test]
+    fn any_name_makes_a_list_that_can_be_read() {
+        let names = ["plain", "with \"quotes\" and \\", "größe\n", ""];
+        let each: Vec<Rate<'_>> = names.into_iter().map(rate).collect();
+        let mut headers = HeaderMap::new();
+        fields(&mut headers, &each);
+        for (header, key, expected) in [(POLICY, "q", INTEGER_MAX), (RATE, "r", 7)] {
+            let list: List = Parser::new(headers[&header].as_bytes()).parse().unwrap();
+            let read: Vec<String> = list
+                .iter()
+                .map(|entry| {
+                    let ListEntry::Item(item) = entry else {
+                        panic!("{entry:?}");
+                    };
+                    let BareItem::Integer(number) = item.params[key] else {
+                        panic!("{item:?}");
+                    };
+                    assert_eq!(u64::try_from(i64::from(number)).unwrap(), expected);
+                    let BareItem::String(name) = &item.bare_item else {
+                        panic!("{item:?}");
+                    };
+                    name.as_str().to_owned()
+                })
+                .collect();
+            assert_eq!(read, ["plain", "with \"quotes\" and \\", "gr??e?", ""]);
+        }
+    }
+
+    #[test]
+    fn the_smallest_part_counts_and_astronomic_limits_do_too() {
+        assert_eq!(millionths(1, 4), 250_000);
+        assert_eq!(millionths(u64::MAX, u64::MAX), 1_000_000);
+    }
 }

@@ -148,11 +148,12 @@ fn w4_an_outage_costs_nobody_the_answer() {
     }
 }
 
-/// W4, A6: two and four nodes on one ledger sleep, probe and wake together, with one probe at a time
-/// among them. Failures in a row are counted by each node: its first four never close the scope.
+/// W4, A6: two, four and eight nodes on one ledger sleep, probe and wake together, with one probe at
+/// a time among them. Failures in a row are counted by all together, so what meets the outage does
+/// not grow with the nodes.
 #[test]
 fn w4_nodes_on_one_ledger_probe_once() {
-    for (nodes, most) in [(2, 15), (4, 5 + 4 * 3)] {
+    for nodes in [2, 4, 8] {
         for seed in 0..4 {
             let outage = Outage {
                 seed,
@@ -160,7 +161,7 @@ fn w4_nodes_on_one_ledger_probe_once() {
             };
             let world = outage.run();
             assert_nothing_lost(&outage, &world);
-            assert!(world.turned_away() <= most, "{}", world.turned_away());
+            assert!(world.turned_away() <= 15, "{}", world.turned_away());
             let moves = world.client().moves();
             assert_eq!(moves.len(), 3 * nodes, "{moves:?}");
             for second in 1..8 {
@@ -171,8 +172,8 @@ fn w4_nodes_on_one_ledger_probe_once() {
     }
 }
 
-/// W4, A5: nodes that hear of each other up to 100 ms late, as with a store that is polled, keep
-/// every promise but the five failures.
+/// W4, A5: nodes that hear of each other up to 100 ms late, as with a store that is polled, send no
+/// more into the outage: the ledger itself lets nobody go after the fifth failure.
 #[test]
 fn w4_late_news_loses_nobody() {
     for seed in 0..4 {
@@ -183,7 +184,7 @@ fn w4_late_news_loses_nobody() {
         };
         let world = outage.run();
         assert_nothing_lost(&outage, &world);
-        assert!(world.turned_away() <= 4 * 6, "{}", world.turned_away());
+        assert!(world.turned_away() <= 15, "{}", world.turned_away());
     }
 }
 

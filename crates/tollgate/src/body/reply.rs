@@ -43,6 +43,8 @@ pub struct ReplyBody {
 #[derive(Debug)]
 pub(crate) struct Flow {
     incoming: Incoming,
+    /// What came after the bytes that were read already: trailers, or what stopped it.
+    next: Option<Result<Frame<Bytes>, BodyError>>,
     conn: Option<Conn>,
     permit: Option<Permit>,
     has_ended: bool,
@@ -75,7 +77,7 @@ impl ReplyBody {
     pub(crate) fn new(first: Bytes, flow: Option<Flow>) -> ReplyBody {
         ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
-            flow: flow.map(Box::new),
+            flow: flow.filter(|flow| !flow.is_over()).map(Box::new),
             shared: None,
             recorder: None,
             is_kept: false,
@@ -164,6 +166,7 @@ impl Flow {
     pub(crate) fn new(incoming: Incoming, conn: Conn, idle: Span) -> Flow {
         let mut flow = Flow {
             incoming,
+            next: None,
             conn: Some(conn),
             permit: None,
             has_ended: false,
@@ -186,7 +189,7 @@ impl Flow {
 
     /// From now on the permit travels with the body. It has been told of the head already.
     pub(crate) fn carry(&mut self, permit: Permit) {
-        self.alive = permit.now();
+        self.alive = permit.granted();
         self.every = ALIVE_EVERY.min(Span(permit.held_for().0 / 4));
         if self.has_ended {
             self.finish(permit);
@@ -195,32 +198,65 @@ impl Flow {
         }
     }
 
+    /// Nothing more comes of it.
+    fn is_over(&self) -> bool {
+        self.has_ended && self.next.is_none()
+    }
+
     /// The answer is whole.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Reads up to `most` bytes now. `true`: that was all of it.
-    pub(crate) async fn read(
-        &mut self,
-        most: usize,
-        into: &mut BytesMut,
-    ) -> Result<bool, BodyError> {
-        while into.len() < most {
-            let Some(frame) = std::future::poll_fn(|cx| self.poll(cx)).await else {
-                return Ok(true);
-            };
-            if let Some(data) = frame?.data_ref() {
-                into.extend_from_slice(data);
-            }
-            if self.has_ended {
-                return Ok(true);
+    /// Reads up to `most` bytes now. Whoever reads on meets the error that stopped it.
+    pub(crate) async fn read(&mut self, most: usize) -> Bytes {
+        let mut read = BytesMut::new();
+        while read.len() < most && !self.has_ended {
+            match std::future::poll_fn(|cx| self.poll(cx)).await {
+                Some(Ok(frame)) if frame.is_data() => read.extend(frame.into_data().ok()),
+                other => {
+                    self.next = other;
+                    break;
+                }
             }
         }
-        Ok(false)
+        read.freeze()
+    }
+
+    /// What has come along with the head, without a wait for more: most answers are whole then, and
+    /// cost neither a task nor a place among those that others may join.
+    pub(crate) async fn glance(&mut self) -> Bytes {
+        // Only a known length: nothing but bytes can come then.
+        if self.has_ended || self.incoming.size_hint().exact().is_none() {
+            return Bytes::new();
+        }
+        let seen = std::future::poll_fn(|cx| Poll::Ready(self.poll_incoming(cx))).await;
+        match seen {
+            Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
+                frame.into_data().unwrap_or_default()
+            }
+            Poll::Ready(other) => {
+                self.next = other;
+                Bytes::new()
+            }
+            Poll::Pending => Bytes::new(),
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.poll_incoming(cx) {
+            Poll::Pending => self.poll_idle(cx),
+            ready @ Poll::Ready(_) => ready,
+        }
+    }
+
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.next.is_some() {
+            return Poll::Ready(self.next.take());
+        }
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
@@ -244,7 +280,7 @@ impl Flow {
                 self.end();
                 Poll::Ready(None)
             }
-            Poll::Pending => self.poll_idle(cx),
+            Poll::Pending => Poll::Pending,
         }
     }
 
@@ -340,7 +376,7 @@ impl Body for ReplyBody {
         if let Some(reader) = &self.shared {
             return reader.is_end();
         }
-        let ended = |flow: &Flow| flow.incoming.is_end_stream();
+        let ended = |flow: &Flow| flow.next.is_none() && flow.incoming.is_end_stream();
         self.first.is_none() && self.flow.as_deref().is_none_or(ended)
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Account {
     /// A fingerprint of all of it: another credential is another account.
     name: String,
     /// Its name in cells.
-    pub(crate) mark: String,
+    pub(crate) mark: Arc<str>,
 }
 
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl Account {
             part(value.expose());
         }
         Arc::new(Account {
-            mark: mark(key.unwrap_or(who).expose()),
+            mark: mark(key.unwrap_or(who).expose()).into(),
             name: hasher.finalize().to_hex().to_string(),
             key: key.cloned(),
             also: also.to_vec(),

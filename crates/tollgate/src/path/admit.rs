@@ -68,6 +68,9 @@ pub(crate) async fn admit(
             may_wait(route, &plan, &look.door, scopes)?;
         }
         let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
+        let who = route.who(credential.mark.as_deref());
+        let has_shares = route.at_most_permille.is_some();
+        permits.carry(edition, plan.carries(&who, has_shares, &live.ledger));
         let answer = tokio::select! {
             biased;
             // Other limits hold now: the same call asks under those, in its old place.
@@ -91,7 +94,11 @@ pub(crate) async fn admit(
             told = loss.is_none().then(|| just_now(live.ledger.at()));
             continue;
         }
-        tries.waited = tries.waited + live.ledger.at().since(began);
+        let decided = match &answer {
+            Ok(permit) => permit.granted(),
+            Err(_) => live.ledger.at(),
+        };
+        tries.waited = tries.waited + decided.since(began);
         let permit = answer.map_err(|denied| {
             tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
             wants.explain(route, &plan, denied, loss)

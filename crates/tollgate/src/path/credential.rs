@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -37,7 +38,7 @@ pub(crate) struct Credential {
     /// Whose key it is.
     pub(crate) whose: Whose,
     /// Its name in cells; `None` if there is none at all.
-    pub(crate) mark: Option<String>,
+    pub(crate) mark: Option<Arc<str>>,
 }
 
 /// Whose key a call carries.
@@ -62,7 +63,7 @@ pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Err
     if !is_ours(route, plan) {
         return Ok(Credential {
             whose: Whose::Clients,
-            mark: theirs(route, plan).as_deref().map(mark),
+            mark: theirs(route, plan).as_deref().map(|key| mark(key).into()),
         });
     }
     if !plan.accounts.is_empty() {
@@ -71,13 +72,13 @@ pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Err
     let index = freest(route, plan);
     Ok(Credential {
         whose: Whose::Ours(index),
-        mark: mark_of(plan, index).map(str::to_owned),
+        mark: mark_of(plan, index).cloned(),
     })
 }
 
 /// The marks of all keys and accounts of ours.
 pub(crate) fn marks(plan: &Plan) -> impl Iterator<Item = &str> {
-    (0..count(plan)).filter_map(|index| mark_of(plan, index))
+    (0..count(plan)).filter_map(|index| Some(&**mark_of(plan, index)?))
 }
 
 /// Will a key of ours go with the call?
@@ -189,7 +190,7 @@ fn set_aside(route: &Route, plan: &Plan, mark: &str, told: Option<Span>) {
     let until = route.live.ledger.now().at + told.unwrap_or(ASIDE);
     let mut aside = route.live.aside.until.lock();
     // Bounded by the pool: keys of former files go.
-    aside.retain(|known, _| (0..count(plan)).any(|index| mark_of(plan, index) == Some(known)));
+    aside.retain(|known, _| marks(plan).any(|mark| mark == known));
     aside.insert(mark.to_owned(), until);
 }
 
@@ -222,12 +223,9 @@ fn count(plan: &Plan) -> usize {
 }
 
 /// A key's name in cells.
-fn mark_of(plan: &Plan, index: usize) -> Option<&str> {
-    let of_source = plan
-        .accounts
-        .get(index)
-        .map(|account| account.mark.as_str());
-    of_source.or_else(|| plan.keys.get(index).map(|key| key.mark.as_str()))
+fn mark_of(plan: &Plan, index: usize) -> Option<&Arc<str>> {
+    let of_source = plan.accounts.get(index).map(|account| &account.mark);
+    of_source.or_else(|| plan.keys.get(index).map(|key| &key.mark))
 }
 
 /// When a key may be used, and how much of its tightest limit is left.
@@ -254,7 +252,7 @@ fn freest(route: &Route, plan: &Plan) -> usize {
 }
 
 fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
-    let (live, mark) = (&route.live, mark_of(plan, index));
+    let (live, mark) = (&route.live, mark_of(plan, index).map(|mark| &**mark));
     let who = route.who(mark);
     let cells: Vec<_> = plan
         .meters

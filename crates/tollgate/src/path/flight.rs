@@ -12,6 +12,7 @@
 //! Never: two locks at a time, or a lock across an await.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,7 +28,7 @@ use tollgate_core::time::{Micros, Span};
 use super::Outcome;
 use super::landing::{Landed, Landing};
 use super::route::Route;
-use super::share::{self, Asked, Key};
+use super::share::{self, Asked, Hashed, Key};
 use super::urgency::{Urgency, Wish};
 use crate::body::Held;
 use crate::error::Stage;
@@ -57,10 +58,12 @@ pub(crate) struct Flights {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    shards: [Mutex<HashMap<Key, Slot>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     /// How much all shared answers hold.
     pub(super) held: Held,
 }
+
+type Shard = HashMap<Key, Slot, BuildHasherDefault<Hashed>>;
 
 #[derive(Debug)]
 enum Slot {
@@ -160,7 +163,7 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
 }
 
 impl Table {
-    fn shard(&self, key: Key) -> &Mutex<HashMap<Key, Slot>> {
+    fn shard(&self, key: Key) -> &Mutex<Shard> {
         &self.shards[key.part(SHARDS)]
     }
 
@@ -359,7 +362,7 @@ impl Follow {
         let agent = share::agent(&route.headers);
         match landed {
             Landed::Shared(shown) => {
-                let fits = !flight.asked.differs(&shown.head, agent);
+                let fits = !flight.asked.differs(&shown.head, &agent);
                 self.is_over = fits;
                 let reply = if fits { shown.open() } else { None };
                 route.sharing.is_alone = reply.is_none();
@@ -382,7 +385,7 @@ impl Follow {
             Landed::Alone(left) => {
                 // The one who asked has left: its answer belongs to the first who comes for it.
                 let mut left = left.lock();
-                let reply = left.take_if(|reply| !flight.asked.differs(&reply.head, agent));
+                let reply = left.take_if(|reply| !flight.asked.differs(&reply.head, &agent));
                 route.sharing.is_alone = true;
                 reply.map(Outcome::of)
             }

@@ -10,7 +10,6 @@ use std::sync::{Arc, Weak};
 
 use http::response::Parts;
 use parking_lot::Mutex;
-use tollgate_core::time::Micros;
 use tollgate_ledger::Ledger;
 
 use super::flight::{Flight, State, Table};
@@ -89,8 +88,7 @@ impl Landing {
             waited,
             rates,
         } = outcome;
-        let now = self.ledger.at();
-        let answer = self.settle(answer, is_failure, now);
+        let answer = self.settle(answer, is_failure);
         Outcome {
             answer,
             is_failure,
@@ -100,12 +98,7 @@ impl Landing {
         }
     }
 
-    fn settle(
-        &self,
-        answer: Result<Reply, Error>,
-        is_failure: bool,
-        now: Micros,
-    ) -> Result<Reply, Error> {
+    fn settle(&self, answer: Result<Reply, Error>, is_failure: bool) -> Result<Reply, Error> {
         let flight = &self.flight;
         let mut state = flight.state.lock();
         if state.landed.is_some() {
@@ -129,7 +122,7 @@ impl Landing {
             };
             state.landed = Some(Landed::Alone(Arc::new(Mutex::new(left))));
             drop(state);
-            self.table.pass(flight, now);
+            self.table.pass(flight, self.ledger.at());
             return reply.ok_or_else(nobody);
         }
         Ok(self.show(&mut state, reply, is_failure))

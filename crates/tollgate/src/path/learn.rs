@@ -6,9 +6,9 @@
 //!
 //! Never: changes what the caller gets.
 
-use bytes::BytesMut;
 use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
+use smallvec::SmallVec;
 use tollgate_core::ask::{Reading, Readings, Term, Unit};
 use tollgate_core::cooldown::Told;
 use tollgate_core::degrade::{Ours, Theirs};
@@ -57,12 +57,19 @@ pub(crate) async fn learn(
     let (head, incoming) = response.into_parts();
     let mut flow = Flow::new(incoming, conn, plan.provider.timeouts.idle);
     flow.count(tally(route, plan, &head));
-    let mut first = BytesMut::new();
     let most = wanted(plan, &head);
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
-    let _whole = flow.read(most, &mut first).await;
-    let body = decode::opened(&head.headers, &first, most);
-    let feedback = read(route, plan, &head, &body);
+    let first = match most {
+        0 => flow.glance().await,
+        most => flow.read(most).await,
+    };
+    let feedback = match most {
+        0 => read(route, plan, &head, b""),
+        most => {
+            let body = decode::opened(&head.headers, &first, most);
+            read(route, plan, &head, &body)
+        }
+    };
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
     let is_free = plan.provider.free_status.contains(&head.status.as_u16());
@@ -74,10 +81,14 @@ pub(crate) async fn learn(
             // It may come from in front of the limiter: no proof that the call was counted.
             permit.failed();
         } else {
-            permit.arrived(Answer {
+            let answer = Answer {
                 refused: feedback.verdict == Verdict::Limited,
                 readings: readings(&feedback, permit.limits(), &head.headers),
-            });
+            };
+            // Where head and end come together, and the head says nothing, the end says it all.
+            if !flow.has_ended() || answer != Answer::default() {
+                permit.arrived(answer);
+            }
         }
         flow.carry(permit);
     }
@@ -94,7 +105,7 @@ pub(crate) async fn learn(
     }
     Answered {
         head,
-        body: ReplyBody::new(first.freeze(), Some(flow)),
+        body: ReplyBody::new(first, Some(flow)),
         class,
         verdict: feedback.verdict,
         retry_after,
@@ -108,7 +119,7 @@ fn wanted(plan: &Plan, head: &Parts) -> usize {
     if head.status.as_u16() >= 400 {
         return REFUSAL_MAX;
     }
-    if is_written_as(head, b"json") && plan.dialect.reads_success_bodies() {
+    if plan.dialect.reads_success_bodies() && is_written_as(head, b"json") {
         feedback::BODY_MAX
     } else {
         0
@@ -143,7 +154,7 @@ fn tally(route: &Route, plan: &Plan, head: &Parts) -> Option<Tally> {
 }
 
 fn read(route: &Route, plan: &Plan, head: &Parts, body: &[u8]) -> Feedback {
-    let headers: Vec<(&str, &[u8])> = head
+    let headers: SmallVec<[(&str, &[u8]); 32]> = head
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))

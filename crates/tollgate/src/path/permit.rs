@@ -10,13 +10,15 @@
 //!
 //! Never: holds a lock across an await.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tollgate_core::ask::{Ask, Evidence, PermitId, Priority, Scopes, Terms, Verdict, Why};
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict, Why,
+};
 use tollgate_core::gate::{
     CallerId, Effects, Gate, Place, Resolution, Resolved, Settings, Share, Waiter,
 };
@@ -28,6 +30,10 @@ use crate::Permit;
 /// The running number of asks in this process. One for all providers, because a permit's name must
 /// be unique in its ledger.
 static SEQ: AtomicU64 = AtomicU64::new(1);
+
+/// Cells that are known to have taken over after a reload: 65,536 keys at 32 bytes. What comes on top
+/// is told again with each call, which changes nothing.
+const CARRIED_MAX: usize = 65_536;
 
 /// The permits of one provider. Clones share them.
 #[derive(Clone, Debug)]
@@ -120,6 +126,8 @@ struct State {
     /// The next place in the order of arrival.
     place: u64,
     waiting: HashMap<PermitId, Waiting>,
+    /// What was taken over since the limits changed.
+    carried: HashSet<(CellId, CellId)>,
 }
 
 impl State {
@@ -145,6 +153,7 @@ impl Permits {
             gate: Gate::new(settings),
             place: 0,
             waiting: HashMap::new(),
+            carried: HashSet::new(),
         };
         let poke = Arc::new(Notify::new());
         let shared = Arc::new(Shared {
@@ -167,10 +176,28 @@ impl Permits {
     pub fn replace(&self, settings: Settings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
-        state.gate.recall();
+        state.carried.clear();
+        state.gate.recall(self.shared.ledger.at());
         state.gate.configure(settings);
         drop(state);
         self.shared.poke.notify_one();
+    }
+
+    /// What was counted under limits of before counts under those of this edition, once. Nothing is
+    /// granted under the old ones any more, so nothing is missed.
+    pub fn carry(&self, edition: u64, carries: Vec<Settle>) {
+        if carries.is_empty() {
+            return;
+        }
+        let mut state = self.shared.state.lock();
+        for carry in carries {
+            if let Settle::Carry { from, to, .. } = &carry
+                && edition == self.edition()
+                && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
+            {
+                self.shared.ledger.settle(carry);
+            }
+        }
     }
 
     /// The edition of the limits. Read it before the limits themselves: then an ask can only be
@@ -352,6 +379,11 @@ async fn drive(shared: Weak<Shared>) {
         let Some(strong) = shared.upgrade() else {
             return;
         };
+        if strong.ledger.takes_time() {
+            // Whoever is about to ask joins this offer: a transaction costs the same for all of
+            // them. With nothing else to run this goes on at once.
+            tokio::task::yield_now().await;
+        }
         let Effects {
             offer,
             resolve,

@@ -17,7 +17,8 @@ use crate::shop::Plan;
 /// The limits of one decision. Empty where nothing was decided by limits.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
-    known: Option<Known>,
+    /// On the heap, because every answer carries it from stage to stage.
+    known: Option<Box<Known>>,
 }
 
 #[derive(Clone, Debug)]
@@ -84,11 +85,11 @@ impl Rates {
 
     fn new(plan: &Arc<Plan>, priority: Priority, decided: Decided) -> Rates {
         Rates {
-            known: Some(Known {
+            known: Some(Box::new(Known {
                 plan: plan.clone(),
                 priority,
                 decided,
-            }),
+            })),
         }
     }
 

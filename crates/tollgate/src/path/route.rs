@@ -202,7 +202,10 @@ where
     })?;
     Ok(Route {
         prices: prices(&provider.costs, &call.said.costs, payload.known()),
-        path: format!("{}{}", place.base, routed.path),
+        path: match place.base.as_str() {
+            "" => routed.path,
+            base => format!("{base}{}", routed.path),
+        },
         entity: routed.entity.map(|entity| entity.as_str().to_owned()),
         origin: place.origin,
         is_own: place.is_own,
@@ -371,8 +374,8 @@ impl Route {
 
     /// What is left of this caller's own time.
     pub(crate) fn own_left(&self) -> Option<Span> {
-        let now = self.live.ledger.at();
-        self.deadline.map(|deadline| deadline.since(now))
+        self.deadline
+            .map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
     /// How much longer a permit, or what comes before it, may be waited for. What there is to fall

@@ -7,18 +7,20 @@
 //! Never: follows a redirect, or sends anything twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
     UPGRADE,
 };
-use http::{Request, Response, StatusCode, Uri};
+use http::uri::PathAndQuery;
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::Notify;
-use tollgate_config::provider::Style;
+use tollgate_config::Secret;
+use tollgate_config::provider::{Auth, Style};
 use tollgate_core::health::{Class, Fault};
 use tollgate_core::time::Span;
 
@@ -39,10 +41,6 @@ use crate::{Error, Permit};
 /// The oldest permit under which bytes may leave. The ledger's proof needs a bound on the time
 /// between grant and send; half a second is far above any scheduling delay of a healthy host.
 const FRESH: Span = Span::from_millis(500);
-
-/// Answers before the answer (1xx) of one call. One or two are usual; a stream of them is a provider
-/// that never comes to the point.
-const HINTS_MAX: u32 = 16;
 
 /// Headers whose value is no key, whoever sets them.
 const NO_KEYS: [&str; 4] = ["user-agent", "accept", "accept-language", "from"];
@@ -75,14 +73,14 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    let mut request = request(route, plan, credential, conn.host())?;
-    let (progress, flood) = (request.body().progress(), heed(&mut request));
+    let request = request(route, plan, credential, conn.host())?;
+    let progress = request.body().progress();
     permit.sent();
     tries.made += 1;
-    let answer = tokio::select! {
-        answer = flowing(route, plan, &progress, conn.sender.try_send_request(request)) => answer,
-        () = flood.notified() => return Err(broken(route, watch, Fault::Reset)),
-    };
+    conn.wire.preamble.begins();
+    let answer = conn.wire.sender.try_send_request(request);
+    let answer = flowing(route, plan, progress, answer).await;
+    conn.wire.preamble.is_over();
     match answer {
         Ok(Ok(mut response)) => {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -163,18 +161,6 @@ fn not_connected(
     ended
 }
 
-/// Counts the answers before the answer (1xx); tells when they are too many.
-fn heed(request: &mut Request<Outgoing>) -> Arc<Notify> {
-    let flood = Arc::new(Notify::new());
-    let (told, count) = (flood.clone(), AtomicU32::new(0));
-    hyper::ext::on_informational(request, move |_| {
-        if count.fetch_add(1, Ordering::Relaxed) == HINTS_MAX {
-            told.notify_one();
-        }
-    });
-    flood
-}
-
 /// Does the call ask for another protocol? Then its answer is nobody else's.
 pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
@@ -185,26 +171,31 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 async fn flowing<T>(
     route: &Route,
     plan: &Plan,
-    progress: &Arc<AtomicU64>,
+    progress: Option<Arc<AtomicU64>>,
     answer: impl Future<Output = T>,
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
     let most = plan.provider.timeouts.first_byte;
     let now = || route.live.ledger.at();
-    let mut seen = progress.load(Ordering::Relaxed);
-    let mut until = now() + most;
+    let gone = || {
+        progress
+            .as_ref()
+            .map(|progress| progress.load(Ordering::Relaxed))
+    };
+    let (mut seen, began) = (gone(), now());
+    let (mut until, mut rest) = (began + most, most);
     loop {
-        let rest = until.since(now());
         let patience = route.left().map_or(rest, |left| left.min(rest));
         match within(Some(patience), answer.as_mut()).await {
             Ok(answer) => return Ok(answer),
             Err(late) => {
-                let sent = progress.load(Ordering::Relaxed);
+                let sent = gone();
                 if sent != seen {
                     (seen, until) = (sent, now() + most);
                 } else if until <= now() || route.left() == Some(Span::ZERO) {
                     return Err(late);
                 }
+                rest = until.since(now());
             }
         }
     }
@@ -226,12 +217,17 @@ fn request(
     match &credential.whose {
         Whose::Clients => {}
         Whose::Ours(index) => {
-            let style = &plan.provider.auth.style;
-            if let Some(key) = plan.keys.get(*index) {
-                attach(style, None, key.secret.expose(), &mut headers, &mut query)?;
-            }
-            for (name, key) in &plan.provider.auth.also {
-                attach(style, Some(name), key.expose(), &mut headers, &mut query)?;
+            let key = plan.keys.get(*index);
+            match key.and_then(|key| key.headers.as_ref()) {
+                Some(written) => {
+                    for (name, value) in written {
+                        headers.insert(name, value.clone());
+                    }
+                }
+                None => {
+                    let key = key.map(|key| &key.secret);
+                    attach_all(&plan.provider.auth, key, &mut headers, &mut query)?;
+                }
             }
         }
         Whose::Token(held) => {
@@ -244,14 +240,17 @@ fn request(
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
-    let target = match query.as_deref() {
-        Some(query) => format!("{path}?{query}"),
-        None => path,
-    };
+    let mut target = path;
+    if let Some(query) = query.as_deref() {
+        target.reserve(query.len() + 1);
+        target.push('?');
+        target.push_str(query);
+    }
     let mut request = Request::new(route.payload.outgoing());
     *request.method_mut() = route.method.clone();
-    *request.uri_mut() = Uri::try_from(target)
-        .map_err(|_| Error::Malformed("the path and query are no valid request target"))?;
+    *request.uri_mut() = PathAndQuery::from_maybe_shared(Bytes::from(target))
+        .map_err(|_| Error::Malformed("the path and query are no valid request target"))?
+        .into();
     *request.headers_mut() = headers;
     Ok(request)
 }
@@ -268,6 +267,32 @@ fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
             headers.insert(name, value);
         }
     }
+}
+
+/// A key and its companions as the headers that carry them, so that this is done once and not for
+/// every call; `None` where they go another way.
+pub(crate) fn written(auth: &Auth, key: &Secret) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    let (mut headers, mut query) = (HeaderMap::new(), None);
+    attach_all(auth, Some(key), &mut headers, &mut query).ok()?;
+    let each = headers.iter();
+    let each = each.map(|(name, value)| (name.clone(), value.clone()));
+    query.is_none().then(|| each.collect())
+}
+
+/// Adds a key and its companions.
+fn attach_all(
+    auth: &Auth,
+    key: Option<&Secret>,
+    headers: &mut HeaderMap,
+    query: &mut Option<String>,
+) -> Result<(), Error> {
+    if let Some(key) = key {
+        attach(&auth.style, None, key.expose(), headers, query)?;
+    }
+    for (name, key) in &auth.also {
+        attach(&auth.style, Some(name), key.expose(), headers, query)?;
+    }
+    Ok(())
 }
 
 /// Adds a key, in place of whatever the client sent there. A further key goes the same way under

@@ -21,6 +21,7 @@ use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::address::{Origin, is_private};
+use super::preamble::{Counted, Preamble};
 use super::tls::Roots;
 use crate::body::Outgoing;
 use crate::timer::{Late, within};
@@ -39,6 +40,13 @@ pub struct Dialer {
     tls: Arc<ClientConfig>,
     /// Our own addresses: a call to one of them would come back to us for ever.
     own: RwLock<Vec<SocketAddr>>,
+}
+
+/// A connection that speaks HTTP.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) sender: SendRequest<Outgoing>,
+    pub(crate) preamble: Preamble,
 }
 
 /// Why there is no connection.
@@ -68,11 +76,7 @@ impl Dialer {
         self.own.write().push(address);
     }
 
-    pub(super) async fn dial(
-        &self,
-        origin: &Origin,
-        most: Span,
-    ) -> Result<SendRequest<Outgoing>, Unreached> {
+    pub(super) async fn dial(&self, origin: &Origin, most: Span) -> Result<Wire, Unreached> {
         // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
         // be copied with it a dozen times.
         within(Some(most), Box::pin(self.connect(origin, most)))
@@ -80,11 +84,7 @@ impl Dialer {
             .unwrap_or(Err(Unreached::Fault(Fault::Timeout)))
     }
 
-    async fn connect(
-        &self,
-        origin: &Origin,
-        most: Span,
-    ) -> Result<SendRequest<Outgoing>, Unreached> {
+    async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, Unreached> {
         let addresses = self.resolve(origin).await?;
         let stream = reach(&addresses, most).await?;
         // Heads are small and waited for.
@@ -150,10 +150,11 @@ async fn reach(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, Unreac
     Err(last)
 }
 
-async fn shake_hands<S>(stream: S) -> Result<SendRequest<Outgoing>, Unreached>
+async fn shake_hands<S>(stream: S) -> Result<Wire, Unreached>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let (stream, preamble) = Counted::new(stream);
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
@@ -162,7 +163,7 @@ where
         .map_err(|_| Unreached::Fault(Fault::Connect))?;
     // It ends with the sender, or when the other side closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
-    Ok(sender)
+    Ok(Wire { sender, preamble })
 }
 
 #[expect(

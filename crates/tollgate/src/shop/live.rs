@@ -105,11 +105,16 @@ impl Live {
     }
 
     /// Another plan from now on.
-    pub(super) fn follow(&self, plan: Plan) -> Result<(), Vec<Problem>> {
+    pub(super) fn follow(&self, mut plan: Plan) -> Result<(), Vec<Problem>> {
         let (gate, health, base) = (plan.gate(), plan.health, plan.base());
+        let now = self.ledger.at();
+        plan.succeed(&self.plan(), now);
+        let carries = plan.shared_carries(now);
         self.plan.store(Arc::new(plan));
         self.spare.permits.replace(gate.clone());
         self.permits.replace(gate);
+        // Calls see to it themselves; this is for those that come after a restart.
+        self.permits.carry(self.permits.edition(), carries);
         self.machine.configure(health, base)
     }
 

@@ -119,7 +119,7 @@ impl Live {
     #[must_use]
     pub fn cooling(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.plan();
-        let mark = plan.keys.first().map(|key| key.mark.as_str());
+        let mark = plan.keys.first().map(|key| &*key.mark);
         match self.ledger.look_scope(plan.cooldown_scope(entity, mark)) {
             ScopeView::Closed { left } => left,
             ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly => None,
@@ -140,7 +140,7 @@ impl Live {
         if command == Command::Reset {
             let plan = self.plan();
             let own = plan.degrade_scope(None).into_iter();
-            let keys = plan.keys.iter().map(|key| Some(key.mark.as_str()));
+            let keys = plan.keys.iter().map(|key| Some(&*key.mark));
             let cooling = keys.chain([None]).map(|key| plan.cooldown_scope(None, key));
             self.machine
                 .forget(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);

@@ -283,7 +283,7 @@ impl Machine {
                 self.settle(settle);
             }
             match action {
-                Action::Close { .. } | Action::Open => {}
+                Action::Close { .. } | Action::Open | Action::Failed { .. } | Action::Well => {}
                 Action::Pace(pace) => {
                     inner.local = Local::of(pace);
                     concerns_waiting = true;

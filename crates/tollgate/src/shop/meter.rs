@@ -1,7 +1,8 @@
 //! Limits of a file as terms of an ask: where each is counted, and what a call costs there.
 //!
-//! Promises: a cell is named by provider, per, period, algorithm, ordinal and key, never by the
-//! limit's number, so a changed number keeps what was counted. Keys enter a name only as a
+//! Promises: a cell is named by provider, per, period, algorithm, ordinal and key, and by the unit if
+//! that is not calls; never by the limit's name or number, so a changed number keeps what was
+//! counted. A limit whose shape has changed has a former one (`former.rs`). Keys enter a name only as a
 //! fingerprint. What a caller says it costs is taken at its word; an estimate is capped at the
 //! limit, so that it can always go.
 //!
@@ -16,7 +17,11 @@ use tollgate_config::provider::{Cost, Per};
 use tollgate_core::ask::{CellId, Priority, Term, Unit};
 use tollgate_core::limit::{Algorithm, Rule};
 
+use super::former::Former;
 use crate::error::Reason;
+
+/// The unit of a limit that names none.
+const CALLS: &str = "calls";
 
 /// One limit, ready to be asked for.
 #[derive(Clone, Debug)]
@@ -35,6 +40,8 @@ pub(crate) struct Meter {
     identity: [String; 5],
     /// The cell, where it is the same for all.
     shared: Option<CellId>,
+    /// From whom it takes over what was counted, for a while after a reload.
+    pub(super) former: Option<Arc<Former>>,
 }
 
 /// What of a call a meter may depend on.
@@ -63,21 +70,22 @@ impl Meter {
     pub(crate) fn all(provider: &Provider) -> Vec<Meter> {
         let mut meters: Vec<Meter> = Vec::new();
         for limit in &provider.limits {
-            let meter = Meter::new(provider, &meters, limit.rule.clone(), limit.per);
+            let unit = &limit.unit;
+            let meter = Meter::new(provider, &meters, limit.rule.clone(), limit.per, unit);
             meters.push(Meter {
                 name: limit.name.clone(),
                 reserve: limit.reserve,
-                unit: limit.unit.clone(),
                 ..meter
             });
         }
         if let Some(concurrency) = &provider.concurrency {
-            let meter = Meter::new(provider, &meters, concurrency.rule.clone(), Per::Provider);
+            let rule = concurrency.rule.clone();
+            let meter = Meter::new(provider, &meters, rule, Per::Provider, CALLS);
             meters.push(meter);
             if concurrency.low < concurrency.rule.limit()
                 && let Ok(rule) = Rule::in_flight(concurrency.low)
             {
-                let meter = Meter::new(provider, &meters, rule, Per::Provider);
+                let meter = Meter::new(provider, &meters, rule, Per::Provider, CALLS);
                 meters.push(Meter {
                     only: Some(Priority::Low),
                     ..meter
@@ -87,12 +95,17 @@ impl Meter {
         meters
     }
 
-    fn new(provider: &Provider, before: &[Meter], rule: Rule, per: Per) -> Meter {
+    fn new(provider: &Provider, before: &[Meter], rule: Rule, per: Per, unit: &str) -> Meter {
+        let algorithm = match unit {
+            CALLS => algorithm(&rule).to_owned(),
+            // Tokens never take the place of calls because a limit before them was removed.
+            _ => format!("{} {unit}", algorithm(&rule)),
+        };
         let mut identity = [
             provider.name.clone(),
             per.word().to_owned(),
             rule.period().0.to_string(),
-            algorithm(&rule).to_owned(),
+            algorithm,
             String::new(),
         ];
         let same = |meter: &&Meter| meter.identity[..4] == identity[..4];
@@ -103,15 +116,31 @@ impl Meter {
             rule: Arc::new(rule),
             per,
             reserve: 0,
-            unit: "calls".to_owned(),
+            unit: unit.to_owned(),
             only: None,
             identity,
             shared: None,
+            former: None,
         };
         if per == Per::Provider {
             meter.shared = Some(meter.cell(""));
         }
         meter
+    }
+
+    /// Do both count in the same cells?
+    pub(super) fn is_same(&self, other: &Meter) -> bool {
+        self.identity == other.identity
+    }
+
+    /// Its cell, where it is the same for all.
+    pub(super) fn shared(&self) -> Option<CellId> {
+        self.shared
+    }
+
+    /// Does it count calls of one urgency only, and which?
+    pub(super) fn only(&self) -> Option<Priority> {
+        self.only
     }
 
     /// Does it hold for calls of this urgency?
@@ -148,7 +177,7 @@ impl Meter {
         })
     }
 
-    fn share_cell(&self, who: &Who<'_>) -> CellId {
+    pub(super) fn share_cell(&self, who: &Who<'_>) -> CellId {
         let [provider, per, period, algorithm, ordinal] = &self.identity;
         let key = self.key(who);
         CellId::named(&[

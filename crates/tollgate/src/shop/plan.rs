@@ -6,22 +6,25 @@
 
 use std::sync::Arc;
 
+use http::{HeaderName, HeaderValue};
 use tollgate_config::provider::Per;
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Provider, Secret};
-use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId};
+use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId, Settle};
 use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::degrade::DegradeSettings;
 use tollgate_core::feedback::{Dialect, Dialects};
 use tollgate_core::health::{Base, HealthSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::retry::RetrySettings;
+use tollgate_core::time::Micros;
 use tollgate_ledger::Ledger;
 
+use super::former;
 use super::keeping::Keeping;
-use super::meter::Meter;
+use super::meter::{Meter, Who};
 use super::settings;
-use crate::path::Account;
+use crate::path::{Account, written};
 
 /// One provider as it is obeyed.
 #[derive(Debug)]
@@ -62,7 +65,9 @@ struct Whole {
 pub(crate) struct Key {
     pub(crate) secret: Secret,
     /// Its name in cells.
-    pub(crate) mark: String,
+    pub(crate) mark: Arc<str>,
+    /// It and its companions as headers, written once; `None` where they go another way.
+    pub(crate) headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
 /// The part of a provider that a refusal is about.
@@ -93,7 +98,8 @@ impl Plan {
         };
         let key = |secret: &Secret| Key {
             secret: secret.clone(),
-            mark: mark(secret.expose()),
+            mark: mark(secret.expose()).into(),
+            headers: written(&provider.auth, secret),
         };
         Plan {
             connections: connections(&provider, &meters),
@@ -116,6 +122,29 @@ impl Plan {
             meters,
             provider,
         }
+    }
+
+    /// Takes over what was counted under the old plan.
+    pub(super) fn succeed(&mut self, old: &Plan, now: Micros) {
+        let late = |plan: &Plan| plan.provider.timeouts.first_byte + plan.provider.late_arrival;
+        let on_its_way = late(old).max(late(self));
+        former::succeed(&mut self.meters, &old.meters, now, on_its_way);
+    }
+
+    /// What must be taken over before a call may ask; nothing but for a while after a reload.
+    pub(crate) fn carries(&self, who: &Who<'_>, has_shares: bool, ledger: &Ledger) -> Vec<Settle> {
+        if self.meters.iter().all(|meter| meter.former.is_none()) {
+            return Vec::new();
+        }
+        let (meters, now) = (self.meters.iter(), ledger.at());
+        let each = meters.map(|meter| meter.carries(who, has_shares, now));
+        each.flatten().collect()
+    }
+
+    /// What can be taken over without a call.
+    pub(super) fn shared_carries(&self, now: Micros) -> Vec<Settle> {
+        let meters = self.meters.iter();
+        meters.flat_map(|meter| meter.shared_carries(now)).collect()
     }
 
     /// What the limits allow when all is well.

@@ -146,3 +146,28 @@ async fn limits_that_change_all_the_time_are_kept() {
     assert_eq!(crowd.went.lock().len(), 200);
     assert!(crowd.densest(begin) <= 5, "{}", crowd.densest(begin));
 }
+
+/// R-A13: who arrives in the very instant of the change does not get past those who were called back,
+/// although a raised limit has room for it at once.
+#[tokio::test(start_paused = true)]
+async fn who_arrives_in_the_instant_of_a_change_stands_behind_those_who_waited() {
+    let crowd = Crowd::new(10);
+    for number in 0..40 {
+        crowd.join(number);
+    }
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(crowd.went.lock().len(), 10);
+    crowd.change(20);
+    // Nobody who was called back has run yet.
+    crowd.join(40);
+    for _ in 0..400 {
+        advance(Duration::from_millis(100)).await;
+    }
+    let order: Vec<usize> = crowd
+        .went
+        .lock()
+        .iter()
+        .map(|(number, _)| *number)
+        .collect();
+    assert_eq!(order, (0..=40).collect::<Vec<_>>());
+}

@@ -1,0 +1,100 @@
+//! Those who were called back because limits have changed, until they have asked again.
+//!
+//! Promises: who arrives meanwhile gets past none of them that is at least as urgent, and takes none
+//! of their places where the line is full. One who does not come back is waited for only so long.
+//!
+//! Never: keeps back who is more urgent, or who was there before.
+
+use std::collections::BTreeSet;
+
+use crate::ask::Priority;
+use crate::gate::{Gate, Order, Resolution};
+use crate::time::{Micros, Span};
+
+/// How long those who were called back are waited for. A thousand of them plan and ask again in
+/// some 20 ms; only one that has left meanwhile makes others wait so long, once per change.
+const COME_BACK: Span = Span::from_millis(50);
+
+/// Who is expected, by seniority.
+#[derive(Debug, Default)]
+pub(super) struct Recalled {
+    low: BTreeSet<u64>,
+    normal: BTreeSet<u64>,
+    high: BTreeSet<u64>,
+    until: Micros,
+}
+
+impl Recalled {
+    fn of(&mut self, priority: Priority) -> &mut BTreeSet<u64> {
+        match priority {
+            Priority::Low => &mut self.low,
+            Priority::Normal => &mut self.normal,
+            Priority::High => &mut self.high,
+        }
+    }
+
+    fn all(&self) -> [(Priority, &BTreeSet<u64>); 3] {
+        [
+            (Priority::Low, &self.low),
+            (Priority::Normal, &self.normal),
+            (Priority::High, &self.high),
+        ]
+    }
+
+    /// How many are expected.
+    pub(super) fn len(&self) -> usize {
+        self.all().iter().map(|(_, set)| set.len()).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.low.is_empty() && self.normal.is_empty() && self.high.is_empty()
+    }
+
+    /// One has come back, perhaps more urgent than it was. `false`: it was not expected.
+    pub(super) fn came_back(&mut self, seniority: u64) -> bool {
+        let mut sets = [&mut self.low, &mut self.normal, &mut self.high].into_iter();
+        sets.any(|set| set.remove(&seniority))
+    }
+
+    /// Until when anybody is waited for.
+    pub(super) fn until(&self) -> Option<Micros> {
+        (!self.is_empty()).then_some(self.until)
+    }
+
+    /// Those who have not come by now are not waited for.
+    pub(super) fn refresh(&mut self, now: Micros) {
+        if now >= self.until && !self.is_empty() {
+            *self = Recalled::default();
+        }
+    }
+
+    /// Is somebody expected who goes before one of this seniority and priority?
+    pub(super) fn goes_before(&self, order: Order, seniority: u64, priority: Priority) -> bool {
+        let counts = |of: Priority| match order {
+            Order::Priority => of >= priority,
+            Order::Fifo => true,
+        };
+        let mut sets = self.all().into_iter().filter(|(of, _)| counts(*of));
+        sets.any(|(_, set)| set.first().is_some_and(|&first| first < seniority))
+    }
+}
+
+impl Gate {
+    /// Limits have changed. Everybody who waits is called back, to ask anew under the new ones with
+    /// the seniority it had; what the ledger still grants to an ask of before comes back unsent, so
+    /// nobody goes under a limit that does not hold any more. Who arrives meanwhile waits for those
+    /// who were called back, though not for one who does not come.
+    pub fn recall(&mut self, now: Micros) {
+        self.missed.everything = !self.offered.is_empty();
+        self.recalled.refresh(now);
+        let waiting: Vec<_> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            if let Some(entry) = self.resolve(id, Resolution::Recalled) {
+                self.recalled.of(entry.ask.priority).insert(entry.arrival);
+                self.recalled.until = now + COME_BACK;
+            }
+        }
+        self.blocks.clear();
+        self.wakes.clear();
+    }
+}

@@ -1,0 +1,264 @@
+//! A limit that changes its period or algorithm while calls are on their way, judged by a provider
+//! that changes its own rule in the same instant.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use smallvec::smallvec;
+use tollgate_core::ask::{CellId, Settle};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span};
+use tollgate_sim::rule::{Answer, CallId, Cost, Counting, Provider};
+
+use crate::bench::{Bench, Owner, Permit, arrived, secs, sliding, term};
+
+/// Each case is some hundred transactions.
+const CASES: u32 = 48;
+
+/// One limit, as we obey it and as the provider does.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Sliding(u64, u64),
+    Bucket(u64, u64),
+    Fixed(u64, u64),
+}
+
+impl Shape {
+    fn rule(self) -> Arc<Rule> {
+        Arc::new(match self {
+            Shape::Sliding(limit, period) => Rule::sliding(limit, secs(period)).unwrap(),
+            Shape::Bucket(limit, period) => Rule::bucket(limit, secs(period), limit).unwrap(),
+            Shape::Fixed(limit, period) => Rule::fixed(limit, secs(period)).unwrap(),
+        })
+    }
+
+    fn counting(self) -> Counting {
+        match self {
+            Shape::Sliding(limit, period) => {
+                let window = secs(period);
+                Counting::Sliding { limit, window }
+            }
+            Shape::Bucket(limit, period) => Counting::Bucket {
+                limit,
+                window: secs(period),
+                burst: limit,
+                tick: None,
+            },
+            Shape::Fixed(limit, period) => {
+                let window = secs(period);
+                Counting::FirstUse { limit, window }
+            }
+        }
+    }
+
+    /// Does what a cell of this shape holds tell all that can matter to the other?
+    fn knows_all_for(self, other: Shape) -> bool {
+        matches!(self, Shape::Sliding(..)) && self.rule().period() >= other.rule().period()
+    }
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let numbers = || (1_u64..7, 1_u64..6);
+    prop_oneof![
+        numbers().prop_map(|(limit, period)| Shape::Sliding(limit, period)),
+        numbers().prop_map(|(limit, period)| Shape::Bucket(limit, period)),
+        numbers().prop_map(|(limit, period)| Shape::Fixed(limit, period)),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    before: Shape,
+    after: Shape,
+    /// When the limit changes, in milliseconds.
+    change: u64,
+    /// How long each call is on its way and how long its answer, in turn, in milliseconds.
+    delays: Vec<(u64, u64)>,
+    /// How long nobody calls between two rounds, in turn, in milliseconds.
+    pauses: Vec<u64>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let delays = proptest::collection::vec((0_u64..900, 0_u64..900), 1..8);
+    let pauses = proptest::collection::vec(1_u64..700, 1..8);
+    (shape(), shape(), 500_u64..9_000, delays, pauses).prop_map(
+        |(before, after, change, delays, pauses)| Case {
+            before,
+            after,
+            change,
+            delays,
+            pauses,
+        },
+    )
+}
+
+/// What happens next to a call.
+enum Next {
+    Arrives(Permit),
+    Answered(Permit),
+}
+
+/// One case on one ledger.
+struct World<'a, B> {
+    bench: &'a B,
+    owner: Owner,
+    number: u32,
+    now: u64,
+    provider: Provider,
+    /// Every call that was accepted, and when.
+    log: Vec<(CallId, u64)>,
+    coming: BTreeMap<(u64, u64), Next>,
+    sent: u64,
+    /// So many of them under the old rule.
+    sent_before: u64,
+    is_changed: bool,
+    case: &'a Case,
+}
+
+impl<B: Bench> World<'_, B> {
+    fn cell(&self, name: &str) -> String {
+        format!("{name} {}", self.number)
+    }
+
+    /// Lets time pass, and everything that comes on the way.
+    fn pass_to(&mut self, until: u64, delays: &[(u64, u64)]) {
+        while let Some((&(at, id), _)) = self.coming.first_key_value()
+            && at <= until
+        {
+            self.clock_to(at);
+            match self.coming.remove(&(at, id)) {
+                Some(Next::Arrives(permit)) => {
+                    self.arrive(CallId(id));
+                    let (_, back) = delays[usize::try_from(id).unwrap() % delays.len()];
+                    self.coming.insert((at + back, id), Next::Answered(permit));
+                }
+                Some(Next::Answered(permit)) => self.owner.settle(&permit, arrived()),
+                None => {}
+            }
+        }
+        self.clock_to(until);
+    }
+
+    fn clock_to(&mut self, at: u64) {
+        self.bench.pass(Span::from_millis(at - self.now));
+        self.now = at;
+    }
+
+    fn arrive(&mut self, id: CallId) {
+        let now = Micros(self.now * 1_000);
+        let answer = self.provider.arrive(id, now, Cost::CALL);
+        if answer == Answer::Accepted {
+            self.log.push((id, self.now));
+        } else {
+            // What was on its way when a lower limit came into force is nobody's fault.
+            let granted_before = id.0 <= self.sent_before && self.is_changed;
+            assert!(granted_before, "{} at {}: {:?}", id.0, self.now, self.case);
+        }
+    }
+
+    async fn send_all(&mut self, cell: &str, rule: &Arc<Rule>, delays: &[(u64, u64)]) -> u64 {
+        let cell = self.cell(cell);
+        let mut sent = 0;
+        while let Ok(permit) = self.owner.take(smallvec![term(&cell, rule)]).await {
+            self.sent += 1;
+            sent += 1;
+            let (there, _) = delays[usize::try_from(self.sent).unwrap() % delays.len()];
+            let arrives = (self.now + there, self.sent);
+            self.coming.insert(arrives, Next::Arrives(permit));
+        }
+        sent
+    }
+
+    /// The rule is another from now on, here and there. `replay`: the provider counts what it has
+    /// seen under the new rule too; otherwise it counts anew.
+    async fn change(&mut self, case: &Case, replay: bool) {
+        (self.sent_before, self.is_changed) = (self.sent, true);
+        self.provider = Provider::new(vec![case.after.counting().into()]);
+        if replay {
+            for (id, at) in &self.log {
+                let _counted = self.provider.arrive(*id, Micros(at * 1_000), Cost::CALL);
+            }
+        }
+        self.owner.ledger.settle(Settle::Carry {
+            from: CellId::named(&[&self.cell("before")]),
+            former: case.before.rule(),
+            to: CellId::named(&[&self.cell("after")]),
+            rule: case.after.rule(),
+        });
+    }
+}
+
+/// Sends whatever may go, and changes the limit on the way. Returns what was sent after that.
+async fn run(bench: &impl Bench, number: u32, case: &Case, replay: bool) -> u64 {
+    let mut world = World {
+        bench,
+        owner: Owner::new(bench, number + 1),
+        number,
+        now: 0,
+        provider: Provider::new(vec![case.before.counting().into()]),
+        log: Vec::new(),
+        coming: BTreeMap::new(),
+        sent: 0,
+        sent_before: 0,
+        is_changed: false,
+        case,
+    };
+    let (before, after) = (case.before.rule(), case.after.rule());
+    let mut pauses = case.pauses.iter().cycle();
+    while world.now < case.change {
+        world.send_all("before", &before, &case.delays).await;
+        let pause = pauses.next().copied().unwrap_or(1);
+        world.pass_to((world.now + pause).min(case.change), &case.delays);
+    }
+    world.change(case, replay).await;
+    let mut sent = 0;
+    // Three periods, and the time that calls of before may take.
+    let end = case.change + 3 * after.period().0 / 1_000 + 4_000;
+    while world.now < end {
+        sent += world.send_all("after", &after, &case.delays).await;
+        let pause = pauses.next().copied().unwrap_or(1);
+        world.pass_to(world.now + pause, &case.delays);
+    }
+    sent
+}
+
+/// R-A13: no reset and no burst, whatever the period and the algorithm were and are.
+pub(crate) async fn a_limit_that_changes_its_shape_is_kept(bench: &impl Bench) {
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    for number in 0..CASES {
+        let case = case().new_tree(&mut runner).unwrap().current();
+        let replay = case.before.knows_all_for(case.after);
+        let sent = run(bench, number, &case, replay).await;
+        assert!(sent > 0, "it never opens again: {case:?}");
+    }
+}
+
+/// Two owners that change one after the other: what the second has granted meanwhile is counted, and
+/// what the first has taken over already is not counted twice.
+pub(crate) async fn owners_may_change_a_limit_one_after_the_other(bench: &impl Bench) {
+    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let (before, after) = (sliding(9, secs(10)), sliding(9, secs(20)));
+    let carry = || Settle::Carry {
+        from: CellId::named(&["before"]),
+        former: before.clone(),
+        to: CellId::named(&["after"]),
+        rule: after.clone(),
+    };
+    for owner in [&mut one, &mut two] {
+        let permit = owner.take(smallvec![term("before", &before)]).await;
+        owner.settle(&permit.unwrap(), arrived());
+        owner.settled().await;
+    }
+    one.ledger.settle(carry());
+    one.settled().await;
+    assert_eq!(one.look("after", &after).used, 2);
+    let permit = two.take(smallvec![term("before", &before)]).await;
+    two.settle(&permit.unwrap(), arrived());
+    two.ledger.settle(carry());
+    two.settled().await;
+    assert_eq!(two.look("after", &after).used, 3);
+}

@@ -1,0 +1,146 @@
+//! What comes before an answer: hints (1xx) and the head itself, of which there is an end.
+//!
+//! Promises: a provider that sends and sends without coming to the point is cut off after
+//! [`BYTES_MAX`], long before the time for its first byte is up. Bodies pass uncounted.
+//!
+//! Never: changes a byte.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The most that may come before an answer begins. A head has 64 KiB at most, one or two hints are
+/// usual, and the first pieces of the body may be read along with it.
+const BYTES_MAX: u64 = 1024 * 1024;
+
+/// Nothing is counted.
+const UNCOUNTED: u64 = u64::MAX;
+
+/// How much may still come on one connection before its answer begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Preamble {
+    left: Arc<AtomicU64>,
+}
+
+impl Preamble {
+    /// A request leaves: its answer has not begun.
+    pub(crate) fn begins(&self) {
+        self.left.store(BYTES_MAX, Ordering::Relaxed);
+    }
+
+    /// The answer has begun.
+    pub(crate) fn is_over(&self) {
+        self.left.store(UNCOUNTED, Ordering::Relaxed);
+    }
+
+    /// `false`: that was too much.
+    fn take(&self, bytes: usize) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == UNCOUNTED {
+            return true;
+        }
+        let bytes = u64::try_from(bytes).unwrap_or(UNCOUNTED);
+        self.left
+            .store(left.saturating_sub(bytes), Ordering::Relaxed);
+        bytes <= left
+    }
+}
+
+/// A connection whose preambles are counted.
+#[derive(Debug)]
+pub(super) struct Counted<S> {
+    stream: S,
+    preamble: Preamble,
+}
+
+impl<S> Counted<S> {
+    pub(super) fn new(stream: S) -> (Counted<S>, Preamble) {
+        let preamble = Preamble {
+            left: Arc::new(AtomicU64::new(UNCOUNTED)),
+        };
+        let counted = Counted {
+            stream,
+            preamble: preamble.clone(),
+        };
+        (counted, preamble)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        if self.preamble.take(buf.filled().len() - before) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match pieces {
+            // A request without a body. A plain write costs less than a gathering one.
+            [one] => Pin::new(&mut self.stream).poll_write(cx, one),
+            _ => Pin::new(&mut self.stream).poll_write_vectored(cx, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn what_comes_before_an_answer_has_an_end_and_bodies_have_none() {
+        let (mut far, near) = tokio::io::duplex(64 * 1024);
+        let (mut counted, preamble) = Counted::new(near);
+        tokio::spawn(async move { while far.write_all(&[b'x'; 4_096]).await.is_ok() {} });
+        let mut piece = vec![0; 4_096];
+        for _ in 0..2 * BYTES_MAX / 4_096 {
+            counted.read_exact(&mut piece).await.unwrap();
+        }
+        preamble.begins();
+        for _ in 0..BYTES_MAX / 4_096 {
+            counted.read_exact(&mut piece).await.unwrap();
+        }
+        let error = counted.read_exact(&mut piece).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        preamble.is_over();
+        counted.read_exact(&mut piece).await.unwrap();
+    }
+}
