@@ -181,7 +181,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly) | None => Ok(()),
+        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. }) | None => Ok(()),
     }
 }
 
