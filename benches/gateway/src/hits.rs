@@ -89,7 +89,7 @@ async fn one(site: &Site, log: &Log, row: &Row, effort: Effort) -> anyhow::Resul
     let other = nginx_cache(&site.fresh("nginx-cache-off")?, "off");
     let servers: [Server; 7] = [
         site.nginx("nginx", [&nginx[0], &nginx[1]])?,
-        site.nginx("nginx, sendfile off", [&other[0], &other[1]])?,
+        site.nginx("nginx without sendfile", [&other[0], &other[1]])?,
         site.haproxy("HAProxy", HAPROXY_CACHE)?,
         site.varnish("Varnish")?,
         site.envoy("Envoy", ENVOY_CACHE)?,
