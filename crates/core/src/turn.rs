@@ -228,10 +228,8 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
                 scopes.iter().for_each(|id| cells.scope(*id).went_well());
             }
             if *outcome == Outcome::Unsent {
-                let given_back = scopes
-                    .iter()
-                    .filter(|scope| cells.scope(**scope).give_back(*id, now.at));
-                turn.scopes.extend(given_back);
+                let gives_back = |scope: &&ScopeId| cells.scope(**scope).give_back(*id, now.at);
+                turn.scopes.extend(scopes.iter().filter(gives_back));
             }
             for (index, term) in terms.iter().enumerate() {
                 if first_named(terms, term.cell) != Some(index) {
