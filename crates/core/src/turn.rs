@@ -224,13 +224,7 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             scopes,
             outcome,
         } => {
-            if let Outcome::Arrived { refused: false, .. } = outcome {
-                scopes.iter().for_each(|id| cells.scope(*id).went_well());
-            }
-            if *outcome == Outcome::Unsent {
-                let gives_back = |scope: &&ScopeId| cells.scope(**scope).give_back(*id, now.at);
-                turn.scopes.extend(scopes.iter().filter(gives_back));
-            }
+            tell_scopes(cells, now, *id, scopes, outcome, turn);
             for (index, term) in terms.iter().enumerate() {
                 if first_named(terms, term.cell) != Some(index) {
                     continue;
@@ -275,6 +269,24 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             }
         }
         Settle::Well { scope } => cells.scope(*scope).went_well(),
+    }
+}
+
+/// What became of a permit, for the scopes that it was granted under.
+fn tell_scopes(
+    cells: &mut impl Cells,
+    now: Now,
+    id: PermitId,
+    scopes: &[ScopeId],
+    outcome: &Outcome,
+    turn: &mut Turn,
+) {
+    if let Outcome::Arrived { refused: false, .. } = outcome {
+        scopes.iter().for_each(|id| cells.scope(*id).went_well());
+    }
+    if *outcome == Outcome::Unsent {
+        let gives_back = |scope: &&ScopeId| cells.scope(**scope).give_back(id, now.at);
+        turn.scopes.extend(scopes.iter().filter(gives_back));
     }
 }
 

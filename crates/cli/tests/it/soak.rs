@@ -5,9 +5,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tollgate_sim::http::{Settings, SimProvider};
@@ -100,21 +101,8 @@ fn a_second() {
     std::thread::sleep(Duration::from_secs(1));
 }
 
-/// A18: load, an outage on the way, callers that come and go: in the last quarter the gateway has no
-/// more memory and no more handles than in the second, and its log has not grown with the calls.
-#[test]
-fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let seconds = seconds();
-    let outage = format!("outage {}s..{}s 503", seconds / 4, seconds / 4 + 2);
-    let settings = Settings::with_rules("sliding 1000/1s").unwrap();
-    let settings = settings.fault(&outage).unwrap();
-    let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
-    let file = format!(
-        "name: x\nupstream: {}\nlimits: [1000/1s]\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\n",
-        provider.url()
-    );
-    let folder = Folder::new("soak").file("x.yaml", &file);
+/// The gateway, where it listens, and what it logs until its end.
+fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.args(["--provider", "x.yaml", "--store", "sqlite:state"]);
@@ -134,6 +122,25 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
         stderr.read_to_string(&mut text).ok();
         text
     });
+    (child, gateway, log)
+}
+
+/// A18: load, an outage on the way, callers that come and go: in the last quarter the gateway has no
+/// more memory and no more handles than in the second, and its log has not grown with the calls.
+#[test]
+fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seconds = seconds();
+    let outage = format!("outage {}s..{}s 503", seconds / 4, seconds / 4 + 2);
+    let settings = Settings::with_rules("sliding 1000/1s").unwrap();
+    let settings = settings.fault(&outage).unwrap();
+    let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
+    let file = format!(
+        "name: x\nupstream: {}\nlimits: [1000/1s]\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\n",
+        provider.url()
+    );
+    let folder = Folder::new("soak").file("x.yaml", &file);
+    let (mut child, gateway, log) = start(&folder);
     let stop = Arc::new(AtomicBool::new(false));
     let answered: Arc<[AtomicUsize; 2]> = Arc::default();
     let clients: Vec<_> = (0..CLIENTS)
