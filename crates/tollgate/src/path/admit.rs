@@ -61,7 +61,8 @@ pub(crate) async fn admit(
         let plan = live.plan();
         let look = live.machine.look();
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
-        let until = route.patient_until(plan.provider.queue.timeout);
+        let queue = plan.provider.queue.timeout;
+        let until = route.in_line_until(queue);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
@@ -83,9 +84,12 @@ pub(crate) async fn admit(
             // Somebody more urgent waits for it too: ask in that name, in the old place.
             () = route.raised() => continue,
         };
-        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
-        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
-            continue; // somebody more patient has joined meanwhile
+        if let (Err(denied), Some(urgency)) = (&answer, &route.urgency)
+            && denied.is_for_time()
+            && !route.fallback
+            && urgency.goes_on_after(until, queue, || wants.explain(route, &plan, *denied, loss))
+        {
+            continue; // somebody more patient waits for it too
         }
         if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
             // Whoever was told so by the store does not ask it again, even if it is back already.
@@ -245,7 +249,7 @@ impl Wants {
             scopes: wants.scopes(plan, who.entity),
             priority: wish.priority,
             caller: wish.caller,
-            patience: route.patience(plan.provider.queue.timeout),
+            patience: route.patience_in_line(plan.provider.queue.timeout),
             evidence: Evidence::Report {
                 by: plan.provider.timeouts.first_byte,
                 late: plan.provider.late_arrival,
