@@ -198,8 +198,8 @@ proptest! {
         let (headers, asks) = (seen(&headers), seen(&asks));
         let control = Control::read("cache-control", &headers.as_slice());
         prop_assert!(control.omit.len() <= 32);
-        let _ = is_not_modified(&asks.as_slice(), &headers.as_slice(), GOT, GOT);
-        let _ = varies(&headers.as_slice(), &[]);
+        let _same = is_not_modified(&asks.as_slice(), &headers.as_slice(), GOT, GOT);
+        let _names = varies(&headers.as_slice(), &[]);
     }
 
     /// What stands inside quotes is no directive.
