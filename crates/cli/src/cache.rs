@@ -1,22 +1,27 @@
 //! `tollgate cache stats | purge`: what is kept, and out with it.
 //!
-//! Promises: works on `cache.db` directly, with or without a running gateway; gateways on the same
+//! Promises: asks the running daemon if one answers and no `--store` is given, and then also tells
+//! what its calls were spared; otherwise works on `cache.db` directly, and gateways on the same
 //! folder forget what was purged within a second.
 //!
 //! Never: shows an answer, or whose it is.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use hyper::Method;
+use serde_json::Value;
 use tollgate::cache::{self as kept, Row};
 use tollgate_config::amount::Size;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
 
 use crate::options::Options;
+use crate::orders::encoded;
+use crate::remote::{Nobody, Remote};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +40,7 @@ pub(crate) struct Cache {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// How many answers of each provider and entity are kept, and their size
+    /// How many answers of each provider and entity are kept, their size, and what that has saved
     #[command(after_help = "Example:\n  tollgate cache stats --store sqlite:/var/lib/tollgate")]
     Stats {
         #[command(flatten)]
@@ -60,18 +65,32 @@ impl Cache {
         let mut out = io::stdout().lock();
         match self.what {
             What::Stats { options } => {
-                let folder = folder(&options)?;
-                let rows = kept::rows(&folder).context("the kept answers cannot be read")?;
-                show(&mut out, &folder, &rows)?;
+                if let Some(told) = daemon(&options, Method::GET, "/v1/cache")? {
+                    show(&mut out, "memory and on disk", &rows(&told))?;
+                    saved(&mut out, &told)?;
+                } else {
+                    let folder = folder(&options)?;
+                    let rows = kept::rows(&folder).context("the kept answers cannot be read")?;
+                    show(&mut out, &folder.display().to_string(), &rows)?;
+                }
             }
             What::Purge {
                 name,
                 entity,
                 options,
             } => {
-                let folder = folder(&options)?;
-                let gone = kept::purge(&folder, name.as_deref(), entity.as_deref())
-                    .context("the kept answers cannot be purged")?;
+                let (provider, of_it) = (name.as_deref(), entity.as_deref());
+                let named = |key: &str, value: Option<&str>| {
+                    value.map(|value| format!("{key}={}", encoded(value)))
+                };
+                let which = [named("provider", provider), named("entity", of_it)];
+                let which: Vec<String> = which.into_iter().flatten().collect();
+                let path = format!("/v1/cache?{}", which.join("&"));
+                let gone = match daemon(&options, Method::DELETE, &path)? {
+                    Some(told) => told["forgotten"].as_u64().unwrap_or(0),
+                    None => kept::purge(&folder(&options)?, provider, of_it)
+                        .context("the kept answers cannot be purged")?,
+                };
                 let word = if gone == 1 { "answer" } else { "answers" };
                 writeln!(out, "{gone} {word} forgotten")?;
             }
@@ -80,9 +99,64 @@ impl Cache {
     }
 }
 
-fn show(out: &mut impl Write, folder: &Path, rows: &[Row]) -> io::Result<()> {
+/// What the running daemon says; `None` = there is none, or it is not the one that is meant.
+fn daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<Option<Value>> {
+    if options.store.is_some() {
+        return Ok(None);
+    }
+    match Remote::find(options)?.ask(method, path, None) {
+        Ok(answer) => Ok(Some(answer?)),
+        // A named address that nobody answers on is a mistake; the default one need not exist.
+        Err(error) if error.is::<Nobody>() && options.admin.is_none() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn rows(told: &Value) -> Vec<Row> {
+    let kept = told["kept"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let row = |row: &Value| Row {
+        provider: text(&row["provider"]).unwrap_or_default(),
+        entity: text(&row["entity"]),
+        answers: row["answers"].as_u64().unwrap_or(0),
+        bytes: row["bytes"].as_u64().unwrap_or(0),
+    };
+    kept.iter().map(row).collect()
+}
+
+/// What calls were spared since the daemon started.
+fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
+    const COUNTS: [&str; 7] = [
+        "hits",
+        "stale",
+        "revalidated",
+        "misses",
+        "not_kept",
+        "shared",
+        "merged",
+    ];
+    let saved = told["saved"].as_array().cloned().unwrap_or_default();
+    if saved.is_empty() {
+        return Ok(());
+    }
+    write!(out, "\n{:<20}", "since the start")?;
+    for name in COUNTS {
+        write!(out, " {name:>11}")?;
+    }
+    writeln!(out)?;
+    for one in &saved {
+        write!(out, "{:<20}", one["provider"].as_str().unwrap_or_default())?;
+        for name in COUNTS {
+            write!(out, " {:>11}", one[name].as_u64().unwrap_or(0))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn show(out: &mut impl Write, place: &str, rows: &[Row]) -> io::Result<()> {
     if rows.is_empty() {
-        return writeln!(out, "nothing is kept in {}", folder.display());
+        return writeln!(out, "nothing is kept in {place}");
     }
     writeln!(
         out,
@@ -115,7 +189,7 @@ fn folder(options: &Options) -> anyhow::Result<PathBuf> {
     })?;
     match place(&loaded.config) {
         Some(folder) => Ok(folder),
-        None => bail!("answers are kept in memory only; restart the gateway to forget them"),
+        None => bail!("answers are kept in memory only, and no daemon answers that could be asked"),
     }
 }
 

@@ -13,6 +13,7 @@ mod adapt;
 mod control;
 mod fields;
 mod keep;
+mod range;
 mod validate;
 mod vary;
 
@@ -20,6 +21,7 @@ pub use adapt::{Change, adapted, lengthened, spread};
 pub use control::Control;
 pub use fields::{Headers, http_date, is_connection_only};
 pub use keep::{Answered, Ignore, Lifetime, NotKept, Times, keep};
+pub use range::{Part, part};
 pub use validate::{is_not_modified, is_replaced_by_304};
 pub use vary::{Varies, variant_text, varies};
 

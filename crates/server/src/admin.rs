@@ -7,6 +7,7 @@
 //! Never: carries calls to providers; the gateway does.
 
 mod answer;
+mod cache;
 mod orders;
 mod providers;
 mod routes;

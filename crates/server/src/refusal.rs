@@ -188,24 +188,15 @@ fn kind(error: &Error) -> (StatusCode, &'static str) {
     }
 }
 
+/// When to come back, where that is known.
 fn wait(error: &Error) -> Option<Span> {
-    match error {
-        Error::NoPermit { retry_in, .. }
-        | Error::NotInCache { retry_in, .. }
-        | Error::NoCredential { retry_in, .. } => *retry_in,
-        Error::Asleep { .. }
-        | Error::TooLate { .. }
-        | Error::NoAnswer { .. }
-        | Error::UnknownProvider { .. }
-        | Error::NoUpstream { .. }
-        | Error::NotAllowed { .. }
-        | Error::NotThisCaller { .. }
-        | Error::Loop { .. }
-        | Error::Path(_)
-        | Error::Host(_)
-        | Error::Malformed(_)
-        | Error::NoBody => None,
-    }
+    let (Error::NoPermit { retry_in, .. }
+    | Error::NotInCache { retry_in, .. }
+    | Error::NoCredential { retry_in, .. }) = error
+    else {
+        return None;
+    };
+    *retry_in
 }
 
 /// Rounded up: early is refused again.

@@ -175,11 +175,13 @@ impl Cache {
     /// Forgets the answers of a provider, of one of its entities, or all. Says how many were on
     /// disk, or in memory if that is all there is.
     pub async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> u64 {
-        let on_disk = match &self.shared.disk {
-            Some(disk) => disk.purge(provider, entity).await,
-            None => None,
-        };
         let in_memory = self.shared.memory.purge(provider, entity);
+        let Some(disk) = &self.shared.disk else {
+            return in_memory;
+        };
+        let on_disk = disk.purge(provider, entity).await;
+        // What was read from the disk before it was forgotten there.
+        self.shared.memory.purge(provider, entity);
         on_disk.unwrap_or(in_memory)
     }
 
@@ -200,5 +202,7 @@ impl Cache {
     }
 }
 
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod tests;

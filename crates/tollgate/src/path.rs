@@ -41,7 +41,7 @@ pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
-pub(crate) use query::without_parameter;
+pub(crate) use query::{parameters, without_parameter};
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
 pub(crate) use send::written;
@@ -183,7 +183,10 @@ where
         let outcome = match place {
             // On the heap in either case: a future of this size would be copied at every level above.
             Place::Alone => Box::pin(go(route, question)).await,
-            Place::First(flight) => flight.lead(go(route, question)).await,
+            Place::First(flight) => match cache::look_again(&route, &question) {
+                Some(reply) => flight.lands_with(reply), // another flight has just brought it
+                None => flight.lead(go(route, question)).await,
+            },
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
                 None => continue, // whoever went ahead failed or may not share: our turn

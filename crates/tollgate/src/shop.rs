@@ -15,6 +15,7 @@ mod machine;
 mod meter;
 mod part;
 mod plan;
+mod savings;
 mod settings;
 mod slot;
 mod spare;
@@ -25,6 +26,7 @@ pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};
 pub(crate) use meter::{Meter, Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
+pub use savings::Savings;
 use spare::Common;
 pub(crate) use spare::{Instead, just_now};
 

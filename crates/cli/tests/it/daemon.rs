@@ -206,3 +206,25 @@ fn beyond_loopback_a_token_is_made_kept_and_told_once() {
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert!(!format!("{}{}", said.out, said.err).contains(token.trim()));
 }
+
+/// `cache` asks the daemon that runs: what is kept in memory is seen and forgotten too.
+#[test]
+fn a_running_daemon_tells_what_is_kept_and_what_was_spared() {
+    let served = Served::start(folder("cache-daemon"), &[]);
+    served.get("/x/a");
+    let said = served.tollgate(&["cache", "stats"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(
+        said.out.starts_with("nothing is kept in memory"),
+        "{}",
+        said.out
+    );
+    let spared = said.out.lines().last().unwrap_or_default();
+    assert!(
+        said.out.contains("revalidated") && spared.starts_with("x "),
+        "{}",
+        said.out
+    );
+    let said = served.tollgate(&["cache", "purge", "x", "--entity", "a"]);
+    assert_eq!(said.out, "0 answers forgotten\n", "{}", said.err);
+}

@@ -88,13 +88,40 @@ pub(super) fn has_token(headers: &impl Headers, name: &str, token: &str) -> bool
     found
 }
 
-/// What caches before us say of the answer's age. What cannot be read is as old as can be: an
-/// answer of unknown age had better be asked for again.
+/// What caches before us say of the answer's age: of a list its first member (RFC 9111, 5.1). What
+/// cannot be read, or stands on two lines, is as old as can be: an answer of unknown age had better
+/// be asked for again.
 pub(super) fn age(headers: &impl Headers) -> Span {
     if !has(headers, "age") {
         return Span::ZERO;
     }
     let value = only(headers, "age");
-    let read = value.and_then(|value| seconds(value.trim_ascii()));
+    let read = value.and_then(|value| {
+        let first = value.split(|byte| *byte == b',').next()?;
+        seconds(first.trim_ascii())
+    });
     Span::from_secs(read.unwrap_or(u64::from(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_list_of_ages_the_first_counts_and_two_lines_are_as_old_as_can_be() {
+        let told = |lines: &[&str]| {
+            let lines: Vec<(&str, &[u8])> =
+                lines.iter().map(|line| ("age", line.as_bytes())).collect();
+            age(&lines.as_slice())
+        };
+        let old = Span::from_secs(u64::from(u32::MAX));
+        assert_eq!(told(&[]), Span::ZERO);
+        assert_eq!(told(&["7"]), Span::from_secs(7));
+        assert_eq!(told(&["0,7200"]), Span::ZERO);
+        assert_eq!(told(&["7200, 0"]), Span::from_secs(7_200));
+        for odd in ["", "-1", "1.5", "x, 0", ",0"] {
+            assert_eq!(told(&[odd]), old, "{odd}");
+        }
+        assert_eq!(told(&["0", "7200"]), old);
+    }
 }

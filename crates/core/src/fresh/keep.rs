@@ -171,7 +171,8 @@ fn forbidden<H: Headers>(
         return Err(NotKept::Private);
     }
     let omits = |name: &str| control.omit.iter().any(|omitted| omitted == name);
-    if fields::has(answered.headers, "set-cookie") && !omits("set-cookie") && !ignore.set_cookie {
+    let sets = |name: &str| fields::has(answered.headers, name) && !omits(name);
+    if (sets("set-cookie") || sets("set-cookie2")) && !ignore.set_cookie {
         return Err(NotKept::SetCookie);
     }
     if answered.authorization && !ignore.authorization {

@@ -6,6 +6,8 @@
 
 mod vector;
 mod feedback_vectors;
+mod fresh_oracle;
+mod fresh_properties;
 mod feedback_page;
 mod feedback_properties;
 mod documents;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::answer::{Fault, json};
 use super::safety::{self, Safety};
-use super::{orders, providers};
+use super::{cache, orders, providers};
 use crate::daemon::Daemon;
 
 /// How long an answer may take. Reading some hundred files takes less than a second; who waits
@@ -32,12 +32,13 @@ pub(super) struct Desk {
     ending: watch::Receiver<bool>,
 }
 
-/// The routes. Decisions, events, cache, metrics and the dashboard will be listed here too.
+/// The routes. Decisions, events, metrics and the dashboard will be listed here too.
 pub(super) fn router(daemon: Daemon, safety: Safety, ending: watch::Receiver<bool>) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/v1/reload", post(orders::reload))
+        .route("/v1/cache", get(cache::stats).delete(cache::purge))
         .route("/v1/providers", get(providers::list))
         .route("/v1/providers/{name}", get(providers::one))
         .route("/v1/providers/{name}/settings", patch(orders::set))

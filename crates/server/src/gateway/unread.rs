@@ -34,7 +34,7 @@ pub(super) fn answer(status: u16) -> Vec<u8> {
             "a head has at most 64 KiB and 100 headers",
         ),
         _ => (
-            "The request is not HTTP/1.1",
+            "The request cannot be read",
             "is a URL or a header malformed, or does the client speak TLS or HTTP/2?",
         ),
     };

@@ -14,7 +14,7 @@ use crate::client::{Session, get, get_with, post, request};
 use crate::stand::{Stand, file};
 use crate::upstream::{Asked, Reply, Upstream, ok, reply};
 
-const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
+pub(crate) const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 
 /// A gateway whose time passes when it is told to.
 pub(crate) struct Still {
@@ -62,7 +62,7 @@ pub(crate) fn is(answer: &(u16, String, String), status: u16, source: &str, body
 }
 
 /// Each answer says its number, and ends its connection.
-async fn counting() -> Upstream {
+pub(crate) async fn counting() -> Upstream {
     let close = [("connection", "close")];
     Upstream::start(move |number, _| async move { reply(200, &close, &number.to_string()) }).await
 }
@@ -150,7 +150,7 @@ async fn s11_a_call_says_how_it_uses_the_cache() {
     assert_eq!(upstream.count(), 4);
 }
 
-async fn tagged(_: usize, asked: Asked) -> Reply {
+pub(crate) async fn tagged(_: usize, asked: Asked) -> Reply {
     match asked.headers.get("if-none-match") {
         Some(tag) if tag == "\"a\"" => reply(304, &[("x-new", "1"), ("etag", "\"a\"")], ""),
         _ => reply(200, &[("etag", "\"a\""), ("x-old", "1")], "body"),
@@ -450,10 +450,10 @@ async fn a_purge_forgets() {
 }
 
 /// A folder that goes with its test.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-gateway-cache-{}-{number}", std::process::id());

@@ -16,7 +16,7 @@ use crate::stand::{Stand, file};
 use crate::streaming::Told;
 use crate::upstream::{Upstream, ok, reply};
 
-fn call() -> Call<Empty<Bytes>> {
+pub(crate) fn call() -> Call<Empty<Bytes>> {
     Call {
         target: Target::Provider {
             name: "x".to_owned(),
@@ -31,7 +31,7 @@ fn call() -> Call<Empty<Bytes>> {
 }
 
 /// Polls a future so often, each time after it asked for it; `None` = it was not enough.
-async fn polled<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
+pub(crate) async fn polled<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::Output> {
     let mut left = times;
     std::future::poll_fn(|cx| {
         left -= 1;
@@ -44,7 +44,7 @@ async fn polled<F: Future>(mut future: Pin<&mut F>, times: usize) -> Option<F::O
     .await
 }
 
-async fn text(reply: Reply) -> Bytes {
+pub(crate) async fn text(reply: Reply) -> Bytes {
     soon(reply.body.collect())
         .await
         .expect("a whole body")

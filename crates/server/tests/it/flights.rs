@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tollgate::shop::Live;
 
 use crate::client::{Answer, Session, get_with, request, soon, until, whole};
 use crate::stand::{Stand, file};
 use crate::upstream::{Asked, Reply, Upstream, reply};
 
 /// An upstream whose answers wait for a word.
-async fn gated(answer: fn(usize, &Asked) -> Reply) -> (Upstream, Arc<Notify>) {
+pub(crate) async fn gated(answer: fn(usize, &Asked) -> Reply) -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
     let upstream = Upstream::start(move |number, asked| {
@@ -24,21 +25,93 @@ async fn gated(answer: fn(usize, &Asked) -> Reply) -> (Upstream, Arc<Notify>) {
     (upstream, word)
 }
 
-fn plain(_: usize, asked: &Asked) -> Reply {
+pub(crate) fn plain(_: usize, asked: &Asked) -> Reply {
     reply(200, &[("etag", "\"a\"")], &asked.target)
 }
 
-fn ask(stand: &Stand, path: &str) -> JoinHandle<Answer> {
+pub(crate) fn ask(stand: &Stand, path: &str) -> JoinHandle<Answer> {
     ask_with(stand, path, &[])
 }
 
-fn ask_with(
+pub(crate) fn ask_with(
     stand: &Stand,
     path: &str,
     headers: &[(&'static str, &'static str)],
 ) -> JoinHandle<Answer> {
     let (address, path, headers) = (stand.address, path.to_owned(), headers.to_vec());
     tokio::spawn(async move { get_with(address, &path, &headers).await })
+}
+
+/// A provider that takes one call at a time, with one on its way: whoever comes stands in line.
+pub(crate) struct Line {
+    pub(crate) upstream: Upstream,
+    pub(crate) stand: Stand,
+    word: Arc<Notify>,
+    busy: JoinHandle<Answer>,
+}
+
+impl Line {
+    pub(crate) async fn with(rest: &str) -> Line {
+        let (upstream, word) = gated(plain).await;
+        let rest = format!("concurrency: 1\nlimits: [100/1s]\n{rest}");
+        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+        let busy = ask(&stand, "/x/busy");
+        until(|| upstream.count() == 1).await;
+        Line {
+            upstream,
+            stand,
+            word,
+            busy,
+        }
+    }
+
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.stand.shop.named("x").unwrap()
+    }
+
+    /// A call that stands in line by itself.
+    pub(crate) async fn waiting(
+        &self,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+    ) -> JoinHandle<Answer> {
+        let (live, before) = (self.live(), self.live().waiting());
+        let call = ask_with(&self.stand, path, headers);
+        until(|| live.waiting() == before + 1).await;
+        call
+    }
+
+    /// A call that joins one that stands there.
+    pub(crate) async fn joins(
+        &self,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+    ) -> JoinHandle<Answer> {
+        let (live, before) = (self.live(), self.live().joined());
+        let call = ask_with(&self.stand, path, headers);
+        until(|| live.joined() == before + 1).await;
+        call
+    }
+
+    /// Lets everybody through, one by one, and says what they were told.
+    pub(crate) async fn ends(&self, calls: Vec<JoinHandle<Answer>>) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for call in calls {
+            until(|| {
+                self.word.notify_one();
+                call.is_finished()
+            })
+            .await;
+            statuses.push(soon(call).await.unwrap().status);
+        }
+        assert!(self.busy.is_finished());
+        statuses
+    }
+
+    /// Lets one through.
+    fn next(&self) {
+        self.word.notify_one();
+    }
 }
 
 /// Asks twice, the second while the first is on its way, and says where the answers came from.
@@ -283,75 +356,47 @@ async fn s7_a_first_caller_that_leaves_takes_nobody_with_it() {
 /// The same while it waits for a permit: the others get its place in line.
 #[tokio::test]
 async fn s7_a_first_caller_that_leaves_the_line_leaves_its_place() {
-    let (upstream, word) = gated(plain).await;
-    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
-    let live = stand.shop.named("x").unwrap();
-    let busy = ask(&stand, "/x/busy");
-    until(|| upstream.count() == 1).await;
-    let first = ask(&stand, "/x/a");
-    until(|| live.waiting() == 1).await;
-    let second = ask(&stand, "/x/a");
-    until(|| live.joined() == 1).await;
+    let line = Line::with("").await;
+    let first = line.waiting("/x/a", &[]).await;
+    let second = line.joins("/x/a", &[]).await;
     first.abort();
     assert!(first.await.is_err());
-    word.notify_one();
-    assert_eq!(soon(busy).await.unwrap().status, 200);
-    until(|| upstream.count() == 2).await;
-    word.notify_one();
-    assert_eq!(soon(second).await.unwrap().body, "/a");
-    assert_eq!(upstream.count(), 2);
+    line.next();
+    until(|| line.upstream.count() == 2).await;
+    assert_eq!(line.ends(vec![second]).await, [200]);
+    assert_eq!(line.upstream.count(), 2);
 }
 
 /// A flight that everybody has left is never sent.
 #[tokio::test]
 async fn s7_a_flight_that_everybody_leaves_is_not_sent() {
-    let (upstream, word) = gated(plain).await;
-    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
-    let live = stand.shop.named("x").unwrap();
-    let busy = ask(&stand, "/x/busy");
-    until(|| upstream.count() == 1).await;
-    let first = ask(&stand, "/x/a");
-    until(|| live.waiting() == 1).await;
-    let second = ask(&stand, "/x/a");
-    until(|| live.joined() == 1).await;
-    first.abort();
-    assert!(first.await.is_err());
-    second.abort();
-    assert!(second.await.is_err());
+    let line = Line::with("").await;
+    let first = line.waiting("/x/a", &[]).await;
+    let second = line.joins("/x/a", &[]).await;
+    for call in [first, second] {
+        call.abort();
+        assert!(call.await.is_err());
+    }
+    let live = line.live();
     until(|| live.waiting() == 0).await;
-    word.notify_one();
-    assert_eq!(soon(busy).await.unwrap().status, 200);
-    assert_eq!(upstream.count(), 1);
+    line.next();
+    until(|| line.busy.is_finished()).await;
+    assert_eq!(line.upstream.count(), 1);
 }
 
 /// S7: one more urgent that joins makes the waiting call as urgent.
 #[tokio::test]
 async fn s7_an_urgent_joiner_promotes_a_background_call() {
-    let (upstream, word) = gated(plain).await;
-    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
-    let live = stand.shop.named("x").unwrap();
-    let busy = ask(&stand, "/x/busy");
-    until(|| upstream.count() == 1).await;
-    let low = [("x-tollgate-priority", "low")];
-    let background = ask_with(&stand, "/x/a", &low);
-    until(|| live.waiting() == 1).await;
-    let normal = ask(&stand, "/x/normal");
-    until(|| live.waiting() == 2).await;
-    let urgent = ask_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
-    until(|| live.joined() == 1).await;
-    for calls in 2..=3 {
-        word.notify_one();
-        until(|| upstream.count() == calls).await;
-    }
-    word.notify_one();
-    for call in [busy, background, normal, urgent] {
-        assert_eq!(soon(call).await.unwrap().status, 200);
-    }
-    let targets: Vec<_> = upstream
-        .asked()
-        .into_iter()
-        .map(|asked| asked.target)
-        .collect();
+    let line = Line::with("").await;
+    let background = line
+        .waiting("/x/a", &[("x-tollgate-priority", "low")])
+        .await;
+    let normal = line.waiting("/x/normal", &[]).await;
+    let urgent = line.joins("/x/a", &[("x-tollgate-priority", "high")]).await;
+    let calls = vec![background, urgent, normal];
+    assert_eq!(line.ends(calls).await, [200; 3]);
+    let asked = line.upstream.asked().into_iter();
+    let targets: Vec<_> = asked.map(|asked| asked.target).collect();
     assert_eq!(targets, ["/busy", "/a", "/normal"]);
 }
 

@@ -1,8 +1,13 @@
 //! M15 over sockets: parts of one item that wait together are one call, and each caller gets the
 //! JSON that its own call would have had.
 
+use std::io::Write;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -184,6 +189,57 @@ async fn m15_a_failed_larger_call_falls_back_to_single_ones() {
                 assert_eq!(answer.json(), own.json(), "{number} {path}");
                 assert_eq!(answer.header("x-tollgate-source"), "upstream");
             }
+        }
+    }
+}
+
+fn gzipped(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A provider that compresses although nobody has asked for it is understood: its parts are cut out
+/// of the text. A stream that breaks off leaves each to itself.
+#[tokio::test]
+async fn m15_a_larger_answer_that_comes_compressed_is_opened() {
+    async fn compressed(asked: &Asked, is_cut: bool) -> Reply {
+        let plain = tmdb(asked);
+        if !asked.target.contains("append_to_response") {
+            return plain;
+        }
+        let (mut head, body) = plain.into_parts();
+        let mut stream = gzipped(&body.collect().await.unwrap().to_bytes());
+        if is_cut {
+            stream.truncate(stream.len() / 2);
+        }
+        head.headers.remove("content-length");
+        head.headers
+            .insert("content-encoding", "gzip".parse().unwrap());
+        Reply::from_parts(head, Full::new(Bytes::from(stream)).boxed())
+    }
+    for (is_cut, source, calls) in [(false, "merged", 2), (true, "upstream", 4)] {
+        let word = Arc::new(Notify::new());
+        let heard = word.clone();
+        let upstream = Upstream::start(move |number, asked| {
+            let heard = heard.clone();
+            async move {
+                if number == 0 {
+                    heard.notified().await;
+                }
+                compressed(&asked, is_cut).await
+            }
+        })
+        .await;
+        let stand = Stand::open(&[file(upstream.address, ONE_AT_A_TIME)]).await;
+        let stage = (upstream, word, stand);
+        let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
+        let answers = together(&stage, &paths).await;
+        assert_eq!(stage.0.count(), calls);
+        for (path, answer) in paths.iter().zip(&answers) {
+            assert_eq!(answer.header("x-tollgate-source"), source, "{path}");
+            assert_eq!(answer.header("content-encoding"), "");
+            assert_eq!(answer.json(), get(stage.2.address, path).await.json());
         }
     }
 }

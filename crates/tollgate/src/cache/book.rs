@@ -29,6 +29,9 @@ const SCHEMA: i64 = 1;
 /// Another process that writes is waited for this long; a write takes milliseconds.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
+/// Pages that even an empty file may have: its tables and indexes.
+const PAGES_LEAST: u64 = 64;
+
 const TABLES: &str = "
     CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), salt BLOB NOT NULL) STRICT;
     INSERT INTO meta VALUES (1, randomblob(32));
@@ -153,11 +156,36 @@ fn prepare(conn: &Connection, path: &Path) -> Result<(), BookError> {
             Some("it belongs to another program".to_owned()),
         )));
     }
-    conn.execute_batch("COMMIT").map_err(store)
+    conn.execute_batch("COMMIT").map_err(store)?;
+    // Tables that cannot be read are damage too, and better known now.
+    salt(conn).map_err(store)?;
+    conn.query_row("SELECT count(*) FROM purges", [], |_| Ok(()))
+        .map_err(store)
 }
 
-/// Moves a damaged file out of the way, over an older one: one is enough to look at.
-fn move_aside(path: &Path) -> io::Result<PathBuf> {
+/// Bounds the file: eviction keeps its answers within so many bytes, and this the file itself,
+/// whatever eviction does.
+pub(super) fn bound(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
+    let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    // Half as much again for pages that are not full, and some for the tables themselves.
+    let bytes = bytes_max.saturating_add(bytes_max / 2);
+    let pages = bytes / page.unsigned_abs().max(1) + PAGES_LEAST;
+    conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+}
+
+/// Is the file that is there now damaged?
+pub(super) fn is_damaged(path: &Path) -> bool {
+    match connect(path) {
+        Err(error) => error.is_damage(),
+        Ok(conn) => conn
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0))
+            .map_or(true, |found| found != "ok"),
+    }
+}
+
+/// Moves a damaged file out of the way, over an older one: one is enough to look at. Processes that
+/// have it open go on with what they have.
+pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension("db.damaged");
     fs::rename(path, &aside)?;
     for end in ["db-wal", "db-shm"] {

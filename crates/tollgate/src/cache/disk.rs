@@ -5,7 +5,8 @@
 //! is bounded too: what was not used for longest goes first.
 //!
 //! Never: takes a call down. When the database fails, nothing more is read or written, and that is
-//! told once.
+//! told once; a damaged one is moved aside, so that the next start begins anew. A disk that is full
+//! or a file that somebody holds is tried again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,6 +73,11 @@ impl Disk {
         bytes_max: u64,
     ) -> Result<(Disk, Salt), BookError> {
         let (writer, aside) = book::open(folder)?;
+        let size = |source| BookError::Store {
+            path: folder.join(DATABASE),
+            source,
+        };
+        book::bound(&writer, bytes_max).map_err(size)?;
         if let Some(aside) = aside {
             let file = &aside.display().to_string();
             Fact::CacheBegunAnew { file }.tell();
@@ -95,6 +101,7 @@ impl Disk {
             pending: pending.clone(),
             broken: broken.clone(),
             path: path.clone(),
+            held_back: Vec::new(),
         };
         let finder = Finder {
             conn: reader,
@@ -177,18 +184,28 @@ impl Disk {
     }
 }
 
-/// Says once that the database has failed, and whether that was for good.
+/// Says once that the database has failed, if that was for good.
 pub(super) fn tell(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
     let code = error.sqlite_error_code();
-    // Somebody else is writing, or this row is odd: the next one may do.
+    // Somebody else is writing, there is no room just now, or this row is odd: the next one may do.
     let is_passing = matches!(
         code,
-        None | Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+        None | Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull)
     );
-    if !is_passing && !broken.swap(true, Ordering::AcqRel) {
-        let why = &format!("{} failed: {error}", path.display());
-        Fact::CacheOnlyInMemory { why }.tell();
+    if is_passing || broken.swap(true, Ordering::AcqRel) {
+        return;
     }
+    let mut why = format!("{} failed: {error}", path.display());
+    let is_damaged = matches!(
+        code,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    );
+    // Another process may have begun a new one already.
+    let is_damaged = is_damaged && book::is_damaged(path);
+    if is_damaged && let Ok(aside) = book::move_aside(path) {
+        why = format!("{why}; it is now {}", aside.display());
+    }
+    Fact::CacheOnlyInMemory { why: &why }.tell();
 }
 
 /// Reads.

@@ -1,7 +1,7 @@
 //! The key of an answer: what was asked, and by whom.
 //!
-//! Promises: method, scheme, host, port, path, sorted query, the credential and every header that
-//! looks like one are in it; so are headers that make servers answer for another URL or address.
+//! Promises: method, scheme, host, port, path, sorted query, entity, the credential and every header
+//! that looks like one are in it; so are headers that make servers answer for another URL or address.
 //! Two different questions have two keys.
 //!
 //! Never: can be read back. It is a hash under a salt that no other store has, so that neither the
@@ -10,7 +10,10 @@
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use http::HeaderMap;
+use smallvec::SmallVec;
 use tollgate_core::fresh::{Headers, variant_text};
+
+use crate::path::parameters;
 
 /// A hash of what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,10 +75,7 @@ impl Place<'_> {
         hasher.add(self.host.as_bytes());
         hasher.add(&self.port.to_le_bytes());
         hasher.add(self.path.as_bytes());
-        let mut parameters: Vec<&str> = self.query.split('&').collect();
-        // Stable: the order of equal names may mean something, their place among others does not.
-        parameters.sort_by_key(|parameter| parameter.split('=').next());
-        for parameter in parameters.iter().filter(|text| !text.is_empty()) {
+        for parameter in parameters(self.query) {
             hasher.add(parameter.as_bytes());
         }
         Url(hasher.first())
@@ -86,6 +86,8 @@ impl Place<'_> {
 #[derive(Debug)]
 pub(crate) struct Keyed<'a> {
     pub(crate) url: Url,
+    /// The entity: each has a lifetime of its own, and a caller may name another than the path does.
+    pub(crate) entity: Option<&'a str>,
     /// The provider, then the marks of our keys if they go with the call.
     pub(crate) ours: &'a [&'a str],
     pub(crate) headers: &'a HeaderMap,
@@ -98,17 +100,22 @@ impl Keyed<'_> {
     pub(crate) fn key(&self, salt: &Salt) -> Key {
         let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
         hasher.add(&self.url.0);
-        hasher.add(b"ours");
+        hasher.add(self.entity.unwrap_or_default().as_bytes());
+        hasher.add(&(self.ours.len() as u64).to_le_bytes());
         for mark in self.ours {
             hasher.add(mark.as_bytes());
         }
-        hasher.add(b"headers");
-        let mut names: Vec<&str> = self.headers.keys().map(http::HeaderName::as_str).collect();
-        names.retain(|name| tells(name) && Some(*name) != self.replaced);
+        let mut names: SmallVec<[&str; 8]> = self
+            .headers
+            .keys()
+            .map(http::HeaderName::as_str)
+            .filter(|name| tells(name) && Some(*name) != self.replaced)
+            .collect();
         names.sort_unstable();
         for name in names {
-            hasher.add(name.as_bytes());
+            // With its name before each value, no value can be taken for a name.
             for value in self.headers.get_all(name) {
+                hasher.add(name.as_bytes());
                 hasher.add(value.as_bytes());
             }
         }
@@ -135,11 +142,11 @@ impl Parts {
     }
 }
 
-/// Does this header tell who asks, or what for? Credentials by their usual names and by what their
-/// names contain; headers that servers take for another URL, method, host or address; and `Accept`,
-/// which many APIs obey without saying so in `Vary`.
+/// Does this header tell who asks, or what for? Credentials and users by their usual names and by
+/// what their names contain; headers that servers take for another URL, method, host or address; and
+/// `Accept`, which many APIs obey without saying so in `Vary`.
 fn tells(name: &str) -> bool {
-    const PARTS: [&str; 10] = [
+    const PARTS: [&str; 22] = [
         "auth",
         "token",
         "key",
@@ -148,10 +155,22 @@ fn tells(name: &str) -> bool {
         "session",
         "passw",
         "signature",
-        "user-id",
+        "user",
         "account",
+        "tenant",
+        "customer",
+        "client",
+        "email",
+        "identity",
+        "principal",
+        "member",
+        "subject",
+        "login",
+        "role",
+        "behalf",
+        "jwt",
     ];
-    const STARTS: [&str; 7] = [
+    const STARTS: [&str; 9] = [
         "x-forwarded",
         "forwarded",
         "x-original",
@@ -159,17 +178,20 @@ fn tells(name: &str) -> bool {
         "x-http-",
         "x-method",
         "x-host",
+        "x-org",
+        "x-real",
     ];
-    const NAMES: [&str; 5] = [
-        "accept",
-        "x-real-ip",
-        "true-client-ip",
-        "x-client-ip",
-        "front-end-https",
-    ];
-    PARTS.iter().any(|part| name.contains(part))
-        || STARTS.iter().any(|start| name.starts_with(start))
-        || NAMES.contains(&name)
+    match name {
+        // What nearly every client sends, first: the search below is for the others.
+        "host" | "user-agent" | "accept-encoding" | "accept-language" | "content-length"
+        | "content-type" | "cache-control" | "if-none-match" | "if-modified-since" | "range"
+        | "traceparent" | "tracestate" | "x-request-id" | "idempotency-key" => false,
+        "accept" | "front-end-https" => true,
+        name => {
+            STARTS.iter().any(|start| name.starts_with(start))
+                || PARTS.iter().any(|part| name.contains(part))
+        }
+    }
 }
 
 /// The values of the headers that an answer varies on, as a hash.
@@ -211,6 +233,7 @@ mod tests {
         };
         let keyed = Keyed {
             url: place.url(&salt),
+            entity: None,
             ours: &[],
             headers: &map,
             replaced: None,
@@ -233,6 +256,9 @@ mod tests {
             key("/a", "", &[("authorization", "ab")]),
             key("/a", "", &[("authorization", "a"), ("authorization", "b")])
         );
+        let two = [("authorization", "a"), ("cookie", "b")];
+        let one = ["a", "cookie", "b"].map(|value| ("authorization", value));
+        assert_ne!(key("/a", "", &two), key("/a", "", &one));
     }
 
     /// R-E5: headers by which servers answer for somebody or something else are part of the key.
@@ -247,6 +273,12 @@ mod tests {
             "x-auth-token",
             "x-session",
             "x-user-id",
+            "x-user",
+            "x-tenant",
+            "x-org-id",
+            "x-client-id",
+            "x-on-behalf-of",
+            "x-ms-client-principal",
             "x-amz-security-token",
             "x-forwarded-host",
             "x-forwarded-for",

@@ -1,16 +1,19 @@
 //! The thread that writes `cache.db`.
 //!
 //! Promises: what waits shares a transaction. The file is bounded: what nobody can use any more goes
-//! first, then what was not used for longest.
+//! first, then what was not used for longest. While somebody else holds the file, what must be
+//! forgotten waits and is done as soon as it can; what should be kept is not waited with.
 //!
 //! Never: is waited for by a call.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
 use super::disk::{Write, tell, variants_max};
@@ -26,6 +29,13 @@ const STEP_PART: u64 = 20;
 /// Answers that are removed in one go; more follow with the next batch.
 const EVICT_MAX: i64 = 4_096;
 
+/// Orders to forget that may wait for a file that somebody else holds. More of them are not one by
+/// one worth keeping: everything is forgotten then.
+const HELD_BACK_MAX: usize = 4_096;
+
+/// How soon a file that somebody else holds is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
 /// Writes.
 pub(super) struct Scribe {
     pub(super) conn: Connection,
@@ -35,28 +45,34 @@ pub(super) struct Scribe {
     pub(super) pending: Arc<AtomicU64>,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) path: PathBuf,
+    /// What must be forgotten although the file could not be written.
+    pub(super) held_back: Vec<Write>,
 }
 
 impl Scribe {
     pub(super) fn run(mut self, orders: &Receiver<Write>) {
-        while let Ok(first) = orders.recv() {
-            let mut batch = vec![first];
-            while batch.len() < BATCH_MAX {
-                match orders.try_recv() {
-                    Ok(order) => batch.push(order),
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-                }
+        loop {
+            let first = if self.held_back.is_empty() {
+                orders.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                orders.recv_timeout(AGAIN_AFTER)
+            };
+            let mut batch = std::mem::take(&mut self.held_back);
+            match first {
+                Ok(first) => batch.push(first),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
+            batch.extend(orders.try_iter().take(BATCH_MAX));
             if let Err(error) = self.obey(batch) {
+                // It may be full: room is made with the next batch.
+                self.since_check = self.bytes_max;
                 tell(&self.broken, &self.path, &error);
             }
         }
     }
 
     fn obey(&mut self, batch: Vec<Write>) -> rusqlite::Result<()> {
-        let mut asked = Vec::new();
-        let mut now = Wall(0);
-        let is_broken = self.broken.load(Ordering::Acquire);
         for order in &batch {
             if let Write::Put(_, object, _) = order {
                 self.pending.fetch_sub(object.weight(), Ordering::AcqRel);
@@ -64,52 +80,52 @@ impl Scribe {
             }
         }
         // Immediate: a transaction that begins by reading cannot wait for another writer.
-        let change = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)?;
-        let mut failed = None;
-        for order in batch {
-            let done = match order {
-                Write::Put(key, object, at) => {
-                    now = at;
-                    if is_broken {
-                        Ok(())
-                    } else {
-                        put(&change, &key, &object, at)
-                    }
+        let begun = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate);
+        let change = match begun {
+            Ok(change) => change,
+            Err(error) => {
+                if is_held(&error) {
+                    self.held_back = held_back(batch);
                 }
-                Write::Used(key, at) => change
-                    .prepare_cached("UPDATE answers SET used = ?2 WHERE key = ?1")
-                    .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
-                    .map(drop),
-                Write::Invalidate(url, at) => invalidate(&change, url, at),
-                question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_)) => {
-                    asked.push(question);
-                    Ok(())
-                }
-            };
-            failed = failed.or(done.err());
+                return Err(error);
+            }
+        };
+        let is_broken = self.broken.load(Ordering::Acquire);
+        let (asked, now, mut failed) = write(&change, batch, is_broken);
+        // Where there was no room, SQLite has taken back all of it already.
+        if !self.conn.is_autocommit() {
+            change.commit()?;
         }
-        change.commit()?;
         if self.since_check >= self.bytes_max / STEP_PART {
             self.since_check = 0;
             self.make_room(now)?;
         }
-        asked.into_iter().try_for_each(|order| self.reply(order))?;
+        for order in asked {
+            if let Err((order, error)) = self.reply(order) {
+                if is_held(&error) {
+                    self.held_back.extend(held_back(vec![order]));
+                }
+                failed = failed.or(Some(error));
+            }
+        }
         failed.map_or(Ok(()), Err)
     }
 
-    /// What whoever asked waits for.
-    fn reply(&self, order: Write) -> rusqlite::Result<()> {
+    /// What whoever asked waits for; or the question again, and why it has no answer.
+    fn reply(&self, order: Write) -> Result<(), (Write, rusqlite::Error)> {
         match order {
             Write::Purge(provider, entity, answer) => {
-                let gone = desk::forget(&self.conn, provider.as_deref(), entity.as_deref())?;
-                let _left = answer.send(gone);
+                match desk::forget(&self.conn, provider.as_deref(), entity.as_deref()) {
+                    // Whoever asked may have left.
+                    Ok(gone) => drop(answer.send(gone)),
+                    Err(error) => return Err((Write::Purge(provider, entity, answer), error)),
+                }
             }
-            Write::Rows(answer) => {
-                let _left = answer.send(desk::all(&self.conn)?);
-            }
-            Write::Flush(answer) => {
-                let _left = answer.send(());
-            }
+            Write::Rows(answer) => match desk::all(&self.conn) {
+                Ok(rows) => drop(answer.send(rows)),
+                Err(error) => return Err((Write::Rows(answer), error)),
+            },
+            Write::Flush(answer) => drop(answer.send(())),
             Write::Put(..) | Write::Used(..) | Write::Invalidate(..) => {}
         }
         Ok(())
@@ -136,6 +152,58 @@ impl Scribe {
         )?;
         Ok(())
     }
+}
+
+/// Writes what can be written; what is left are questions. Also when, and what went wrong.
+fn write(
+    change: &Transaction<'_>,
+    batch: Vec<Write>,
+    is_broken: bool,
+) -> (Vec<Write>, Wall, Option<rusqlite::Error>) {
+    let (mut asked, mut now, mut failed) = (Vec::new(), Wall(0), None);
+    for order in batch {
+        let done = match order {
+            Write::Put(key, object, at) => {
+                now = at;
+                if is_broken {
+                    Ok(())
+                } else {
+                    put(change, &key, &object, at)
+                }
+            }
+            Write::Used(key, at) => change
+                .prepare_cached("UPDATE answers SET used = ?2 WHERE key = ?1")
+                .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
+                .map(drop),
+            Write::Invalidate(url, at) => invalidate(change, url, at),
+            question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_)) => {
+                asked.push(question);
+                Ok(())
+            }
+        };
+        failed = failed.or(done.err());
+    }
+    (asked, now, failed)
+}
+
+/// Does somebody else hold the file?
+fn is_held(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// What must be forgotten, if not now. Whoever waits for anything else hears that it was not done.
+fn held_back(batch: Vec<Write>) -> Vec<Write> {
+    let forgets = |order: &Write| matches!(order, Write::Invalidate(..) | Write::Purge(..));
+    let mut left: Vec<Write> = batch.into_iter().filter(forgets).collect();
+    if left.len() > HELD_BACK_MAX {
+        left.retain(|order| matches!(order, Write::Purge(..)));
+        let (all, _nobody) = oneshot::channel();
+        left.push(Write::Purge(None, None, all));
+    }
+    left
 }
 
 fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<()> {

@@ -14,16 +14,16 @@ use super::*;
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
 /// A folder that goes with its test.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(super) fn new() -> Folder {
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-cache-{}-{number}", std::process::id());
         Folder(std::env::temp_dir().join(name))
     }
 
-    fn file(&self) -> PathBuf {
+    pub(super) fn file(&self) -> PathBuf {
         self.0.join(DATABASE)
     }
 }
@@ -34,11 +34,11 @@ impl Drop for Folder {
     }
 }
 
-fn key(number: u8) -> Key {
+pub(super) fn key(number: u8) -> Key {
     Key([number; 32])
 }
 
-fn object(variant: u8, body: &str) -> Arc<Object> {
+pub(super) fn object(variant: u8, body: &str) -> Arc<Object> {
     Arc::new(Object {
         url: Url([u8::try_from(body.len() % 256).unwrap(); 16]),
         stored: Wall(1),
@@ -57,7 +57,7 @@ fn object(variant: u8, body: &str) -> Arc<Object> {
     })
 }
 
-async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
+pub(super) async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
     let shelf = cache.find(&key(number), Wall(1)).await;
     let objects = shelf.iter().flat_map(|shelf| shelf.objects());
     let text = |object: &Arc<Object>| String::from_utf8(object.body.to_vec()).unwrap();

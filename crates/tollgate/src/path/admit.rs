@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Term, Terms, Why as Never};
+use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Settle, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
 use tollgate_core::limit::Rule;
@@ -61,16 +61,15 @@ pub(crate) async fn admit(
         let plan = live.plan();
         let look = live.machine.look();
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
-        let until = route.patient_until(plan.provider.queue.timeout);
+        let queue = plan.provider.queue.timeout;
+        let until = route.in_line_until(queue);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
             may_wait(route, &plan, &look.door, scopes)?;
         }
         let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
-        let who = route.who(credential.mark.as_deref());
-        let has_shares = route.at_most_permille.is_some();
-        permits.carry(edition, plan.carries(&who, has_shares, &live.ledger));
+        wants.take_over(permits, edition);
         let answer = tokio::select! {
             biased;
             // Other limits hold now: the same call asks under those, in its old place.
@@ -85,19 +84,21 @@ pub(crate) async fn admit(
             // Somebody more urgent waits for it too: ask in that name, in the old place.
             () = route.raised() => continue,
         };
-        let has_more_time = route.patient_until(plan.provider.queue.timeout) > until;
-        if answer.as_ref().is_err_and(Denied::is_for_time) && has_more_time {
-            continue; // somebody more patient has joined meanwhile
+        if let (Err(denied), Some(urgency)) = (&answer, &route.urgency)
+            && denied.is_for_time()
+            && !route.fallback
+            && urgency.goes_on_after(until, queue, || wants.explain(route, &plan, *denied, loss))
+        {
+            continue; // somebody more patient waits for it too
         }
         if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
             // Whoever was told so by the store does not ask it again, even if it is back already.
             told = loss.is_none().then(|| just_now(live.ledger.at()));
             continue;
         }
-        let decided = match &answer {
-            Ok(permit) => permit.granted(),
-            Err(_) => live.ledger.at(),
-        };
+        let decided = answer
+            .as_ref()
+            .map_or_else(|_| live.ledger.at(), Permit::granted);
         tries.waited = tries.waited + decided.since(began);
         let permit = answer.map_err(|denied| {
             tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
@@ -197,6 +198,8 @@ struct Wants {
     cooldown: ScopeId,
     /// Closed after a loss during which nodes had their shares.
     share: Option<ScopeId>,
+    /// What must be taken over first; nothing but for a while after a reload.
+    carries: Vec<Settle>,
 }
 
 /// Which limit a term is. Its name is needed only for a refusal.
@@ -226,6 +229,7 @@ impl Wants {
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
             share: plan.share,
+            carries: plan.carries(&who, route.at_most_permille.is_some(), &route.live.ledger),
         };
         let mut terms = Terms::new();
         for (index, meter) in plan.meters.iter().enumerate() {
@@ -245,7 +249,7 @@ impl Wants {
             scopes: wants.scopes(plan, who.entity),
             priority: wish.priority,
             caller: wish.caller,
-            patience: route.patience(plan.provider.queue.timeout),
+            patience: route.patience_in_line(plan.provider.queue.timeout),
             evidence: Evidence::Report {
                 by: plan.provider.timeouts.first_byte,
                 late: plan.provider.late_arrival,
@@ -254,6 +258,13 @@ impl Wants {
             edition,
         };
         (wanted, wants)
+    }
+
+    /// What was counted under former limits counts under these before anything is asked for.
+    fn take_over(&self, permits: &Permits, edition: u64) {
+        if !self.carries.is_empty() {
+            permits.carry(edition, &self.carries);
+        }
     }
 
     /// The terms that concern this process alone: they stand last.

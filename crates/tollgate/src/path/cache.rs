@@ -157,7 +157,7 @@ fn decide(
         Look::Ask { fallback } => {
             asked.fallback = fallback;
             route.fallback = fallback;
-            if route.method == Method::GET {
+            if asked.may_validate(&route.method) {
                 validate(&mut route.headers, &object);
             }
             asked.object = Some(object);
@@ -166,9 +166,39 @@ fn decide(
     }
 }
 
+/// Looks once more, in memory: between the first look and now somebody else's answer to the same
+/// question may have come. Whoever is about to ask for everybody would ask a second time.
+pub(crate) fn look_again(route: &Route, question: &Question) -> Option<Reply> {
+    let asked = question.0.as_deref()?;
+    if asked.changes_it || route.said.cache != UseCache::Yes {
+        return None;
+    }
+    let object = asked.select(&*asked.cache.at_hand(&asked.key)?)?;
+    let now = route.live.ledger.now().wall;
+    if object.kept.look(&asked.demand, now) != Look::Fresh {
+        return None;
+    }
+    let degraded = is_degraded(route, &route.live.plan());
+    let client = &asked.client;
+    Some(serve::from_cache(
+        route,
+        &object,
+        client,
+        now,
+        Why::Fresh,
+        degraded,
+    ))
+}
+
 impl Asked {
     fn go_on(self: Box<Asked>) -> Looked {
         Looked::Nothing(Question(Some(self)))
+    }
+
+    /// May the provider be asked whether what we have is still the same? Otherwise the conditions
+    /// of the call are its client's, and a 304 is about what the client has.
+    pub(super) fn may_validate(&self, method: &Method) -> bool {
+        method == Method::GET && !self.client.contains_key(RANGE)
     }
 
     /// The newest answer for these request headers.
@@ -213,6 +243,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     let url = place.url(cache.salt());
     let keyed = Keyed {
         url,
+        entity: route.entity.as_deref(),
         ours: &ours,
         headers: &route.headers,
         replaced: replaced.as_deref(),
@@ -234,8 +265,8 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     })
 }
 
-/// Calls that a cache has no part in: a safe method that is not GET or HEAD, a body, a part of an
-/// answer, a condition that only the provider can judge.
+/// Calls that a cache has no part in: a safe method that is not GET or HEAD, a body, a condition
+/// that only the provider can judge, or a part of what has no body.
 fn is_special(route: &Route) -> bool {
     if matches!(
         route.method,
@@ -247,8 +278,8 @@ fn is_special(route: &Route) -> bool {
     let has = |name| route.headers.contains_key(name);
     is_read
         && (!route.payload.is_empty()
-            || has(RANGE)
-            || has(IF_RANGE)
+            || (has(RANGE) && route.method == Method::HEAD)
+            || (has(IF_RANGE) && !has(RANGE))
             || has(IF_MATCH)
             || has(IF_UNMODIFIED_SINCE))
 }

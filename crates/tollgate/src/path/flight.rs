@@ -25,11 +25,11 @@ use tollgate_config::settings::Dedup;
 use tollgate_core::ask::Priority;
 use tollgate_core::time::{Micros, Span};
 
-use super::Outcome;
 use super::landing::{Landed, Landing};
 use super::route::Route;
 use super::share::{self, Asked, Hashed, Key};
-use super::urgency::{Urgency, Wish};
+use super::urgency::{Urgency, Wish, as_if_alone};
+use super::{Outcome, Reply};
 use crate::body::Held;
 use crate::error::Stage;
 use crate::shop::{Live, Plan};
@@ -130,14 +130,13 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
         return Place::Alone;
     }
     let key = share::key(route);
-    let now = route.live.ledger.at();
     let mut new = None;
     loop {
         let found = {
             let mut shard = flights.table.shard(key).lock();
             match shard.get(&key) {
                 Some(Slot::Flying(flight)) => flight.clone(),
-                Some(Slot::Pass(until)) if *until > now => return Place::Alone,
+                Some(Slot::Pass(until)) if *until > route.live.ledger.at() => return Place::Alone,
                 Some(Slot::Pass(_)) | None => {
                     let flight = new
                         .take()
@@ -213,7 +212,7 @@ impl Flight {
             asked,
             mode,
             idle,
-            urgency: Arc::new(Urgency::new(wish)),
+            urgency: Arc::new(Urgency::of_flight(wish)),
             state: Mutex::new(State {
                 followers: 0,
                 landed: None,
@@ -297,6 +296,12 @@ impl Lead {
             }),
         }
     }
+
+    /// The answer is here already: everybody gets that.
+    pub(crate) fn lands_with(self, reply: Reply) -> Outcome {
+        let ledger = self.live.ledger.clone();
+        Landing::new(self.flight, self.table, ledger).land(Outcome::of(reply))
+    }
 }
 
 /// Waits for the end of the first caller's time, if the flight goes on after it for others. If it
@@ -315,7 +320,11 @@ impl Future for Pilot {
         let Some(call) = &mut self.call else {
             return Poll::Pending;
         };
-        let outcome = std::task::ready!(call.as_mut().poll(cx));
+        let Poll::Ready(outcome) = call.as_mut().poll(cx) else {
+            // Its caller's time in line may be up although others still wait.
+            let told = self.flight.urgency.overdue().cloned();
+            return told.map_or(Poll::Pending, |told| Poll::Ready(Outcome::refused(told)));
+        };
         self.call = None;
         Poll::Ready(outcome)
     }
@@ -352,13 +361,11 @@ impl Follow {
     /// The answer; `None` = the call must find another place.
     pub(crate) async fn follow(mut self, route: &mut Route) -> Option<Outcome> {
         let flight = self.flight.clone();
-        let landed = timer::within(route.own_left(), flight.landed()).await;
-        let Ok(landed) = landed else {
-            return Some(Outcome::refused(Error::TooLate {
-                provider: route.live.name.clone(),
-                at: Stage::Upstream,
-            }));
-        };
+        let landed =
+            match as_if_alone(route, route.own_wish(), &flight.urgency, flight.landed()).await {
+                Ok(landed) => landed,
+                Err(late) => return Some(Outcome::refused(late)),
+            };
         let agent = share::agent(&route.headers);
         match landed {
             Landed::Shared(shown) => {

@@ -12,7 +12,7 @@ fn flight(table: &Arc<Table>) -> Arc<Flight> {
         priority: Priority::Normal,
         caller: CallerId::default(),
         deadline: None,
-        started: Micros(0),
+        untimed: Some(Micros(0)),
     };
     let key = numbered(7);
     let flight = Arc::new(Flight::of(

@@ -9,7 +9,9 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_LOCATION, LOCATION, TRANSFER_ENCODING};
+use http::header::{
+    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, HeaderValue, LOCATION, TRANSFER_ENCODING,
+};
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Body;
 use tollgate_core::fresh::{
@@ -44,7 +46,10 @@ pub(crate) fn keep(
             Ok(instead(route, &asked, old, &error))
         }
         (Err(error), _) => Err(error),
-        (Ok(answered), Some(old)) if answered.head.status == StatusCode::NOT_MODIFIED => {
+        (Ok(answered), Some(old))
+            if answered.head.status == StatusCode::NOT_MODIFIED
+                && asked.may_validate(&route.method) =>
+        {
             Ok(renew(route, &asked, &old, answered))
         }
         (Ok(answered), Some(old)) if asked.fallback && answered.class.is_failure() => {
@@ -75,23 +80,15 @@ fn reply(answered: Answered) -> Reply {
 
 /// Does an old answer help with this? Not where the call itself is wrong.
 fn may_stand_in(error: &Error) -> bool {
-    match error {
+    matches!(
+        error,
         Error::NoPermit { .. }
-        | Error::Asleep { .. }
-        | Error::NotInCache { .. }
-        | Error::TooLate { .. }
-        | Error::NoAnswer { .. }
-        | Error::NoCredential { .. } => true,
-        Error::UnknownProvider { .. }
-        | Error::NoUpstream { .. }
-        | Error::NotAllowed { .. }
-        | Error::NotThisCaller { .. }
-        | Error::Loop { .. }
-        | Error::Path(_)
-        | Error::Host(_)
-        | Error::Malformed(_)
-        | Error::NoBody => false,
-    }
+            | Error::Asleep { .. }
+            | Error::NotInCache { .. }
+            | Error::TooLate { .. }
+            | Error::NoAnswer { .. }
+            | Error::NoCredential { .. }
+    )
 }
 
 /// The old answer, because the provider cannot be asked. If that was only a matter of waiting, a
@@ -149,7 +146,7 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
             }
         }
         Err(why) => {
-            not_kept(route, why);
+            let _told = not_kept(route, why);
             asked.cache.invalidate(Some(&asked.key), asked.url, now);
         }
     }
@@ -173,17 +170,24 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
         // What is gone must not come back when the provider is slow.
         asked.cache.invalidate(Some(&asked.key), asked.url, now);
     }
-    match record(route, asked, old, &answered, now) {
-        Ok(recorder) => {
-            let mut reply = reply(answered);
-            reply.body = reply.body.recorded(recorder);
-            reply
-        }
-        Err(why) => {
-            not_kept(route, why);
-            reply(answered)
-        }
+    if !asked.beside {
+        route.live.saved.missed();
     }
+    let has_old = old.is_some();
+    let recorder = record(route, asked, old, &answered, now);
+    let mut reply = reply(answered);
+    let status = match recorder {
+        Ok(recorder) => {
+            reply.body = reply.body.recorded(recorder);
+            HeaderValue::from_static(match has_old {
+                true => "tollgate; fwd=stale; stored",
+                false => "tollgate; fwd=miss; stored",
+            })
+        }
+        Err(why) => not_kept(route, why),
+    };
+    reply.head.headers.append(CACHE_STATUS, status);
+    reply
 }
 
 /// Prepares to keep an answer while it passes.
@@ -311,13 +315,18 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-fn not_kept(route: &Route, why: NotKept) {
+/// Says that an answer is not kept and why, in the log and in `Cache-Status` (RFC 9211).
+fn not_kept(route: &Route, why: NotKept) -> HeaderValue {
+    let word = why.word();
     Fact::NotKept {
         id: &route.said.id,
         provider: &route.live.name,
-        why: why.word(),
+        why: word,
     }
     .tell();
+    route.live.saved.not_kept();
+    let status = HeaderValue::try_from(format!("tollgate; fwd=miss; detail={word}"));
+    status.unwrap_or_else(|_| HeaderValue::from_static("tollgate; fwd=miss"))
 }
 
 /// Keeps an answer while it passes to the caller. Dropped before the end, it keeps nothing.

@@ -23,15 +23,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_config::settings::Merge;
 
+use super::decode;
 use super::learn::Answered;
 use super::recipe::{self, PARTS_MAX, Part, Piece};
 use super::route::Route;
 use super::share::{self, Key};
-use super::urgency::Urgency;
+use super::urgency::{Urgency, as_if_alone};
+use crate::Error;
 use crate::body::{OBJECT_MAX, ReplyBody};
-use crate::error::Stage;
 use crate::shop::Live;
-use crate::{Error, timer};
 
 /// Headers about one resource or one transfer; a part has none of them.
 const OF_THE_WHOLE: [HeaderName; 4] = [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
@@ -128,7 +128,7 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
     let wish = route.own_wish();
     let urgency = route
         .urgency
-        .get_or_insert_with(|| Arc::new(Urgency::new(wish)))
+        .get_or_insert_with(|| Arc::new(Urgency::of_call(wish)))
         .clone();
     let group = Arc::new(Group {
         key,
@@ -176,8 +176,8 @@ pub(crate) async fn split(
     }
     route.merging.is_alone = true;
     let answered = done.ok()?;
-    let Answered { head, body, .. } = answered;
-    let Some(body) = whole(&head, body).await else {
+    let Answered { mut head, body, .. } = answered;
+    let Some(body) = whole(&mut head, body).await else {
         lead.group.end(End::None);
         return None;
     };
@@ -199,9 +199,10 @@ fn is_simple(route: &Route) -> bool {
     route.method == Method::GET && route.payload.is_empty() && !route.said.alone && !asks_about_one
 }
 
-/// The body of a larger answer, if it is one.
-async fn whole(head: &Parts, mut body: ReplyBody) -> Option<Bytes> {
-    if head.status != StatusCode::OK || head.headers.contains_key(CONTENT_ENCODING) {
+/// The body of a larger answer, if it is one, as plain text: its parts are cut out of it. What was
+/// compressed although nobody asked for it has no name of its own afterwards.
+async fn whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
+    if head.status != StatusCode::OK {
         return None;
     }
     let mut read = BytesMut::new();
@@ -213,18 +214,25 @@ async fn whole(head: &Parts, mut body: ReplyBody) -> Option<Bytes> {
             return None;
         }
     }
-    Some(read.freeze())
+    if !head.headers.contains_key(CONTENT_ENCODING) {
+        return Some(read.freeze());
+    }
+    // What broke off or is too large is no JSON, so that nothing is cut out of it.
+    let opened = decode::opened(&head.headers, &read, OBJECT_MAX).into_owned();
+    head.headers.remove(CONTENT_ENCODING);
+    for name in OF_THE_WHOLE {
+        head.headers.remove(name);
+    }
+    Some(opened.into())
 }
 
 impl Ride {
     /// The part; `None` = the call must find another way.
     pub(crate) async fn part(self, route: &mut Route) -> Option<Result<Answered, Error>> {
-        let late = timer::within(route.left(), self.group.ended()).await;
-        let Ok(end) = late else {
-            return Some(Err(Error::TooLate {
-                provider: route.live.name.clone(),
-                at: Stage::Upstream,
-            }));
+        let group = &self.group;
+        let end = match as_if_alone(route, route.wish(), &group.urgency, group.ended()).await {
+            Ok(end) => end,
+            Err(late) => return Some(Err(late)),
         };
         let part = match end {
             End::Whole { head, body } => self.group.cut(&self.part, &head, &body),

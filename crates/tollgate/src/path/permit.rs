@@ -135,19 +135,15 @@ impl Permits {
         self.shared.poke.notify_one();
     }
 
-    /// What was counted under limits of before counts under those of this edition, once. Nothing is
-    /// granted under the old ones any more, so nothing is missed.
-    pub fn carry(&self, edition: u64, carries: Vec<Settle>) {
-        if carries.is_empty() {
-            return;
-        }
+    /// What was counted under limits of before counts under those of this edition, once.
+    pub fn carry(&self, edition: u64, carries: &[Settle]) {
         let mut state = self.shared.state.lock();
         for carry in carries {
-            if let Settle::Carry { from, to, .. } = &carry
+            if let Settle::Carry { from, to, .. } = carry
                 && edition == self.edition()
                 && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
             {
-                self.shared.ledger.settle(carry);
+                self.shared.ledger.settle_ref(carry);
             }
         }
     }

@@ -1,12 +1,14 @@
-//! The query of a URL, as far as a key may stand in it.
+//! The query of a URL: where a key may stand in it, and when two of them ask the same.
 //!
-//! Promises: parameters that are not about the key pass byte for byte.
+//! Promises: parameters that are not about the key pass byte for byte. Two queries are the same only
+//! if every server reads them so.
 //!
-//! Never: sorts, decodes or encodes what a caller wrote.
+//! Never: sorts, decodes or encodes what is sent.
 
 use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use smallvec::SmallVec;
 
 /// What may stand in a value as it is (RFC 3986, unreserved).
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -58,6 +60,29 @@ fn is(written: &str, name: &str) -> bool {
     decoded == name
 }
 
+/// The parameters of a query in an order that does not depend on how they were written, as far as
+/// that means nothing to a server: parameters that some server may take for one name stay in the
+/// order they had. Where `;` may separate them too, nothing is known about names.
+pub(crate) fn parameters(query: &str) -> SmallVec<[&str; 16]> {
+    let mut parameters: SmallVec<[&str; 16]> =
+        query.split('&').filter(|part| !part.is_empty()).collect();
+    if !query.contains(';') {
+        parameters.sort_by(|one, other| letters(one).cmp(letters(other)));
+    }
+    parameters
+}
+
+/// The name of a parameter, as the most forgiving server reads it: escapes resolved, without case,
+/// everything but letters and digits the same.
+fn letters(parameter: &str) -> impl Iterator<Item = u8> {
+    let name = parameter.split('=').next().unwrap_or(parameter);
+    percent_decode_str(name).map(|byte| match byte {
+        byte if byte.is_ascii_alphanumeric() => byte.to_ascii_lowercase(),
+        byte if byte.is_ascii() => b'_',
+        byte => byte,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +102,25 @@ mod tests {
     fn a_value_is_found_decoded() {
         assert_eq!(find("a=1&key=x%20y", "key").as_deref(), Some("x y"));
         assert_eq!(find("a=1", "key"), None);
+    }
+
+    #[test]
+    fn parameters_are_in_one_order_unless_a_server_may_take_them_for_one() {
+        let same = |one: &str, other: &str| parameters(one) == parameters(other);
+        assert!(same("x=1&y=2", "y=2&&x=1"));
+        assert!(same("page=2&language=de&id=7", "id=7&page=2&language=de"));
+        for (one, other) in [
+            ("a=1&a=2", "a=2&a=1"),
+            ("%61=1&a=2", "a=2&%61=1"),
+            ("A=1&a=2", "a=2&A=1"),
+            ("a.b=1&a_b=2", "a_b=2&a.b=1"),
+            ("a%20b=1&a+b=2", "a+b=2&a%20b=1"),
+            ("a=1;b=2&b=3", "b=3&a=1;b=2"),
+            ("a", "a="),
+            ("a=%41", "a=A"),
+            ("a=1%26b=2", "a=1&b=2"),
+        ] {
+            assert!(!same(one, other), "{one} {other}");
+        }
     }
 }

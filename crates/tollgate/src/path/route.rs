@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, Method};
 use http_body::Body;
 use tollgate_config::Secret;
@@ -303,15 +304,19 @@ impl Route {
         }
     }
 
-    /// The same question once more, for nobody in particular: behind everybody else, and as long as
-    /// the queue allows. The body of a question that is kept is empty.
+    /// The same question once more, about the whole and for nobody in particular: behind everybody
+    /// else, and as long as the queue allows. The body of a question that is kept is empty.
     pub(crate) fn beside(&self) -> Route {
+        let mut headers = self.headers.clone();
+        for name in [RANGE, IF_RANGE] {
+            headers.remove(name);
+        }
         Route {
             live: self.live.clone(),
             origin: self.origin.clone(),
             is_own: self.is_own,
             method: Method::GET,
-            headers: self.headers.clone(),
+            headers,
             path: self.path.clone(),
             query: self.query.clone(),
             payload: Payload::Whole(Bytes::new()),
@@ -354,7 +359,7 @@ impl Route {
             priority: self.said.priority,
             caller: self.caller,
             deadline: self.deadline,
-            started: self.started,
+            untimed: self.deadline.is_none().then_some(self.started),
         }
     }
 
@@ -368,7 +373,7 @@ impl Route {
 
     /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
     pub(crate) fn left(&self) -> Option<Span> {
-        let deadline = self.wish().deadline;
+        let deadline = self.wish().over_by();
         deadline.map(|deadline| deadline.since(self.live.ledger.at()))
     }
 
@@ -376,21 +381,6 @@ impl Route {
     pub(crate) fn own_left(&self) -> Option<Span> {
         self.deadline
             .map(|deadline| deadline.since(self.live.ledger.at()))
-    }
-
-    /// How much longer a permit, or what comes before it, may be waited for. What there is to fall
-    /// back to is better now than what comes later.
-    pub(crate) fn patience(&self, queue: Span) -> Span {
-        if self.fallback {
-            return Span::ZERO;
-        }
-        self.patient_until(queue).since(self.live.ledger.at())
-    }
-
-    /// Until when a permit may be waited for: the caller's time, else the queue's.
-    pub(crate) fn patient_until(&self, queue: Span) -> Micros {
-        let wish = self.wish();
-        wish.deadline.unwrap_or(wish.started + queue)
     }
 }
 

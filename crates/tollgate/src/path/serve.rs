@@ -1,7 +1,8 @@
 //! Answers out of the cache: as they go to the caller, and how they are renewed.
 //!
-//! Promises: `Age` is right; a client that has the answer already gets a 304; a HEAD gets no body.
-//! An old answer says that it is old. A body is never copied.
+//! Promises: `Age` is right; a client that has the answer already gets a 304, one that asks for a
+//! part of it that part; a HEAD gets no body. An old answer says that it is old, and every answer
+//! how the cache came by it (`Cache-Status`). A body is never copied.
 //!
 //! Never: decides whether an answer may be used.
 
@@ -9,9 +10,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{AGE, CONTENT_LENGTH, HeaderValue};
+use http::header::{
+    AGE, CACHE_STATUS, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue,
+    IF_RANGE, RANGE,
+};
+use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use tollgate_core::fresh::is_not_modified;
+use tollgate_core::fresh::{Part, is_not_modified, part};
 use tollgate_core::time::Wall;
 
 use super::cache::{Asked, Of, Question};
@@ -48,6 +53,19 @@ impl Why {
             Why::Waiting => "waiting",
             Why::Failing => "failing",
         }
+    }
+
+    /// As in `Cache-Status` (RFC 9211): served from here, and if it may be old, why; or forwarded
+    /// because it was old, and good again.
+    fn status(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Why::Fresh => "tollgate; hit",
+            Why::Unchanged => "tollgate; fwd=stale; fwd-status=304; stored",
+            Why::Allowed => "tollgate; hit; detail=allowed",
+            Why::Asked => "tollgate; hit; detail=asked",
+            Why::Waiting => "tollgate; hit; detail=waiting",
+            Why::Failing => "tollgate; hit; detail=failing",
+        })
     }
 
     fn source(self) -> Source {
@@ -97,13 +115,50 @@ pub(super) fn from_cache(
         body = Bytes::new();
     } else if route.method == Method::HEAD {
         body = Bytes::new();
+    } else if object.status == StatusCode::OK {
+        body = cut(&mut head, body, client, now);
     }
+    let why = if is_fresh { Why::Fresh } else { why };
+    head.headers.append(CACHE_STATUS, why.status());
+    route.live.saved.kept(source, why == Why::Unchanged);
     Reply {
         head,
         body: ReplyBody::whole(body),
         source,
         degraded,
     }
+}
+
+/// The part of a whole answer that a client asks for, and what its head says of it.
+fn cut(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
+    if !client.contains_key(RANGE) {
+        return body;
+    }
+    let length = body.len();
+    let (status, range, body) = match part(&Of(client), &Of(&head.headers), length as u64, now) {
+        Part::Whole => return body,
+        Part::Bytes(first, end) => {
+            // Both are at most the length, which is one of memory.
+            let at = |at: u64| usize::try_from(at).unwrap_or(length).min(length);
+            let range = format!("bytes {first}-{}/{length}", end.saturating_sub(1));
+            let body = body.slice(at(first)..at(end));
+            (StatusCode::PARTIAL_CONTENT, range, body)
+        }
+        Part::Beyond => {
+            for name in [CONTENT_TYPE, CONTENT_ENCODING] {
+                head.headers.remove(name);
+            }
+            let range = format!("bytes */{length}");
+            (StatusCode::RANGE_NOT_SATISFIABLE, range, Bytes::new())
+        }
+    };
+    head.status = status;
+    if let Ok(range) = HeaderValue::try_from(range) {
+        head.headers.insert(CONTENT_RANGE, range);
+    }
+    head.headers
+        .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    body
 }
 
 /// Fetches a new answer beside the old one, in a task of its own that waits behind everybody else.
@@ -113,6 +168,10 @@ pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
     };
     let mut route = route.beside();
     super::cache::validate(&mut route.headers, &object);
+    let mut client = asked.client.clone();
+    for name in [RANGE, IF_RANGE] {
+        client.remove(name);
+    }
     let question = Question(Some(Box::new(Asked {
         cache: asked.cache.clone(),
         key: asked.key,
@@ -123,7 +182,7 @@ pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
         object: Some(object),
         fallback: false,
         beside: true,
-        client: asked.client.clone(),
+        client,
         authorization: asked.authorization,
         demand: asked.demand,
     })));

@@ -19,8 +19,8 @@ use http::{Method, StatusCode};
 use smallvec::SmallVec;
 use tollgate_config::settings::Dedup;
 
-use super::Reply;
 use super::route::Route;
+use super::{Reply, query};
 use crate::body::OBJECT_MAX;
 use crate::shop::Plan;
 
@@ -175,7 +175,7 @@ pub(crate) fn key(route: &Route) -> Key {
 /// The question that a call would ask with another path.
 pub(crate) fn key_of(route: &Route, path: &str) -> Key {
     // Written down first and hashed at once: a hash that is fed bit by bit takes twice as long.
-    let mut text: SmallVec<[u8; 512]> = SmallVec::new();
+    let mut text = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {
         text.extend_from_slice(&(part.len() as u64).to_le_bytes());
         text.extend_from_slice(part);
@@ -190,10 +190,7 @@ pub(crate) fn key_of(route: &Route, path: &str) -> Key {
     // Who would not take an old answer does not wait with those who would.
     add(&[u8::from(route.fallback), route.said.cache as u8]);
     add(&route.conditions.0.to_le_bytes());
-    let query = route.query.as_deref().unwrap_or_default();
-    let mut parameters: SmallVec<[&str; 16]> = query.split('&').collect();
-    // By name only: two parameters of one name are a list, and lists have an order.
-    parameters.sort_by_key(|part| part.split('=').next());
+    let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
     add(&(parameters.len() as u64).to_le_bytes());
     parameters.iter().for_each(|part| add(part.as_bytes()));
     let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
@@ -240,7 +237,7 @@ fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let is_large = !asked.is_head && length.is_some_and(|length| length > OBJECT_MAX);
-    let is_personal = headers.contains_key(SET_COOKIE);
+    let is_personal = headers.contains_key(SET_COOKIE) || headers.contains_key("set-cookie2");
     if is_stream || is_large || is_personal || varies_by_unknown(headers) {
         return false;
     }

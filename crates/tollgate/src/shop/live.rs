@@ -6,7 +6,7 @@
 //! Never: forgets what was learned because a file changed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate_config::settings::OnStoreLoss;
@@ -17,6 +17,7 @@ use tollgate_ledger::Ledger;
 
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
+use super::savings::{Saved, Savings};
 use super::spare::{Common, Spare};
 use crate::path::permit::Permits;
 use crate::path::{Aside, Items, Tokens};
@@ -43,37 +44,6 @@ pub struct Live {
     pub(crate) saved: Saved,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
-}
-
-/// Calls that were answered by what somebody else had asked for.
-#[derive(Debug, Default)]
-pub(crate) struct Saved {
-    joined: AtomicU64,
-    shared: AtomicU64,
-    riding: AtomicU64,
-    merged: AtomicU64,
-}
-
-impl Saved {
-    /// A call waits for what another has asked.
-    pub(crate) fn joined(&self) {
-        self.joined.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A call was given a shared answer, if so.
-    pub(crate) fn shared(&self, is_so: bool) {
-        self.shared.fetch_add(u64::from(is_so), Ordering::Relaxed);
-    }
-
-    /// A call rides along with another.
-    pub(crate) fn rides(&self) {
-        self.riding.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A call was given a part of a larger answer, if so.
-    pub(crate) fn merged(&self, is_so: bool) {
-        self.merged.fetch_add(u64::from(is_so), Ordering::Relaxed);
-    }
 }
 
 impl Live {
@@ -114,7 +84,7 @@ impl Live {
         self.spare.permits.replace(gate.clone());
         self.permits.replace(gate);
         // Calls see to it themselves; this is for those that come after a restart.
-        self.permits.carry(self.permits.edition(), carries);
+        self.permits.carry(self.permits.edition(), &carries);
         self.machine.configure(health, base)
     }
 
@@ -159,28 +129,34 @@ impl Live {
         self.machine.scope_changed();
     }
 
+    /// How many calls cost nothing, and why.
+    #[must_use]
+    pub fn savings(&self) -> Savings {
+        self.saved.so_far()
+    }
+
     /// How many calls have waited for an answer that another had asked for.
     #[must_use]
     pub fn joined(&self) -> u64 {
-        self.saved.joined.load(Ordering::Relaxed)
+        self.savings().joined
     }
 
     /// How many calls were given an answer that another call had asked for at the same time.
     #[must_use]
     pub fn shared(&self) -> u64 {
-        self.saved.shared.load(Ordering::Relaxed)
+        self.savings().shared
     }
 
     /// How many calls have waited for a part of another call's larger answer.
     #[must_use]
     pub fn riding(&self) -> u64 {
-        self.saved.riding.load(Ordering::Relaxed)
+        self.savings().riding
     }
 
     /// How many calls were given a part of another call's larger answer: permits saved.
     #[must_use]
     pub fn merged(&self) -> u64 {
-        self.saved.merged.load(Ordering::Relaxed)
+        self.savings().merged
     }
 
     /// Its name.

@@ -1,0 +1,287 @@
+//! `fresh` in `rfc9111` mode beside an independent reading of the same rules, the crate
+//! `http-cache-semantics`, over every combination of what matters. Where the two differ, a rule of
+//! this page says why; whatever no rule explains fails.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use http::{Request, Response};
+use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
+use tollgate_core::fresh::{Answered, Demand, Headers, Look, Mode, Rule, Times, keep};
+use tollgate_core::time::{Span, Wall};
+
+/// Sun, 15 Nov 2026 12:00:00 GMT.
+const GOT: u64 = 1_794_744_000;
+
+const CONTROLS: [&str; 17] = [
+    "",
+    "max-age=100",
+    "max-age=0",
+    "max-age=x",
+    "public",
+    "public, max-age=100",
+    "s-maxage=100",
+    "s-maxage=10, max-age=1000",
+    "no-cache",
+    "no-cache, max-age=100",
+    "no-store",
+    "no-store, max-age=100",
+    "private",
+    "private, max-age=100",
+    "max-age=100, must-revalidate",
+    "max-age=100, proxy-revalidate",
+    "max-age=100, must-understand",
+];
+
+const DATES: [(&str, &str); 5] = [
+    ("", ""),
+    ("expires", "Sun, 15 Nov 2026 12:01:40 GMT"),
+    ("expires", "Sun, 15 Nov 2026 11:00:00 GMT"),
+    ("expires", "0"),
+    ("last-modified", "Sun, 15 Nov 2026 11:00:00 GMT"),
+];
+
+const ASKS: [(&str, &str); 8] = [
+    ("", ""),
+    ("cache-control", "no-cache"),
+    ("cache-control", "max-age=20"),
+    ("cache-control", "min-fresh=60"),
+    ("cache-control", "max-stale"),
+    ("cache-control", "max-stale=20"),
+    ("cache-control", "only-if-cached"),
+    ("pragma", "no-cache"),
+];
+
+const STATUSES: [u16; 8] = [200, 204, 206, 302, 404, 410, 403, 503];
+
+/// One combination.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    status: u16,
+    control: &'static str,
+    date: (&'static str, &'static str),
+    cookie: bool,
+    authorized: bool,
+    ask: (&'static str, &'static str),
+    /// Half seconds since it came, never a whole one: the edges are tested elsewhere.
+    later: u64,
+}
+
+struct Lines(Vec<(&'static str, &'static str)>);
+
+impl Headers for Lines {
+    fn each(&self, name: &str, visit: &mut dyn FnMut(&[u8])) {
+        for (found, value) in &self.0 {
+            if *found == name {
+                visit(value.as_bytes());
+            }
+        }
+    }
+}
+
+impl Case {
+    fn answer(&self) -> Vec<(&'static str, &'static str)> {
+        let cookie = if self.cookie {
+            ("set-cookie", "a=b")
+        } else {
+            ("", "")
+        };
+        let control = ("cache-control", self.control);
+        let lines = [
+            control,
+            self.date,
+            cookie,
+            ("date", "Sun, 15 Nov 2026 12:00:00 GMT"),
+        ];
+        lines
+            .into_iter()
+            .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+            .collect()
+    }
+
+    fn asks(&self) -> Vec<(&'static str, &'static str)> {
+        Some(self.ask)
+            .filter(|(name, _)| !name.is_empty())
+            .into_iter()
+            .collect()
+    }
+
+    /// May it be used without asking, as we read it?
+    fn ours(&self) -> bool {
+        let rule = Rule {
+            mode: Mode::Rfc9111,
+            ..Rule::default()
+        };
+        let headers = Lines(self.answer());
+        let answered = Answered {
+            status: self.status,
+            headers: &headers,
+            authorization: self.authorized,
+            no_store: false,
+        };
+        let got = Wall(GOT * 1_000_000);
+        let times = Times {
+            asked: got,
+            got,
+            chosen: Span::ZERO,
+        };
+        let Ok(kept) = keep(&rule, &answered, times) else {
+            return false;
+        };
+        let demand = Demand::read(Mode::Rfc9111, &Lines(self.asks()));
+        let now = got + Span::from_millis(self.later * 500);
+        match kept.look(&demand, now) {
+            Look::Fresh | Look::Stale { .. } => true,
+            Look::Ask { .. } => false,
+        }
+    }
+
+    /// The same as the crate reads it.
+    fn theirs(&self) -> bool {
+        let mut first = Request::get("http://a/");
+        if self.authorized {
+            first = first.header("authorization", "x");
+        }
+        let mut answer = Response::builder().status(self.status);
+        for (name, value) in self.answer() {
+            answer = answer.header(name, value);
+        }
+        let mut second = Request::get("http://a/");
+        for (name, value) in self.asks() {
+            second = second.header(name, value);
+        }
+        let got = SystemTime::UNIX_EPOCH + Duration::from_secs(GOT);
+        let (first, answer) = (first.body(()).unwrap(), answer.body(()).unwrap());
+        let policy = CachePolicy::new_options(&first, &answer, got, CacheOptions::default());
+        let now = got + Duration::from_millis(self.later * 500);
+        policy.is_storable()
+            && matches!(
+                policy.before_request(&second.body(()).unwrap(), now),
+                BeforeRequest::Fresh(_)
+            )
+    }
+
+    /// Why we do not use what the crate would use.
+    fn why_stricter(&self) -> Option<&'static str> {
+        let says = |word: &str| self.control.contains(word);
+        let wants = |word: &str| self.ask.1.starts_with(word);
+        if self.cookie && says("public") {
+            return Some("a cookie is somebody's own, whatever `public` says of the rest");
+        }
+        if wants("max-stale") && says("s-maxage") {
+            return Some("`s-maxage` has the meaning of `proxy-revalidate` (RFC 9111, 5.2.2.10)");
+        }
+        if wants("max-stale") && says("proxy-revalidate") {
+            return Some("`proxy-revalidate` keeps shared caches from using what is old (5.2.2.8)");
+        }
+        if wants("max-stale") && says("no-cache") {
+            return Some(
+                "`no-cache` means: ask before every use (5.2.2.4), also for who would take old",
+            );
+        }
+        let has_time = says("max-age") || !self.date.0.is_empty();
+        if wants("max-stale") && !has_time {
+            return Some("what has no lifetime and nothing to ask again with is not kept at all");
+        }
+        if wants("max-stale") && self.cookie {
+            return Some("what sets a cookie is not kept, so it cannot be old either");
+        }
+        if wants("max-stale") && self.date.1 == "0" || wants("max-stale") && says("max-age=0") {
+            return Some("what was old when it came, with nothing to ask again with, is not kept");
+        }
+        if wants("max-stale") && says("max-age=x") {
+            return Some("a lifetime that cannot be read is none");
+        }
+        if wants("max-stale") && self.date.1.contains("11:00:00") {
+            return Some("what was old when it came, with nothing to ask again with, is not kept");
+        }
+        None
+    }
+
+    /// Why we use what the crate would not.
+    fn why_looser(&self) -> Option<&'static str> {
+        if self.control.contains("proxy-revalidate") {
+            return Some("`proxy-revalidate` is about old answers only (5.2.2.8)");
+        }
+        let is_known = [200, 204, 302, 404, 410].contains(&self.status);
+        if !is_known && self.status != 206 {
+            return Some("with a lifetime of its own every final status may be kept (RFC 9111, 3)");
+        }
+        None
+    }
+}
+
+fn cases() -> impl Iterator<Item = Case> {
+    let statuses = STATUSES.into_iter();
+    statuses.flat_map(|status| {
+        CONTROLS.into_iter().flat_map(move |control| {
+            DATES.into_iter().flat_map(move |date| {
+                ASKS.into_iter().flat_map(move |ask| {
+                    [1, 31, 101, 221, 100_001]
+                        .into_iter()
+                        .flat_map(move |later| {
+                            [(false, false), (true, false), (false, true)].map(
+                                move |(cookie, authorized)| Case {
+                                    status,
+                                    control,
+                                    date,
+                                    cookie,
+                                    authorized,
+                                    ask,
+                                    later,
+                                },
+                            )
+                        })
+                })
+            })
+        })
+    })
+}
+
+/// R-D6: nothing is used that another reading of the rules would not use, but where a rule says why;
+/// and nothing is asked for in vain.
+#[test]
+fn r_d6_two_readings_of_rfc_9111_agree_but_where_a_rule_says_why() {
+    let mut used = 0;
+    let mut rules: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut unexplained = Vec::new();
+    for case in cases() {
+        let why = match (case.ours(), case.theirs()) {
+            (ours, theirs) if ours == theirs => {
+                used += u32::from(ours);
+                continue;
+            }
+            (true, _) => case.why_looser(),
+            (false, _) => case.why_stricter(),
+        };
+        let Some(why) = why else {
+            unexplained.push(case);
+            continue;
+        };
+        *rules.entry(why).or_default() += 1;
+    }
+    let few: Vec<_> = unexplained
+        .iter()
+        .step_by(1 + unexplained.len() / 12)
+        .collect();
+    assert!(few.is_empty(), "{} such as {few:#?}", unexplained.len());
+    assert!(
+        used > 1_000,
+        "it would prove nothing if nothing were used: {used}"
+    );
+    assert!(rules.len() >= 4, "{rules:?}");
+}
+
+/// A shared cache never uses what is somebody's own, whatever else is said.
+#[test]
+fn what_is_somebodys_own_is_used_in_no_combination() {
+    for case in cases() {
+        let is_own = case.cookie || case.control.contains("private");
+        assert!(!(is_own && case.ours()), "{case:?}");
+        assert!(
+            !(case.control.contains("no-store") && case.ours()),
+            "{case:?}"
+        );
+        assert!(!(case.status == 206 && case.ours()), "{case:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Bodies on their way into the cache: slow, large, cut off or left alone; nothing is kept half, and
+//! nobody waits for it.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::Response;
+use hyper::body::Frame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tollgate::cache::Cache;
+use tollgate::shop::Options;
+
+use crate::cache::{Folder, counting};
+use crate::client::{Session, get, request, soon, until, whole};
+use crate::stand::{Stand, file};
+use crate::streaming::Told;
+use crate::upstream::{Upstream, reply};
+
+const REST: &str = "limits: [1000/1s]\ncache: {ttl: 1h}\nhealth: off\nretry: {retries: {high: 0, normal: 0, low: 0}}";
+
+fn source(answer: &crate::client::Answer) -> &str {
+    answer.header("x-tollgate-source")
+}
+
+/// The first answer streams what it is told; the others say their number.
+async fn told_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
+    let (say, told) = mpsc::channel(64);
+    let told = parking_lot::Mutex::new(Some(told));
+    let upstream = Upstream::start(move |number, _| {
+        let told = told.lock().take();
+        async move {
+            match told {
+                Some(told) => Response::new(Told(told).boxed()),
+                None => reply(200, &[], &number.to_string()),
+            }
+        }
+    })
+    .await;
+    (upstream, say)
+}
+
+/// A client that leaves in the middle takes nothing half with it; the next one gets a whole answer.
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
+    let (upstream, say) = told_at_first().await;
+    let stand = Stand::open(&[file(upstream.address, REST)]).await;
+    say.send(Frame::data(Bytes::from("half"))).await.unwrap();
+    let mut session = Session::open(stand.address).await;
+    let mut body = session
+        .send(request("GET", "/x/a", &[], ""))
+        .await
+        .into_body();
+    assert_eq!(
+        soon(body.frame())
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "half"
+    );
+    drop((body, session));
+    until(|| say.is_closed()).await;
+    let next = get(stand.address, "/x/a").await;
+    assert_eq!((source(&next), next.body.as_str()), ("upstream", "1"));
+    let kept = get(stand.address, "/x/a").await;
+    assert_eq!((source(&kept), kept.body.as_str()), ("cache", "1"));
+}
+
+/// An upstream that cuts its answer, with and without a length, is a broken answer for the client
+/// and none for the cache.
+#[tokio::test]
+async fn an_answer_that_is_cut_off_is_not_kept() {
+    for half in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        "HTTP/1.1 200 OK\r\n\r\nends with its connection",
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let cuts = tokio::spawn(async move {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut buffer = [0; 1024];
+                assert!(stream.read(&mut buffer).await.unwrap() > 0);
+                stream.write_all(half.as_bytes()).await.unwrap();
+            }
+        });
+        let stand = Stand::open(&[file(address, REST)]).await;
+        for _ in 0..2 {
+            let mut session = Session::open(stand.address).await;
+            let answer = session.send(request("GET", "/x/a", &[], "")).await;
+            assert_eq!(answer.headers()["x-tollgate-source"], "upstream", "{half}");
+            let is_cut = soon(answer.into_body().collect()).await.is_err();
+            assert_eq!(is_cut, !half.contains("ends with"), "{half}");
+        }
+        soon(cuts).await.unwrap();
+        assert!(stand.shop.cache().rows().await.is_empty(), "{half}");
+    }
+}
+
+/// A large answer that is read slowly holds nobody up, is kept whole, and lies on disk afterwards.
+#[tokio::test]
+async fn a_slow_reader_of_a_large_answer_holds_nobody_up() {
+    let (upstream, say) = told_at_first().await;
+    let folder = Folder::new();
+    let options = Options {
+        cache: Cache::open(&folder.0),
+        ..Options::default()
+    };
+    let stand = Stand::with(&[file(upstream.address, REST)], options).await;
+    let mut session = Session::open(stand.address).await;
+    let (pieces, piece) = (96, Bytes::from(vec![b'x'; 65_536]));
+    let sending = tokio::spawn(async move {
+        for _ in 0..pieces {
+            say.send(Frame::data(piece.clone())).await.unwrap();
+        }
+    });
+    let slow = session.send(request("GET", "/x/large", &[], "")).await;
+    // Nobody reads it, and others are served all the same.
+    for number in 1..4 {
+        let other = get(stand.address, &format!("/x/{number}")).await;
+        assert_eq!(other.body, number.to_string());
+    }
+    assert_eq!(whole(slow).await.body.len(), pieces * 65_536);
+    soon(sending).await.unwrap();
+    let kept = get(stand.address, "/x/large").await;
+    assert_eq!((source(&kept), kept.body.len()), ("cache", pieces * 65_536));
+    stand.shop.cache().flush().await;
+    let rows = tollgate::cache::rows(&folder.0).unwrap();
+    let large = rows
+        .iter()
+        .find(|row| row.entity.as_deref() == Some("large"));
+    assert!(large.is_some_and(|row| row.bytes > 6_000_000), "{rows:?}");
+}
+
+/// What turns out to be too large, announced or not, passes whole and is not kept.
+#[tokio::test]
+async fn an_answer_above_the_bound_passes_and_is_not_kept() {
+    let upstream = Upstream::start(|_, asked| async move {
+        let text = "y".repeat(3_000);
+        if asked.target == "/announced" {
+            return reply(200, &[], &text);
+        }
+        let (say, told) = mpsc::channel(4);
+        for piece in text.as_bytes().chunks(1_000) {
+            let piece = Bytes::copy_from_slice(piece);
+            say.try_send(Frame::data(piece)).unwrap();
+        }
+        let body = Told(told);
+        Response::new(BodyExt::map_err(body, |never: Infallible| match never {}).boxed())
+    })
+    .await;
+    let rest = REST.replace("ttl: 1h", "ttl: 1h, max_object: 2KiB");
+    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    for path in ["/x/announced", "/x/streamed"] {
+        for _ in 0..2 {
+            let answer = get(stand.address, path).await;
+            assert_eq!((source(&answer), answer.body.len()), ("upstream", 3_000));
+        }
+    }
+    assert!(stand.shop.cache().rows().await.is_empty());
+}
+
+/// R-G: `cache.db` may vanish, be held, or turn to rubbish while the gateway runs: calls go on.
+#[tokio::test]
+async fn the_gateway_serves_whatever_becomes_of_the_file() {
+    let folder = Folder::new();
+    let upstream = counting().await;
+    let options = Options {
+        cache: Cache::open(&folder.0),
+        ..Options::default()
+    };
+    let stand = Stand::with(&[file(upstream.address, REST)], options).await;
+    let serves = async |path: &str| {
+        let first = get(stand.address, path).await;
+        assert_eq!((first.status, source(&first)), (200, "upstream"), "{path}");
+        let second = get(stand.address, path).await;
+        assert_eq!(source(&second), "cache", "{path}");
+        assert_eq!(first.body, second.body);
+    };
+    serves("/x/before").await;
+    stand.shop.cache().flush().await;
+    let database = folder.0.join(tollgate::cache::DATABASE);
+    let holder = std::fs::File::options()
+        .write(true)
+        .open(&database)
+        .unwrap();
+    holder.set_len(0).unwrap();
+    serves("/x/emptied").await;
+    std::fs::write(&database, "rubbish").unwrap();
+    serves("/x/rubbish").await;
+    std::fs::remove_dir_all(&folder.0).unwrap();
+    serves("/x/gone").await;
+    assert!(stand.shop.cache().purge(None, None).await > 0);
+    assert_eq!(source(&get(stand.address, "/x/before").await), "upstream");
+}

@@ -1,0 +1,298 @@
+//! R-E5, R-E6, adversarially: what one caller sends changes nothing of what another is given, with
+//! cache, shared answers and old answers all at work.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tollgate_core::time::Span;
+
+use crate::cache::{Still, is};
+use crate::client::{Session, get_with, request, soon, whole};
+use crate::stand::{Stand, file};
+use crate::upstream::{Asked, Reply, Upstream, reply};
+
+const OPEN: &str = "limits: [100000/1s]\ncache: {ttl: 1h}\nhealth: off";
+
+/// Names whoever asks, by everything that may name somebody; slowly enough to be joined.
+async fn owned(_: usize, asked: Asked) -> Reply {
+    tokio::task::yield_now().await;
+    let owner = owner(&asked.target, &|name| {
+        let value = asked.headers.get(name)?;
+        Some(value.to_str().unwrap().to_owned())
+    });
+    reply(200, &[("etag", "\"one for all\"")], &owner)
+}
+
+const NAMES: [&str; 6] = [
+    "authorization",
+    "cookie",
+    "x-api-key",
+    "x-user",
+    "x-tenant-id",
+    "x-forwarded-host",
+];
+
+fn owner(target: &str, header: &dyn Fn(&str) -> Option<String>) -> String {
+    let named = NAMES.map(|name| header(name).unwrap_or_else(|| "-".to_owned()));
+    format!("{}|{target}", named.join("|"))
+}
+
+/// Small dice, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % most as u64).unwrap()
+    }
+}
+
+/// R-E6: thousands of users at once over the whole path. Some ask for a part, some under a condition
+/// that everybody's answer meets, some when what is kept is old, some at the same time: every body
+/// names whoever asked, or is nothing at all.
+#[tokio::test]
+async fn no_answer_of_one_user_reaches_another_at_the_same_time() {
+    let upstream = Upstream::start(owned).await;
+    let rest = "limits: [100000/1s]\ncache: {ttl: 1s, stale: 1h, ignore: [authorization, private]}\n\
+                dedup: true\nauth: {replace: false}\nhealth: off";
+    let still = Arc::new(Still::open(&upstream, rest).await);
+    let workers: Vec<_> = (0..8)
+        .map(|worker| {
+            let still = still.clone();
+            tokio::spawn(async move { one_of_many(&still, worker).await })
+        })
+        .collect();
+    let mut kept = 0;
+    for worker in workers {
+        kept += soon(worker).await.unwrap();
+    }
+    // It would prove nothing if everybody had asked alone.
+    let spared = still.stand.shop.named("x").unwrap().savings();
+    assert!(
+        kept > 100 && spared.revalidated + spared.stale + spared.shared > 0,
+        "{spared:?}"
+    );
+}
+
+/// How many of its answers came from the cache.
+async fn one_of_many(still: &Still, worker: u64) -> usize {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (worker % 4));
+    let mut session = Session::open(still.stand.address).await;
+    let mut kept = 0;
+    for _ in 0..600 {
+        let user = format!("user-{}", dice.roll(3_000) / dice.roll(40).max(1));
+        let target = ["/me", "/me?b=2&a=1", "/me?a=1&b=2"][dice.roll(3)];
+        let mut headers = vec![(NAMES[dice.roll(NAMES.len())], user.as_str())];
+        match dice.roll(6) {
+            // All of the names, nothing of the target.
+            0 => headers.push(("range", "bytes=0-15")),
+            1 => headers.push(("if-none-match", "\"one for all\"")),
+            2 => headers.push(("x-tollgate-cache", "refresh")),
+            _ => {}
+        }
+        if dice.roll(20) == 0 {
+            still.clock.pass(Span::from_secs(1));
+        }
+        still.clock.pass(Span::from_millis(1));
+        let answer = session.get(&format!("/x{target}"), &headers).await;
+        let find = |name: &str| {
+            let found = headers.iter().find(|(found, _)| *found == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let expected = owner(target, &find);
+        // The order of parameters is whoever's asked first.
+        let other = owner(&target.replace("b=2&a=1", "a=1&b=2"), &find);
+        let body = answer.body.replace("b=2&a=1", "a=1&b=2");
+        match answer.status {
+            200 => assert!(body == other || body == expected, "{body} {expected}"),
+            206 => assert!(expected.starts_with(&answer.body), "{body} {expected}"),
+            304 => assert_eq!(answer.body, ""),
+            other => panic!("{other}"),
+        }
+        kept += usize::from(answer.header("x-tollgate-source") == "cache");
+    }
+    kept
+}
+
+/// Says what it was asked.
+async fn echo(_: usize, asked: Asked) -> Reply {
+    reply(200, &[], &asked.target)
+}
+
+/// R-E5: two spellings are one question only if every server reads them alike.
+#[tokio::test]
+async fn another_spelling_is_another_question_unless_it_means_the_same() {
+    let upstream = Upstream::start(echo).await;
+    let still = Still::open(&upstream, OPEN).await;
+    for (first, second, is_same) in [
+        ("/p?a=1&b=2", "/p?b=2&a=1", true),
+        ("/p?c=1&&d=2", "/p?d=2&c=1", true),
+        ("/q?a=1&a=2", "/q?a=2&a=1", false),
+        ("/q?%61=1&a=3", "/q?a=3&%61=1", false),
+        ("/q?A=1&a=4", "/q?a=4&A=1", false),
+        ("/q?a=1;b=2&b=3", "/q?b=3&a=1;b=2", false),
+        ("/q?a=A", "/q?a=%41", false),
+        ("/q?e", "/q?e=", false),
+        ("/q?f=1%26g=2", "/q?f=1&g=2", false),
+        ("/q?h=1", "/q?H=1", false),
+        ("/q?i=1", "/q?i=1%00", false),
+        ("/r/a%2Fb", "/r/a/b", false),
+        ("/r/A", "/r/a", false),
+        ("/s", "/s/", false),
+    ] {
+        let (one, two) = (format!("/x{first}"), format!("/x{second}"));
+        is(&still.get(&one, &[]).await, 200, "upstream", first);
+        let answer = still.get(&two, &[]).await;
+        if is_same {
+            is(&answer, 200, "cache", first);
+        } else {
+            is(&answer, 200, "upstream", second);
+        }
+    }
+}
+
+/// The host that a client names is not the host that is asked, whatever it looks like.
+#[tokio::test]
+async fn the_clients_host_reaches_nobody() {
+    let upstream = Upstream::start(|_, asked: Asked| async move {
+        let host = asked.headers["host"].to_str().unwrap().to_owned();
+        reply(200, &[], &host)
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, OPEN)]).await;
+    let own = upstream.address.to_string();
+    for (number, host) in ["evil.example", "GATEWAY", "gateway.", "gateway:81"]
+        .iter()
+        .enumerate()
+    {
+        let mut asks = request("GET", &format!("/x/{number}"), &[], "");
+        asks.headers_mut().insert("host", host.parse().unwrap());
+        let answer = whole(Session::open(stand.address).await.send(asks).await).await;
+        assert_eq!(answer.body, own, "{host}");
+        let next = get_with(stand.address, &format!("/x/{number}"), &[]).await;
+        assert_eq!(
+            (next.body.as_str(), next.header("x-tollgate-source")),
+            (own.as_str(), "cache")
+        );
+    }
+}
+
+/// A GET whose body some servers obey is neither kept nor answered from what is kept.
+#[tokio::test]
+async fn a_get_with_a_body_poisons_nothing() {
+    let upstream = Upstream::start(|_, asked: Asked| async move {
+        reply(200, &[], &String::from_utf8_lossy(&asked.body))
+    })
+    .await;
+    let still = Still::open(&upstream, OPEN).await;
+    let evil = request("GET", "/x/a", &[], "evil");
+    let answer = whole(Session::open(still.stand.address).await.send(evil).await).await;
+    assert_eq!(answer.body, "evil");
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "");
+}
+
+/// What one client cannot read is not given to it because another can.
+#[tokio::test]
+async fn an_encoded_answer_is_for_those_who_asked_for_it() {
+    let upstream = Upstream::start(|_, asked: Asked| async move {
+        match asked.headers.get("accept-encoding") {
+            Some(coding) if !coding.to_str().unwrap().contains("q=0") => {
+                reply(200, &[("content-encoding", "gzip")], "zipped")
+            }
+            _ => reply(200, &[], "plain"),
+        }
+    })
+    .await;
+    let still = Still::open(&upstream, OPEN).await;
+    let coding = |line| [("accept-encoding", line)];
+    is(
+        &still.get("/x/a", &coding("gzip, br")).await,
+        200,
+        "upstream",
+        "zipped",
+    );
+    is(
+        &still.get("/x/a", &coding("BR,gzip")).await,
+        200,
+        "cache",
+        "zipped",
+    );
+    for line in ["gzip;q=0", "identity", "deflate;q=0, gzip;q=0.0"] {
+        let answer = still.get("/x/a", &coding(line)).await;
+        assert_ne!(
+            (answer.1.as_str(), answer.2.as_str()),
+            ("cache", "zipped"),
+            "{line}"
+        );
+    }
+    assert_ne!(still.get("/x/a", &[]).await.2, "zipped");
+}
+
+/// A caller that names another entity does not choose how long others are given its answer.
+#[tokio::test]
+async fn the_lifetime_that_a_caller_chooses_is_its_own() {
+    let upstream =
+        Upstream::start(|number, _| async move { reply(200, &[], &number.to_string()) }).await;
+    let rest = format!("{OPEN}\nentities: {{ttl: {{odds: 4s, teams: 24h}}}}");
+    let still = Still::open(&upstream, &rest).await;
+    let long = [("x-tollgate-entity", "teams")];
+    is(&still.get("/x/odds", &long).await, 200, "upstream", "0");
+    is(&still.get("/x/odds", &[]).await, 200, "upstream", "1");
+    still.pass(5);
+    is(&still.get("/x/odds", &[]).await, 200, "upstream", "2");
+    is(&still.get("/x/odds", &long).await, 200, "cache", "0");
+}
+
+/// R-D6: what is not kept says so, and why, to whoever asked.
+#[tokio::test]
+async fn the_answer_itself_says_how_the_cache_came_by_it() {
+    let upstream = Upstream::start(|_, asked: Asked| async move {
+        let headers = match asked.target.as_str() {
+            "/cookie" => ("set-cookie", "sid=1"),
+            "/cookie2" => ("set-cookie2", "sid=1"),
+            "/private" => ("cache-control", "private"),
+            "/secret" => ("cache-control", "no-store"),
+            "/star" => ("vary", "*"),
+            "/status" => return reply(202, &[], "later"),
+            _ => ("cache-status", "cdn; hit"),
+        };
+        reply(200, &[headers], &"x".repeat(2_000))
+    })
+    .await;
+    let rest = "limits: [1000/1s]\ncache: {ttl: 10s, max_object: 2KiB}";
+    let still = Still::open(&upstream, rest).await;
+    let own = [("authorization", "Bearer mine")];
+    let none: &[(&str, &str)] = &[];
+    for (path, headers, why) in [
+        ("/x/cookie", none, "fwd=miss; detail=set_cookie"),
+        ("/x/cookie2", none, "fwd=miss; detail=set_cookie"),
+        ("/x/private", none, "fwd=miss; detail=private"),
+        ("/x/secret", none, "fwd=miss; detail=no_store"),
+        ("/x/star", none, "fwd=miss; detail=varies_on_anything"),
+        ("/x/status", none, "fwd=miss; detail=status"),
+        ("/x/own", &own, "fwd=miss; detail=authorization"),
+        ("/x/a", none, "fwd=miss; stored"),
+        ("/x/a", none, "hit"),
+    ] {
+        let answer = get_with(still.stand.address, path, headers).await;
+        let said: Vec<_> = answer.headers.get_all("cache-status").iter().collect();
+        let said = said.last().unwrap().to_str().unwrap();
+        assert_eq!(said, format!("tollgate; {why}"), "{path}");
+        assert!(!answer.everything().contains("Bearer mine"));
+    }
+    // What other caches say of themselves stays, and ours is not kept with it.
+    let again = get_with(still.stand.address, "/x/a", &[]).await;
+    assert_eq!(again.headers.get_all("cache-status").iter().count(), 2);
+    assert_eq!(again.header("cache-status"), "cdn; hit");
+    // Where the cache is not used it says nothing.
+    let not_used = get_with(
+        still.stand.address,
+        "/x/star",
+        &[("x-tollgate-cache", "no")],
+    )
+    .await;
+    assert_eq!(not_used.header("cache-status"), "");
+    assert_eq!(json!(not_used.status), 200);
+}

@@ -1,0 +1,169 @@
+//! Parts of answers: a part is cut out of a whole that was kept, and never kept for the whole.
+
+use crate::cache::{NO_RETRY, Still, is};
+use crate::client::{Answer, Session, get_with, request};
+use crate::upstream::{Asked, Reply, Upstream, reply};
+
+const REST: &str = "limits: [1000/1s]\ncache: {ttl: 10s, stale: 1h}\nhealth: off";
+
+/// Has ten digits, gives a part to whoever asks for it, and knows a name for them.
+async fn digits(_: usize, asked: Asked) -> Reply {
+    let tag = [("etag", "\"a\""), ("connection", "close")];
+    let has = |name: &str, value: &str| asked.headers.get(name).is_some_and(|found| found == value);
+    if has("if-none-match", "\"a\"") || has("if-none-match", "\"theirs\"") {
+        return reply(304, &tag, "");
+    }
+    if asked.headers.contains_key("range") && asked.target != "/deaf" {
+        let headers = [tag[0], tag[1], ("content-range", "bytes 2-4/10")];
+        return reply(206, &headers, "234");
+    }
+    reply(200, &tag, "0123456789")
+}
+
+async fn part(still: &Still, path: &str, range: &str, more: &[(&str, &str)]) -> Answer {
+    let mut headers = vec![("range", range)];
+    headers.extend(more);
+    get_with(still.stand.address, path, &headers).await
+}
+
+#[tokio::test]
+async fn a_part_that_comes_from_the_provider_is_not_kept() {
+    let upstream = Upstream::start(digits).await;
+    let still = Still::open(&upstream, REST).await;
+    for count in 1..=2 {
+        let answer = part(&still, "/x/a", "bytes=2-4", &[]).await;
+        assert_eq!((answer.status, answer.body.as_str()), (206, "234"));
+        assert_eq!(
+            (answer.header("x-tollgate-source"), upstream.count()),
+            ("upstream", count)
+        );
+        assert!(answer.header("cache-status").contains("detail=partial"));
+    }
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "0123456789");
+}
+
+/// Also where nobody has asked for a part.
+#[tokio::test]
+async fn a_part_that_nobody_asked_for_is_not_kept_either() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number {
+            0 => reply(206, &[("content-range", "bytes 0-0/2")], "a"),
+            _ => reply(200, &[], "ab"),
+        }
+    })
+    .await;
+    let still = Still::open(&upstream, REST).await;
+    is(&still.get("/x/a", &[]).await, 206, "upstream", "a");
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "ab");
+    is(&still.get("/x/a", &[]).await, 200, "cache", "ab");
+}
+
+#[tokio::test]
+async fn one_part_is_cut_out_of_what_was_kept_whole() {
+    let upstream = Upstream::start(digits).await;
+    let still = Still::open(&upstream, REST).await;
+    still.get("/x/a", &[]).await;
+    for (range, more, status, content_range, body) in [
+        ("bytes=2-4", None, 206, "bytes 2-4/10", "234"),
+        ("bytes=8-99", None, 206, "bytes 8-9/10", "89"),
+        ("bytes=-1", None, 206, "bytes 9-9/10", "9"),
+        ("bytes=10-", None, 416, "bytes */10", ""),
+        ("bytes=0-1,4-5", None, 200, "", "0123456789"),
+        ("lines=0-1", None, 200, "", "0123456789"),
+        (
+            "bytes=2-4",
+            Some(("if-range", "\"a\"")),
+            206,
+            "bytes 2-4/10",
+            "234",
+        ),
+        (
+            "bytes=2-4",
+            Some(("if-range", "\"b\"")),
+            200,
+            "",
+            "0123456789",
+        ),
+        ("bytes=2-4", Some(("if-none-match", "\"a\"")), 304, "", ""),
+    ] {
+        let more: Vec<_> = more.into_iter().collect();
+        let answer = part(&still, "/x/a", range, &more).await;
+        assert_eq!(
+            (
+                answer.status,
+                answer.header("content-range"),
+                answer.body.as_str()
+            ),
+            (status, content_range, body),
+            "{range} {more:?}"
+        );
+        assert_eq!(answer.header("x-tollgate-source"), "cache", "{range}");
+        if status != 304 {
+            assert_eq!(answer.header("content-length"), body.len().to_string());
+        }
+    }
+    assert_eq!(upstream.count(), 1);
+    // A HEAD has no part.
+    let head = request("HEAD", "/x/a", &[("range", "bytes=2-4")], "");
+    let head = Session::open(still.stand.address).await.send(head).await;
+    assert_eq!(head.headers()["x-tollgate-source"], "upstream");
+}
+
+/// A provider that knows no parts sends the whole, and that is kept.
+#[tokio::test]
+async fn a_whole_that_comes_in_place_of_a_part_is_kept() {
+    let upstream = Upstream::start(digits).await;
+    let still = Still::open(&upstream, REST).await;
+    let answer = part(&still, "/x/deaf", "bytes=2-4", &[]).await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "0123456789"));
+    let answer = part(&still, "/x/deaf", "bytes=2-4", &[]).await;
+    assert_eq!((answer.status, answer.body.as_str()), (206, "234"));
+    assert_eq!(upstream.count(), 1);
+}
+
+/// A part of what is old is asked for as it was asked, and stands in when the provider is gone.
+#[tokio::test]
+async fn a_part_of_an_old_answer_is_asked_for_and_stands_in() {
+    let upstream = Upstream::start(digits).await;
+    let rest = format!("{REST}\n{NO_RETRY}");
+    let still = Still::open(&upstream, &rest).await;
+    still.get("/x/a", &[]).await;
+    still.pass(11);
+    let answer = part(&still, "/x/a", "bytes=2-4", &[]).await;
+    assert_eq!(
+        (answer.status, answer.header("x-tollgate-source")),
+        (206, "upstream")
+    );
+    assert!(!upstream.asked()[1].headers.contains_key("if-none-match"));
+    drop(upstream);
+    let answer = part(&still, "/x/a", "bytes=3-5", &[]).await;
+    assert_eq!(
+        (
+            answer.status,
+            answer.header("x-tollgate-source"),
+            answer.body.as_str()
+        ),
+        (206, "stale", "345")
+    );
+}
+
+/// A 304 to a condition of the client's own is about what the client has: it renews nothing here.
+#[tokio::test]
+async fn a_304_to_a_clients_own_condition_does_not_renew_what_is_kept() {
+    let theirs = ("if-none-match", "\"theirs\"");
+    for (method, headers) in [
+        ("HEAD", vec![theirs]),
+        ("GET", vec![theirs, ("range", "bytes=2-4")]),
+    ] {
+        let upstream = Upstream::start(digits).await;
+        let still = Still::open(&upstream, REST).await;
+        still.get("/x/a", &[]).await;
+        still.pass(11);
+        let asks = request(method, "/x/a", &headers, "");
+        let answer = Session::open(still.stand.address).await.send(asks).await;
+        assert_eq!(answer.status(), 304, "{method}");
+        assert_eq!(answer.headers()["x-tollgate-source"], "upstream");
+        still.get("/x/a", &[]).await;
+        assert_eq!(upstream.count(), 3, "{method}: it is as old as before");
+    }
+}

@@ -1,0 +1,156 @@
+//! `cache.db` in trouble, at the start and while it is used: answers are served all the same, and
+//! what must be forgotten is.
+
+use rusqlite::Connection;
+
+use super::tests::{Folder, bodies, key, object};
+use super::*;
+
+/// Somebody else who holds the file.
+struct Holder(Connection);
+
+impl Holder {
+    fn of(folder: &Folder) -> Holder {
+        let conn = Connection::open(folder.file()).unwrap();
+        conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Holder(conn)
+    }
+
+    fn lets_go(self) {
+        self.0.execute_batch("COMMIT").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_somebody_holds_at_the_start_means_memory_only() {
+    let folder = Folder::new();
+    drop(Cache::open(&folder.0));
+    let holder = Holder::of(&folder);
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    assert_eq!(bodies(&cache, 1).await, ["a"]);
+    assert_eq!(cache.purge(None, None).await, 1);
+    holder.lets_go();
+}
+
+/// What cannot be written is served from memory; what is kept afterwards is written again.
+#[tokio::test]
+async fn a_file_that_somebody_holds_meanwhile_is_used_again_afterwards() {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    let holder = Holder::of(&folder);
+    cache.put(key(2), &object(1, "b"), Wall(1));
+    cache.flush().await;
+    assert_eq!(bodies(&cache, 2).await, ["b"]);
+    holder.lets_go();
+    cache.put(key(3), &object(1, "c"), Wall(1));
+    cache.flush().await;
+    let next = Cache::open(&folder.0);
+    assert_eq!(bodies(&next, 1).await, ["a"]);
+    assert!(bodies(&next, 2).await.is_empty(), "it was not waited for");
+    assert_eq!(bodies(&next, 3).await, ["c"]);
+}
+
+/// A purge is not lost because somebody else writes: it is answered when it is done.
+#[tokio::test]
+async fn a_purge_waits_for_whoever_holds_the_file() {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    let url = object(1, "bb").url;
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.put(key(2), &object(1, "bb"), Wall(1));
+    cache.flush().await;
+    let holder = Holder::of(&folder);
+    cache.invalidate(Some(&key(2)), url, Wall(5));
+    let purging = cache.clone();
+    let purge = tokio::spawn(async move { purging.purge(Some("x"), Some("a")).await });
+    // Meanwhile nobody is given what is to be forgotten, and this one hears that it was not done.
+    cache.flush().await;
+    assert!(cache.at_hand(&key(1)).is_none() && !purge.is_finished());
+    holder.lets_go();
+    assert_eq!(purge.await.unwrap(), 1);
+    let next = Cache::open(&folder.0);
+    assert!(bodies(&next, 1).await.is_empty());
+    assert!(bodies(&next, 2).await.is_empty());
+}
+
+/// A file with forty answers, all of it in the file itself, and then rubbish from there on.
+async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    for number in 0..40 {
+        cache.put(key(number), &object(1, &"x".repeat(5_000)), Wall(1));
+    }
+    cache.flush().await;
+    drop(cache);
+    let conn = Connection::open(folder.file()).unwrap();
+    conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
+    drop(conn);
+    let mut bytes = std::fs::read(folder.file()).unwrap();
+    let from = from(bytes.len());
+    bytes[from..].fill(0x5a);
+    std::fs::write(folder.file(), &bytes).unwrap();
+    folder
+}
+
+/// What is damaged behind a sound beginning is begun anew at the start.
+#[tokio::test]
+async fn a_file_whose_tables_cannot_be_read_is_begun_anew() {
+    let folder = damaged(|_| 4_096).await;
+    let cache = Cache::open(&folder.0);
+    assert!(folder.0.join("cache.db.damaged").exists());
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
+}
+
+/// What turns out to be damaged while it is used is moved aside; the next start begins anew.
+#[tokio::test]
+async fn a_file_that_turns_out_to_be_damaged_is_moved_aside() {
+    let folder = damaged(|length| length / 2).await;
+    let cache = Cache::open(&folder.0);
+    let aside = folder.0.join("cache.db.damaged");
+    assert!(!aside.exists());
+    for number in 0..40 {
+        bodies(&cache, number).await;
+    }
+    assert!(aside.exists(), "whoever asked has heard of it");
+    cache.put(key(50), &object(1, "new"), Wall(1));
+    cache.flush().await;
+    assert_eq!(bodies(&cache, 50).await, ["new"], "in memory");
+    let next = Cache::open(&folder.0);
+    next.put(key(1), &object(1, "a"), Wall(1));
+    next.flush().await;
+    assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
+}
+
+/// A file that may not grow is no failure: what does not fit is in memory, and room is made.
+#[tokio::test]
+async fn a_full_file_makes_room_and_goes_on() {
+    let folder = Folder::new();
+    let cache = Cache::open_with(&folder.0, 200_000);
+    cache.put(key(1), &object(1, &"z".repeat(2_000_000)), Wall(1));
+    cache.flush().await;
+    assert_eq!(bodies(&cache, 1).await[0].len(), 2_000_000, "in memory");
+    assert!(rows(&folder.0).unwrap().is_empty());
+    for number in 2..30 {
+        cache.put(key(number), &object(1, &"y".repeat(20_000)), Wall(2));
+        cache.flush().await;
+    }
+    let kept = rows(&folder.0).unwrap();
+    assert!(kept[0].bytes <= 200_000 && kept[0].answers > 1, "{kept:?}");
+    let size = std::fs::metadata(folder.file()).unwrap().len();
+    assert!(size < 700_000, "{size}");
+}
+
+#[tokio::test]
+async fn a_folder_in_place_of_the_file_means_memory_only() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.file()).unwrap();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    assert_eq!(bodies(&cache, 1).await, ["a"]);
+}
