@@ -13,8 +13,8 @@
 use smallvec::SmallVec;
 
 use crate::ask::{
-    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
-    Why,
+    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Scopes, Settle, Term, Terms,
+    Verdict, Why,
 };
 use crate::limit::{Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
@@ -306,6 +306,33 @@ fn carry(
     cells.cell(from).pass(passed);
 }
 
+/// What the scopes of a permit hear of it.
+fn tell_scopes(
+    cells: &mut impl Cells,
+    now: Now,
+    id: PermitId,
+    scopes: &Scopes,
+    outcome: &Outcome,
+    turn: &mut Turn,
+) {
+    match outcome {
+        Outcome::Arrived { refused: false, .. } | Outcome::Whole { .. } => {
+            scopes.iter().for_each(|id| cells.scope(*id).went_well());
+        }
+        Outcome::Unsent => {
+            let given_back = scopes
+                .iter()
+                .filter(|scope| cells.scope(**scope).give_back(id, now.at));
+            turn.scopes.extend(given_back);
+        }
+        Outcome::Arrived { .. }
+        | Outcome::Failed { .. }
+        | Outcome::Finished { .. }
+        | Outcome::Unknown { .. }
+        | Outcome::Alive { .. } => {}
+    }
+}
+
 /// `true` if somebody who was refused may be lucky now.
 fn settle_term(
     cell: &mut Cell,
@@ -347,7 +374,9 @@ fn settle_term(
             SettleAt::Head => cell.settle(rule, settled(*age, false), now.at).freed,
             SettleAt::End => false,
         },
-        Outcome::Finished { age } => cell.settle(rule, settled(*age, true), now.at).freed,
+        Outcome::Finished { age } | Outcome::Whole { age } => {
+            cell.settle(rule, settled(*age, true), now.at).freed
+        }
         Outcome::Unsent => cell.undo(rule, id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
         Outcome::Alive { by } => {

@@ -424,7 +424,7 @@ fn a_rest_that_ends_does_not_end_a_hold_from_the_cache_only() {
     assert!(!hosts.goes(0));
 }
 
-/// A5, W4: failures in a row are counted by all together: five of five processes are enough, and
+/// A4, A5, W4: failures in a row are counted by all together: five of five processes are enough, and
 /// nobody goes after the fifth, whoever has heard of it.
 #[test]
 fn a5_failures_in_a_row_of_several_processes_are_one_row() {
