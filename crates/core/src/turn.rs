@@ -272,24 +272,6 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
     }
 }
 
-/// What became of a permit, for the scopes that it was granted under.
-fn tell_scopes(
-    cells: &mut impl Cells,
-    now: Now,
-    id: PermitId,
-    scopes: &[ScopeId],
-    outcome: &Outcome,
-    turn: &mut Turn,
-) {
-    if let Outcome::Arrived { refused: false, .. } = outcome {
-        scopes.iter().for_each(|id| cells.scope(*id).went_well());
-    }
-    if *outcome == Outcome::Unsent {
-        let gives_back = |scope: &&ScopeId| cells.scope(**scope).give_back(id, now.at);
-        turn.scopes.extend(scopes.iter().filter(gives_back));
-    }
-}
-
 /// What one cell has counted counts in another too.
 fn carry(
     cells: &mut impl Cells,
