@@ -9,38 +9,56 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::Effort;
+use crate::load::Flood;
 use crate::peers::{ENVOY_CACHE, HAPROXY_CACHE, Site, nginx_cache};
 use crate::plot::Plot;
-use crate::proxied::{Figures, HIGH, Rounds, line, measure};
+use crate::proxied::{CALLERS, Figures, HIGH, Rounds, line, measure};
 use crate::report::{Part, table};
 use crate::server::Server;
 use crate::upstream::{self, Log, Manner};
 
-/// One size: what it is called, and how many times the rate of nginx and of Envoy is the goal.
-struct Size {
+/// One row: what is asked for, and how many times the rate of nginx and of Envoy is the goal.
+struct Row {
     name: &'static str,
     word: &'static str,
     bytes: usize,
+    /// Every connection asks for another answer; otherwise all for the same.
+    different: bool,
     nginx: f64,
     envoy: f64,
 }
 
-const SIZES: [Size; 2] = [
-    Size {
-        name: "1 KiB",
-        word: "hits-1k",
-        bytes: 1_024,
-        nginx: 1.8,
-        envoy: 1.8,
-    },
-    Size {
-        name: "64 KiB",
-        word: "hits-64k",
-        bytes: 64 * 1_024,
-        nginx: 1.0,
-        envoy: 1.4,
+const SMALL: Row = Row {
+    name: "1 KiB",
+    word: "hits-1k",
+    bytes: 1_024,
+    different: false,
+    nginx: 1.8,
+    envoy: 1.8,
+};
+
+const LARGE: Row = Row {
+    name: "64 KiB",
+    word: "hits-64k",
+    bytes: 64 * 1_024,
+    different: false,
+    nginx: 1.0,
+    envoy: 1.4,
+};
+
+const ROWS: [Row; 3] = [
+    SMALL,
+    LARGE,
+    Row {
+        name: "64 KiB, 64 different answers",
+        word: "hits-64k-different",
+        different: true,
+        ..LARGE
     },
 ];
+
+/// Rounds, at most: all rows together stay below two minutes.
+const ROUNDS: usize = 4;
 
 /// How long one server is loaded in one round: some 50,000 answers.
 const SPAN: Duration = Duration::from_secs(1);
@@ -53,36 +71,42 @@ const KEEPING: &str = "cache: { mode: rfc9111 }\n";
 
 pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     let mut part = Part::default();
-    for size in &SIZES {
+    for row in &ROWS {
         let (address, log) = upstream::start(Manner {
-            bytes: size.bytes,
+            bytes: row.bytes,
             cache_control: Some("public, max-age=86400"),
             ..Manner::PLAIN
         })
         .await?;
-        let figures = one(&site.before(address), &log, size, effort).await?;
-        report(&mut part, size, &figures);
+        let figures = one(&site.before(address), &log, row, effort).await?;
+        report(&mut part, row, &figures);
     }
     Ok(part)
 }
 
-async fn one(site: &Site, log: &Log, size: &Size, effort: Effort) -> anyhow::Result<Vec<Figures>> {
+async fn one(site: &Site, log: &Log, row: &Row, effort: Effort) -> anyhow::Result<Vec<Figures>> {
     let nginx = nginx_cache(&site.fresh("nginx-cache")?, "on");
     let other = nginx_cache(&site.fresh("nginx-cache-off")?, "off");
     let servers: [Server; 7] = [
         site.nginx("nginx", [&nginx[0], &nginx[1]])?,
-        site.nginx("nginx, sendfile off", [&other[0], &other[1]])?,
+        site.nginx("nginx without sendfile", [&other[0], &other[1]])?,
         site.haproxy("HAProxy", HAPROXY_CACHE)?,
         site.varnish("Varnish")?,
         site.envoy("Envoy", ENVOY_CACHE)?,
-        site.constant(size.bytes)?,
+        site.constant(row.bytes)?,
         site.tollgate("Tollgate", "memory:", HIGH, KEEPING)?,
     ];
     let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
-    for round in 0..=effort.rounds {
+    for round in 0..=effort.rounds.min(ROUNDS) {
         for (server, rounds) in servers.iter().zip(&mut rounds) {
             log.begin();
-            let measured = measure(server, effort.span.min(SPAN), size.bytes + HEAD).await?;
+            let flood = Flood {
+                connections: CALLERS,
+                span: effort.span.min(SPAN),
+                room: row.bytes + HEAD,
+                different: row.different,
+            };
+            let measured = measure(server, flood).await?;
             // The first round fills the caches.
             if round > 0 {
                 let asked = log.take().len();
@@ -101,19 +125,19 @@ async fn one(site: &Site, log: &Log, size: &Size, effort: Effort) -> anyhow::Res
         .collect())
 }
 
-fn report(part: &mut Part, size: &Size, figures: &[Figures]) {
+fn report(part: &mut Part, row: &Row, figures: &[Figures]) {
     let [nginx, other, haproxy, varnish, envoy, bare, ours] = figures else {
         return;
     };
     let rate = |figures: &Figures| format!("{:.1} k/s", figures.rate / 1e3);
     let peers = [nginx, other, envoy, varnish, haproxy, bare]
         .map(|one| format!("{} {}", one.name, rate(one)));
-    for (peer, bar) in [(nginx, size.nginx), (envoy, size.envoy)] {
+    for (peer, bar) in [(nginx, row.nginx), (envoy, row.envoy)] {
         let ratio = ours.rate / peer.rate;
         part.goal(
             &format!(
                 "cache hit {}, requests per second, beside {}",
-                size.name, peer.name
+                row.name, peer.name
             ),
             &peers.join(", "),
             format!("{} ({ratio:.2}x)", rate(ours)),
@@ -129,7 +153,7 @@ fn report(part: &mut Part, size: &Size, figures: &[Figures]) {
             line
         })
         .collect();
-    let title = format!("Cache hits of {}", size.name);
+    let title = format!("Cache hits of {}", row.name);
     let head = [
         &title,
         "CPU",
@@ -141,7 +165,6 @@ fn report(part: &mut Part, size: &Size, figures: &[Figures]) {
     ];
     part.section(&title, table(&head, &lines));
     let bars = figures.iter().map(|one| (one.name.to_owned(), one.rate));
-    let title = format!("cache hits of {} per second (more is better)", size.name);
-    part.plots
-        .push(Plot::new(size.word, &title, bars.collect()));
+    let title = format!("cache hits of {} per second (more is better)", row.name);
+    part.plots.push(Plot::new(row.word, &title, bars.collect()));
 }

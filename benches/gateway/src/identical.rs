@@ -38,11 +38,11 @@ pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     let nginx = nginx_cache(&site.fresh("nginx-cache")?, "on");
     let keeping = "cache: { mode: rfc9111 }\n";
     for server in [
-        before.nginx("nginx, cache lock", [&nginx[0], &nginx[1]])?,
+        before.nginx("nginx with cache lock", [&nginx[0], &nginx[1]])?,
         before.haproxy("HAProxy", HAPROXY_CACHE)?,
         before.varnish("Varnish")?,
         before.envoy("Envoy", ENVOY_CACHE)?,
-        before.squid("Squid, collapsed forwarding")?,
+        before.squid("Squid")?,
         before.tollgate("Tollgate", "memory:", HIGH, keeping)?,
     ] {
         figures.push(rounds(&server, &log, effort).await?);

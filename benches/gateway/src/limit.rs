@@ -25,13 +25,14 @@ const ENVOY_LIMIT: &str = "
               filter_enforced: { default_value: { numerator: 100, denominator: HUNDRED } }";
 
 pub async fn run(site: &Site, log: &Log, effort: Effort) -> anyhow::Result<Part> {
-    let zone = "limit_req_zone $server_name zone=z:1m rate=100r/s;";
+    // The key must have a value: nginx does not count requests without one.
+    let zone = "limit_req_zone $server_port zone=z:1m rate=100r/s;";
     let servers = [
         site.nginx(
-            "nginx, burst 100",
+            "nginx with a burst of 100",
             [zone, "limit_req zone=z burst=100 nodelay;"],
         )?,
-        site.nginx("nginx, paced", [zone, "limit_req zone=z burst=20;"])?,
+        site.nginx("nginx paced", [zone, "limit_req zone=z burst=20;"])?,
         site.envoy("Envoy", ENVOY_LIMIT)?,
         site.tollgate("Tollgate", "memory:", "[100/1s]", "")?,
     ];

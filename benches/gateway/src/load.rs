@@ -125,17 +125,26 @@ fn length(answer: &[u8]) -> anyhow::Result<Option<(usize, u16)>> {
     Ok(Some((head + 4 + body, status)))
 }
 
-/// Calls as fast as answers come, on so many connections, for so long. Each connection asks for
-/// something of its own: what is the same at the same time may be answered by one call. `room` is
-/// for an answer with its head.
-pub async fn flood(
-    server: SocketAddr,
-    path: &str,
-    connections: usize,
-    span: Duration,
-    room: usize,
-) -> anyhow::Result<Seen> {
-    let mark = if path.contains('?') { '&' } else { '?' };
+/// How a server is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    pub connections: usize,
+    pub span: Duration,
+    /// For an answer with its head.
+    pub room: usize,
+    /// Each connection asks for something of its own: what is the same at the same time may be
+    /// answered by one call.
+    pub different: bool,
+}
+
+/// Calls as fast as answers come.
+pub async fn flood(server: SocketAddr, path: &str, flood: Flood) -> anyhow::Result<Seen> {
+    let Flood {
+        connections,
+        span,
+        room,
+        different,
+    } = flood;
     let mut callers = Vec::new();
     for _ in 0..connections {
         callers.push(Caller::with_room(server, room).await?);
@@ -145,7 +154,8 @@ pub async fn flood(
         .into_iter()
         .enumerate()
         .map(|(number, caller)| {
-            let request = request(&format!("{path}{mark}caller={number}"));
+            let number = if different { number } else { 0 };
+            let request = request(&format!("{path}?caller={number}"));
             tokio::task::spawn_local(one(caller, request, began + span))
         })
         .collect();

@@ -192,7 +192,7 @@ backend b\n{inside}  http-request set-header Authorization \"Bearer secret\"\n  
 
     /// The bare server of this package, which has one answer of so many bytes.
     pub fn constant(&self, bytes: usize) -> anyhow::Result<Server> {
-        self.own("bare hyper, one answer", "constant", &bytes.to_string())
+        self.own("bare hyper", "constant", &bytes.to_string())
     }
 
     fn own(&self, name: &'static str, what: &str, word: &str) -> anyhow::Result<Server> {

@@ -1,16 +1,15 @@
 //! The proxied rows: CPU per request, requests per second and memory, with our whole path on, in
 //! memory and on SQLite.
 
-use std::time::Duration;
-
+use crate::Effort;
+use crate::load::{self, Flood};
 use crate::peers::Site;
 use crate::plot::Plot;
 use crate::report::{Part, median, table};
 use crate::server::Server;
-use crate::{Effort, load};
 
 /// Connections of callers.
-const CALLERS: usize = 64;
+pub const CALLERS: usize = 64;
 
 /// Limits that never refuse here, but are counted.
 pub const HIGH: &str = "[1000000/1s, 100000000/1m]";
@@ -58,7 +57,13 @@ pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
     let mut rounds: Vec<Rounds> = servers.iter().map(|_| Rounds::default()).collect();
     for round in 0..=effort.rounds {
         for (server, rounds) in servers.iter().zip(&mut rounds) {
-            let measured = measure(server, effort.span, ROOM).await?;
+            let flood = Flood {
+                connections: CALLERS,
+                span: effort.span,
+                room: ROOM,
+                different: true,
+            };
+            let measured = measure(server, flood).await?;
             // The first round warms up.
             if round > 0 {
                 rounds.add(&measured);
@@ -74,9 +79,9 @@ pub async fn run(site: &Site, effort: Effort) -> anyhow::Result<Part> {
 }
 
 /// One server under load for a while.
-pub async fn measure(server: &Server, span: Duration, room: usize) -> anyhow::Result<Figures> {
+pub async fn measure(server: &Server, flood: Flood) -> anyhow::Result<Figures> {
     let before = server.cpu();
-    let seen = load::flood(server.address, server.path, CALLERS, span, room).await?;
+    let seen = load::flood(server.address, server.path, flood).await?;
     let cpu = server.cpu() - before;
     anyhow::ensure!(
         seen.refused + seen.failed == 0,

@@ -12,9 +12,11 @@ mod crowd;
 mod trouble;
 mod score;
 mod screen;
+mod picture;
 mod keys;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -46,6 +48,10 @@ pub(crate) struct Demo {
     /// How long it runs
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
+
+    /// Keep the last table as a picture, for both themes
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 impl Demo {
@@ -67,6 +73,13 @@ impl Demo {
         } else {
             self.list(&twins).await?
         };
+        if let Some(path) = &self.svg {
+            let mut screen = Screen::new(true, twins.door());
+            let table = screen.frame(&sides, &twins.now(), self.seconds, self.seconds);
+            let text = table + "\n" + &screen.verdict(&sides[1], self.seconds);
+            std::fs::write(path, picture::svg(&text))
+                .with_context(|| format!("could not write {}", path.display()))?;
+        }
         twins.end().await;
         Ok(if sides[1].violations == 0 {
             ExitCode::SUCCESS

@@ -176,6 +176,7 @@ async fn serve(
     for (address, door) in own {
         listening.push(listen(&mut gateway, address, door).await?);
     }
+    daemon.serves(gateway.doors());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
     orders.watch(&daemon).await;
     announce(&config, &listening, admin.as_ref())?;

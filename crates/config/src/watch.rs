@@ -21,6 +21,20 @@ pub const QUIET: Duration = Duration::from_millis(200);
 /// However busy the files are, somebody looks after so many rounds of [`QUIET`]: 5 s.
 const ROUNDS_MAX: u32 = 25;
 
+/// Endings of files without settings. Whatever else changes is a reason to look: a file may have any
+/// name, and a look too many costs little.
+const NOT_SETTINGS: [&str; 9] = [
+    "log",
+    "out",
+    "pid",
+    "sock",
+    "lock",
+    "db",
+    "db-wal",
+    "db-shm",
+    "db-journal",
+];
+
 /// Why to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -58,7 +72,7 @@ impl Watch {
         // One place: a second change before anybody looked says nothing new.
         let (tell, changes) = mpsc::channel(1);
         let heard = move |event: notify::Result<Event>| {
-            if event.is_ok_and(|event| !is_changed(event.kind)) {
+            if event.is_ok_and(|event| !is_changed(event.kind) || is_elsewhere(&event.paths)) {
                 return;
             }
             // Full means that a look is due already. An error of the watcher is a reason to look too.
@@ -106,6 +120,16 @@ fn is_changed(kind: EventKind) -> bool {
     !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
 
+/// Is it about files that nobody keeps settings in? A log or a store that lies in the same folder
+/// changes all the time.
+fn is_elsewhere(paths: &[PathBuf]) -> bool {
+    let is_other = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| NOT_SETTINGS.contains(&ending))
+    };
+    !paths.is_empty() && paths.iter().all(is_other)
+}
+
 /// The folders to watch: those that are named, and those of the files.
 fn folders(paths: &[String]) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
@@ -121,4 +145,27 @@ fn folders(paths: &[String]) -> Vec<PathBuf> {
         }
     }
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_and_stores_beside_the_settings_are_no_change() {
+        let about = |names: &[&str]| {
+            let paths: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
+            is_elsewhere(&paths)
+        };
+        assert!(about(&["conf/gateway.log"]) && about(&["conf/ledger.db-wal", "conf/ledger.db"]));
+        for names in [
+            &["conf/tmdb.yaml"][..],
+            &["conf/..data"],
+            &["conf/key"],
+            &["conf/gateway.log", "conf/tmdb.yaml"],
+            &[],
+        ] {
+            assert!(!about(names), "{names:?}");
+        }
+    }
 }

@@ -217,7 +217,7 @@ pub enum Settle {
     Permit {
         /// Which one.
         id: PermitId,
-        /// The terms it was granted under. For [`Outcome::Finished`] their `cost` is the true cost.
+        /// The terms it was granted under. For [`Outcome::Finished`] and [`Outcome::Whole`] their `cost` is the true cost.
         terms: Terms,
         /// The scopes it was granted under: a probe that never left gives its place back.
         scopes: Scopes,
@@ -279,8 +279,8 @@ pub enum Reopen {
     All,
     /// One call at a time tries; the scope opens or closes again by what it finds.
     Probe,
-    /// Nothing but somebody's word; until then answers come from the cache only. It has no end, so
-    /// it goes with a rest of `None`.
+    /// Somebody's word; until then answers come from the cache only. A rest is the end that whoever
+    /// ordered it has named: if nobody is there to give the word then, one call tries.
     ByHand,
 }
 
@@ -306,6 +306,12 @@ pub enum Outcome {
     /// The end of the body is here: concurrency is free, and costs known only now are true.
     Finished {
         /// How long ago the end came.
+        age: Span,
+    },
+    /// All of an answer is here at once, and its head has nothing to say: as if it had arrived, and
+    /// then finished.
+    Whole {
+        /// How long ago it came.
         age: Span,
     },
     /// No byte of it left this host: as if it had never been granted.

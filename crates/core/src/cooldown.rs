@@ -148,7 +148,7 @@ impl Cooldown {
         match view {
             ScopeView::Open | ScopeView::Probing => self.until = None,
             ScopeView::Closed { left: Some(left) } => self.until = Some(now + left),
-            ScopeView::Closed { left: None } | ScopeView::CacheOnly => {}
+            ScopeView::Closed { left: None } | ScopeView::CacheOnly { .. } => {}
         }
     }
 

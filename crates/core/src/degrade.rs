@@ -155,7 +155,7 @@ impl Degrade {
                 self.reset_passed = false;
             }
             ScopeView::Closed { left: Some(left) } => self.until = Some(now + left),
-            ScopeView::Closed { left: None } | ScopeView::CacheOnly => {}
+            ScopeView::Closed { left: None } | ScopeView::CacheOnly { .. } => {}
         }
     }
 

@@ -327,6 +327,11 @@ impl Gate {
         std::mem::take(&mut self.effects)
     }
 
+    /// What is decided already, for those who must not wait until the next offer is made up.
+    pub fn resolved(&mut self) -> Vec<Resolved> {
+        std::mem::take(&mut self.effects.resolve)
+    }
+
     /// Resolves those whose time ran out. One whose place is open goes on to be asked if that can
     /// still be in time, or if it never was asked: that is its one chance.
     fn expire(&mut self, now: Micros) {

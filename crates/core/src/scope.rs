@@ -50,8 +50,11 @@ pub enum ScopeView {
         /// The rest of the rest.
         left: Option<Span>,
     },
-    /// Nobody goes until it is opened by hand; answers come from the cache only.
-    CacheOnly,
+    /// Nobody goes; answers come from the cache only.
+    CacheOnly {
+        /// The rest of it; `None` = until opened by hand.
+        left: Option<Span>,
+    },
     /// One call at a time tries.
     Probing,
 }
@@ -200,12 +203,14 @@ impl Scope {
             } if now >= until => ScopeView::Open,
             State::Closed {
                 until: Some(until),
-                then: Reopen::Probe,
+                then: Reopen::Probe | Reopen::ByHand,
             } if now >= until => ScopeView::Probing,
             State::Closed {
-                until: None,
+                until,
                 then: Reopen::ByHand,
-            } => ScopeView::CacheOnly,
+            } => ScopeView::CacheOnly {
+                left: until.map(|until| until.since(now)),
+            },
             State::Closed { until, .. } => ScopeView::Closed {
                 left: until.map(|until| until.since(now)),
             },

@@ -13,10 +13,10 @@
 use smallvec::SmallVec;
 
 use crate::ask::{
-    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Settle, Term, Terms, Verdict,
-    Why,
+    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Scopes, Settle, Term, Terms,
+    Verdict, Why,
 };
-use crate::limit::{Cell, SettleAt, Settled};
+use crate::limit::{Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Now, Span};
 
@@ -224,15 +224,7 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             scopes,
             outcome,
         } => {
-            if let Outcome::Arrived { refused: false, .. } = outcome {
-                scopes.iter().for_each(|id| cells.scope(*id).went_well());
-            }
-            if *outcome == Outcome::Unsent {
-                let given_back = scopes
-                    .iter()
-                    .filter(|scope| cells.scope(**scope).give_back(*id, now.at));
-                turn.scopes.extend(given_back);
-            }
+            tell_scopes(cells, now, *id, scopes, outcome, turn);
             for (index, term) in terms.iter().enumerate() {
                 if first_named(terms, term.cell) != Some(index) {
                     continue;
@@ -260,15 +252,7 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             former,
             to,
             rule,
-        } => {
-            let giver = cells.cell(*from);
-            giver.refresh(former, now);
-            let giver = giver.clone();
-            let heir = cells.cell(*to);
-            heir.refresh(rule, now);
-            let passed = heir.inherit((*to, rule), &giver, (*from, former), now);
-            cells.cell(*from).pass(passed);
-        }
+        } => carry(cells, now, (*from, former), (*to, rule)),
         Settle::Open { scope } => {
             cells.scope(*scope).open();
             turn.scopes.push(*scope);
@@ -285,6 +269,49 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             }
         }
         Settle::Well { scope } => cells.scope(*scope).went_well(),
+    }
+}
+
+/// What one cell has counted counts in another too.
+fn carry(
+    cells: &mut impl Cells,
+    now: Now,
+    (from, former): (CellId, &Rule),
+    (to, rule): (CellId, &Rule),
+) {
+    let giver = cells.cell(from);
+    giver.refresh(former, now);
+    let giver = giver.clone();
+    let heir = cells.cell(to);
+    heir.refresh(rule, now);
+    let passed = heir.inherit((to, rule), &giver, (from, former), now);
+    cells.cell(from).pass(passed);
+}
+
+/// What the scopes of a permit hear of it.
+fn tell_scopes(
+    cells: &mut impl Cells,
+    now: Now,
+    id: PermitId,
+    scopes: &Scopes,
+    outcome: &Outcome,
+    turn: &mut Turn,
+) {
+    match outcome {
+        Outcome::Arrived { refused: false, .. } | Outcome::Whole { .. } => {
+            scopes.iter().for_each(|id| cells.scope(*id).went_well());
+        }
+        Outcome::Unsent => {
+            let given_back = scopes
+                .iter()
+                .filter(|scope| cells.scope(**scope).give_back(id, now.at));
+            turn.scopes.extend(given_back);
+        }
+        Outcome::Arrived { .. }
+        | Outcome::Failed { .. }
+        | Outcome::Finished { .. }
+        | Outcome::Unknown { .. }
+        | Outcome::Alive { .. } => {}
     }
 }
 
@@ -329,7 +356,9 @@ fn settle_term(
             SettleAt::Head => cell.settle(rule, settled(*age, false), now.at).freed,
             SettleAt::End => false,
         },
-        Outcome::Finished { age } => cell.settle(rule, settled(*age, true), now.at).freed,
+        Outcome::Finished { age } | Outcome::Whole { age } => {
+            cell.settle(rule, settled(*age, true), now.at).freed
+        }
         Outcome::Unsent => cell.undo(rule, id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
         Outcome::Alive { by } => {

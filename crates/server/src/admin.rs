@@ -30,6 +30,7 @@ use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
 use crate::daemon::Daemon;
+use crate::doorway::{self, Host, ended};
 use safety::Safety;
 
 /// Connections at a time: commands, probes and a few open dashboards. One is a task and some
@@ -41,9 +42,6 @@ const HEAD_MAX: usize = 32 * 1024;
 
 /// How long a head may take to come, and how long a connection may lie idle between two.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
-
-/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How the admin address works.
 #[derive(Clone, Debug)]
@@ -98,7 +96,9 @@ impl Admin {
         let safety = Safety::new(address, options.token);
         let router = routes::router(daemon.clone(), safety, ending.subscribe());
         let mut door = JoinSet::new();
-        door.spawn(accept(listener, router, ending.subscribe(), options.grace));
+        let host = Reception(router);
+        let grace = options.grace.into();
+        door.spawn(doorway::accept(listener, host, ending.subscribe(), grace));
         Fact::Listening { address }.tell();
         Ok(Admin {
             address,
@@ -120,32 +120,21 @@ impl Admin {
     }
 }
 
-/// Accepts until the end, then waits for its connections.
-async fn accept(
-    listener: TcpListener,
-    router: axum::Router,
-    mut ending: watch::Receiver<bool>,
-    grace: Span,
-) {
-    let mut connections = JoinSet::new();
-    let order = ending.clone();
-    loop {
-        let has_room = connections.len() < CONNECTIONS_MAX;
-        tokio::select! {
-            () = ended(&mut ending) => break,
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn(connection(stream, router.clone(), order.clone()));
-                }
-                Err(_) => pause(ACCEPT_PAUSE).await,
-            }
-        }
+/// Whoever comes to the admin address.
+struct Reception(axum::Router);
+
+impl Host for Reception {
+    fn has_room(&self, inside: usize) -> bool {
+        inside < CONNECTIONS_MAX
     }
-    drop(listener);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(grace.into(), drained).await.is_err() {
-        connections.shutdown().await;
+
+    fn receive(
+        &self,
+        stream: TcpStream,
+        _peer: SocketAddr,
+        ending: watch::Receiver<bool>,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        Some(connection(stream, self.0.clone(), ending))
     }
 }
 
@@ -164,14 +153,4 @@ async fn connection(stream: TcpStream, router: axum::Router, mut ending: watch::
         () = ended(&mut ending) => connection.as_mut().graceful_shutdown(),
     }
     connection.await.ok();
-}
-
-/// Waits for the order to end; an address that is gone has given it.
-async fn ended(ending: &mut watch::Receiver<bool>) {
-    let _order = ending.wait_for(|ends| *ends).await;
-}
-
-#[expect(clippy::disallowed_methods, reason = "a rest after a failed accept")]
-async fn pause(span: Duration) {
-    tokio::time::sleep(span).await;
 }

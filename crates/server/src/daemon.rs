@@ -4,13 +4,15 @@
 //! until it is mended, and its old version stays. What was counted and learned stays. What is set
 //! while running wins over flag, environment and file until the process ends.
 //!
-//! Never: opens a socket, or knows who asks.
+//! Never: serves a socket, or knows who asks. Addresses of providers are opened and closed by the
+//! gateway's doors, within the same change.
 
 mod notice;
 mod view;
 pub use view::{Described, Named};
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tollgate::event::Fact;
@@ -23,6 +25,8 @@ use tollgate_config::{
 };
 use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
+
+use crate::gateway::Doors;
 
 /// The most settings that one request changes, and that are kept per process: there are some sixty
 /// per provider, and nobody tunes a thousand by hand.
@@ -43,6 +47,8 @@ struct Shared {
     changing: Mutex<()>,
     /// Held for a moment.
     state: Mutex<State>,
+    /// The gateway's doors, once there are any.
+    doors: OnceLock<Doors>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,8 +104,15 @@ impl Daemon {
                 world,
                 changing: Mutex::new(()),
                 state: Mutex::new(state),
+                doors: OnceLock::new(),
             }),
         }
+    }
+
+    /// From now on the addresses of providers (`listen`) follow the configuration through these doors.
+    pub fn serves(&self, doors: Doors) {
+        // A daemon has one gateway; the first one stays.
+        let _known = self.shared.doors.set(doors);
     }
 
     /// The providers.
@@ -181,7 +194,7 @@ impl Daemon {
         entity: Option<&str>,
         command: Command,
     ) -> Result<Arc<Live>, Error> {
-        let live = self.shared.shop.named(provider)?;
+        let live = self.shared.shop.ordered(provider)?;
         let order = match command {
             Command::Offline => "offline",
             Command::CacheOnly { .. } => "cache-only",
@@ -210,8 +223,13 @@ impl Daemon {
         } = reloaded;
         let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
         if !changed.is_empty() {
+            let doors = self.shared.doors.get();
+            let ready = doors.map(|doors| (doors, doors.prepare(addresses(&loaded.config))));
             match self.build(&loaded.config) {
-                Ok(()) => state.unbuilt = None,
+                Ok(()) => {
+                    state.unbuilt = None;
+                    refused.extend(ready.into_iter().flat_map(|(doors, new)| doors.follow(new)));
+                }
                 Err(error) => {
                     let problem = error.to_string();
                     refused.push(problem.clone());
@@ -250,6 +268,14 @@ impl Daemon {
         });
         Ok(())
     }
+}
+
+/// The addresses that providers have for themselves.
+fn addresses(config: &Config) -> Vec<(SocketAddr, String)> {
+    let providers = config.providers.iter();
+    providers
+        .filter_map(|provider| Some((provider.listen?, provider.name.clone())))
+        .collect()
 }
 
 /// Two spellings of one setting: `SLEEP_MAX`, `sleep-max`.

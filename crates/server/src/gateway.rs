@@ -10,34 +10,31 @@
 mod address;
 mod answer;
 mod crowd;
+mod doors;
+pub use doors::Doors;
 mod framing;
 mod full;
 mod head;
 mod line;
+pub use line::Patience;
 mod links;
 mod rates;
+mod unread;
 mod upgrade;
 mod visit;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tollgate::Shop;
 use tollgate::event::Fact;
 use tollgate_core::time::Span;
 
 use crowd::Crowd;
 use full::Full;
-use visit::Visit;
-
-/// Rest after a failed accept, so that a lack of descriptors is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How a gateway works.
 #[derive(Clone, Debug)]
@@ -49,8 +46,13 @@ pub struct GatewayOptions {
     /// single host keeps the others out, and enough for a proxy in front. This host itself is not
     /// counted by address.
     pub connections_per_address_max: usize,
+    /// Count this host by its address too. Its programs share one address, so they are not unless no
+    /// proxy on this host speaks for others.
+    pub counts_this_host: bool,
     /// How long calls under way may take after the order to end.
     pub grace: Span,
+    /// How long callers may take.
+    pub patience: Patience,
 }
 
 impl Default for GatewayOptions {
@@ -58,7 +60,9 @@ impl Default for GatewayOptions {
         GatewayOptions {
             connections_max: 4_096,
             connections_per_address_max: 1_024,
+            counts_this_host: false,
             grace: Span::from_secs(10),
+            patience: Patience::default(),
         }
     }
 }
@@ -75,8 +79,7 @@ pub enum Door {
 /// A gateway. It serves until it is drained or dropped.
 #[derive(Debug)]
 pub struct Gateway {
-    state: Arc<State>,
-    doors: JoinSet<()>,
+    doors: Doors,
 }
 
 /// An address that is being served.
@@ -92,7 +95,8 @@ pub struct Listening {
 struct State {
     shop: Shop,
     options: GatewayOptions,
-    ending: watch::Sender<bool>,
+    /// It ends: no door is opened any more.
+    is_ending: AtomicBool,
     crowd: Arc<Crowd>,
     full: Full,
     /// What tells the ids of two runs apart.
@@ -106,18 +110,19 @@ impl Gateway {
     pub fn new(shop: Shop, options: GatewayOptions) -> Gateway {
         let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
         let most = crowd::affordable(options.connections_max);
-        let crowd = Crowd::new(most, options.connections_per_address_max);
+        let most_of_one = options.connections_per_address_max;
+        let crowd = Crowd::new(most, most_of_one, options.counts_this_host);
+        let state = State {
+            shop,
+            options,
+            is_ending: AtomicBool::new(false),
+            crowd: Arc::new(crowd),
+            full: Full::new(),
+            run,
+            calls: AtomicU64::new(0),
+        };
         Gateway {
-            state: Arc::new(State {
-                shop,
-                options,
-                ending: watch::Sender::new(false),
-                crowd: Arc::new(crowd),
-                full: Full::new(),
-                run,
-                calls: AtomicU64::new(0),
-            }),
-            doors: JoinSet::new(),
+            doors: Doors::new(Arc::new(state)),
         }
     }
 
@@ -128,20 +133,25 @@ impl Gateway {
 
     /// Serves a socket that is open already, such as one that the service manager holds.
     pub fn listen_on(&mut self, listener: TcpListener, door: Door) -> io::Result<Listening> {
-        let address = listener.local_addr()?;
-        self.state.shop.is_ours(address);
-        let listening = Listening { address, door };
-        let accept = accept(listener, self.state.clone(), listening.door.clone());
-        self.doors.spawn(accept);
-        Fact::Listening { address }.tell();
-        Ok(listening)
+        self.doors.open(listener, door)
+    }
+
+    /// Its doors, for whoever opens and closes those of providers while it serves.
+    #[must_use]
+    pub fn doors(&self) -> Doors {
+        self.doors.clone()
     }
 
     /// Ends in good order: accepts nothing more, finishes what is under way, drops the rest.
-    pub async fn drain(mut self) {
+    pub async fn drain(self) {
         Fact::Draining.tell();
-        self.state.ending.send_replace(true);
-        while self.doors.join_next().await.is_some() {}
+        self.doors.drain().await;
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.doors.close_all();
     }
 }
 
@@ -158,53 +168,6 @@ impl State {
     }
 
     fn is_draining(&self) -> bool {
-        *self.ending.borrow()
+        self.is_ending.load(Ordering::Acquire)
     }
-}
-
-/// Accepts until the gateway ends, then waits for its connections.
-async fn accept(listener: TcpListener, state: Arc<State>, door: Door) {
-    let door = Arc::new(door);
-    let mut connections = JoinSet::new();
-    let mut ending = state.ending.subscribe();
-    loop {
-        tokio::select! {
-            () = ended(&mut ending) => break,
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => match state.crowd.enter(peer.ip()) {
-                    Some(room) => {
-                        let visit = Visit::new(state.clone(), door.clone(), peer.ip());
-                        connections.spawn(async move {
-                            visit::serve(stream, visit).await;
-                            drop(room);
-                        });
-                    }
-                    None => state.full.tell(stream),
-                },
-                Err(error) if full::is_lack(&error) => {
-                    state.full.let_go(&listener).await;
-                    pause(ACCEPT_PAUSE).await;
-                }
-                // The client is gone already.
-                Err(_) => pause(ACCEPT_PAUSE).await,
-            }
-        }
-    }
-    drop(listener);
-    let grace = Duration::from(state.options.grace);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(grace, drained).await.is_err() {
-        connections.shutdown().await;
-    }
-}
-
-/// Waits for the order to end; a gateway that is gone has given it.
-async fn ended(ending: &mut watch::Receiver<bool>) {
-    let _order = ending.wait_for(|ends| *ends).await;
-}
-
-#[expect(clippy::disallowed_methods, reason = "a rest after a failed accept")]
-async fn pause(span: Duration) {
-    tokio::time::sleep(span).await;
 }

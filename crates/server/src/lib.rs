@@ -10,8 +10,9 @@
 pub mod admin;
 pub mod daemon;
 pub mod gateway;
+mod doorway;
 mod refusal;
 
 pub use admin::{Admin, AdminOptions};
 pub use daemon::Daemon;
-pub use gateway::{Door, Gateway, GatewayOptions, Listening};
+pub use gateway::{Door, Doors, Gateway, GatewayOptions, Listening, Patience};

@@ -155,6 +155,13 @@ pub enum Fact<'a> {
         /// Where.
         address: std::net::SocketAddr,
     },
+    /// How many descriptors this process may have: the soft limit as it was, and as it is.
+    Descriptors {
+        /// When it started.
+        before: u64,
+        /// Now, raised to the hard limit if that was allowed.
+        now: u64,
+    },
     /// The gateway ends: calls under way are finished first.
     Draining,
 }
@@ -215,6 +222,9 @@ impl Fact<'_> {
                 tracing::warn!(event = "operator", provider, order);
             }
             Fact::Listening { address } => tracing::info!(event = "listening", %address),
+            Fact::Descriptors { before, now } => {
+                tracing::debug!(event = "descriptors", before, now);
+            }
             Fact::Draining => tracing::info!(event = "draining"),
         }
     }

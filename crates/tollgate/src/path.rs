@@ -11,6 +11,7 @@
 //! Never: a hidden attempt below this path.
 
 pub mod permit;
+mod denied;
 mod account;
 mod admit;
 mod cache;

@@ -200,7 +200,11 @@ impl Permit {
         for (index, term) in self.held.ask.terms.iter_mut().enumerate() {
             term.cost = true_cost(index).unwrap_or(term.cost);
         }
-        self.settle(Outcome::Finished { age: Span::ZERO });
+        let age = Span::ZERO;
+        self.settle(match self.held.state {
+            State::Held | State::Sent => Outcome::Whole { age },
+            State::Arrived | State::Over => Outcome::Finished { age },
+        });
         self.held.state = State::Over;
     }
 

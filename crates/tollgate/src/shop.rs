@@ -42,6 +42,7 @@ use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
 use tollgate_core::feedback::Dialects;
+use tollgate_core::health::Command;
 use tollgate_core::loss::Share;
 use tollgate_core::problem::Problem;
 use tollgate_core::time::{Micros, Span};
@@ -190,6 +191,9 @@ impl Shop {
         let unknown = means
             .start(nobody())
             .map_err(|problems| settings_refused(UNKNOWN, problems))?;
+        if means.offline {
+            unknown.order(Command::Offline);
+        }
         let mut events = means.ledger.events();
         let shop = Shop {
             shared: Arc::new(Shared {
@@ -301,6 +305,26 @@ impl Shop {
                 nearest: nearest(name, shelf.names.keys()),
             })?;
         Ok(slot.live(&self.shared.means))
+    }
+
+    /// The provider that an order is for. All domains that no provider has are `unknown` together, if
+    /// no provider has that name.
+    pub fn ordered(&self, name: &str) -> Result<Arc<Live>, Error> {
+        match self.named(name) {
+            Err(_) if name == UNKNOWN => Ok(self.unknown()),
+            found => found,
+        }
+    }
+
+    /// Why calls are refused although nothing is wrong with them: the ledger's store is lost, and some
+    /// provider with limits must not go on without it (`on_store_loss: closed`).
+    #[must_use]
+    pub fn is_closed(&self) -> Option<String> {
+        let ledger = self.ledger();
+        ledger.loss()?;
+        let shelf = self.shared.shelf.load();
+        let closed = shelf.names.values().any(|slot| slot.closes_on_loss());
+        closed.then(|| ledger.trouble().unwrap_or_default())
     }
 
     /// The provider of this host; `None` = unknown, and that is allowed.

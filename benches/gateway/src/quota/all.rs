@@ -15,17 +15,18 @@ const PROCESSES: usize = 2;
 const UP: u64 = 9;
 
 pub fn at_once(tools: &Tools) -> anyhow::Result<Part> {
-    // Urgent calls are asked for while the provider is up: before the outage, and long after it.
+    // Urgent calls are asked for while the provider is believed to be up: before the outage, and
+    // after the gateways have found out that it is over.
     let mut scenario = Scenario::t()
         .phase(0, UP, 150, true)
         .phase(UP, 30, 40, false)
-        .phase(40, 46, 150, true)
-        .until(95);
+        .phase(50, 56, 150, true)
+        .until(110);
     scenario.busy = PROCESSES;
     scenario.shared = Some(tools.fresh("all-ledger")?);
     let fault = ["--fault", "outage 10s..20s 503"];
     let sim: Vec<&str> = NEAR.into_iter().chain(fault).collect();
-    eprintln!("all: {} calls, 95 s", scenario.calls.len());
+    eprintln!("all: {} calls, 110 s", scenario.calls.len());
     let size = (PROCESSES, PROCESSES);
     let mut crowd = Crowd::before(tools, "all", "Tollgate", &scenario, size, &sim)?;
     let outcome = crowd.end()?;

@@ -1,5 +1,6 @@
 //! The judge: `tollgate-sim serve` as a process of its own, and what its log says in the end.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -60,7 +61,8 @@ impl Provider {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let began = now - report["seconds"].as_f64().context("seconds")?;
         let log = self.get("/-/log")?;
-        let log: anyhow::Result<Vec<Arrival>> = log.lines().map(arrival).collect();
+        let log = log.lines().map(|line| arrival(line, began));
+        let log: anyhow::Result<Vec<Arrival>> = log.collect();
         let log = log?;
         Ok(Judged { report, began, log })
     }
@@ -77,7 +79,7 @@ impl Provider {
     }
 }
 
-fn arrival(line: &str) -> anyhow::Result<Arrival> {
+fn arrival(line: &str, began: f64) -> anyhow::Result<Arrival> {
     let line: Value = serde_json::from_str(line)?;
     // A call is named by tool, process and number.
     let name = line["call"].as_str().unwrap_or_default();
@@ -87,7 +89,7 @@ fn arrival(line: &str) -> anyhow::Result<Arrival> {
         _ => None,
     };
     Ok(Arrival {
-        at: line["at_us"].as_f64().context("at_us")? / 1e6,
+        at: line["at_us"].as_f64().context("at_us")? / 1e6 - began,
         accepted: line["accepted"] == true && line["fate"] == "answered",
         call,
     })
@@ -118,29 +120,25 @@ impl Judged {
             .unwrap_or(f64::NAN)
     }
 
-    /// Of the calls of one process for which `of` holds: those that came more than `slack` seconds
-    /// after one that had been asked for later.
+    /// Of the calls of one process for which `of` holds: those that came, for the first time, more
+    /// than `slack` seconds after one that had been asked for later.
     pub fn overtaken(&self, process: usize, slack: f64, of: impl Fn(usize) -> bool) -> usize {
-        let mut seen: Vec<(usize, f64)> = Vec::new();
-        for arrival in self.log.iter().filter(|arrival| arrival.accepted) {
-            if let Some((from, call)) = arrival.call
-                && from == process
-                && of(call)
-            {
-                seen.push((call, arrival.at));
-            }
-        }
-        // The log is in the order of arrival: what a later call overtook stands behind it.
-        let mut newest: Vec<(usize, f64)> = Vec::new();
+        let mut seen = HashSet::new();
+        // Every call that was the latest so far, in the order of arrival.
+        let mut latest: Vec<(usize, f64)> = Vec::new();
         let mut overtaken = 0;
-        for (call, at) in seen {
-            let first_later = newest.partition_point(|(other, _)| *other < call);
-            let is_late = newest
-                .get(first_later)
-                .is_some_and(|later| at - later.1 > slack);
-            overtaken += usize::from(is_late);
-            if newest.last().is_none_or(|(other, _)| *other < call) {
-                newest.push((call, at));
+        for arrival in &self.log {
+            let Some((from, call)) = arrival.call else {
+                continue;
+            };
+            if from != process || !of(call) || !seen.insert(call) {
+                continue;
+            }
+            let later = latest.partition_point(|(other, _)| *other < call);
+            let is_late = |later: &(usize, f64)| arrival.at - later.1 > slack;
+            overtaken += usize::from(latest.get(later).is_some_and(is_late));
+            if later == latest.len() {
+                latest.push((call, arrival.at));
             }
         }
         overtaken

@@ -129,3 +129,21 @@ fn a_lack_of_descriptors_is_told_and_survived() {
     assert!(is_served, "it lives");
     runtime.block_on(provider.stop());
 }
+
+/// R-C10: the soft limit of descriptors is for programs that use `select`; the gateway raises its own
+/// to the hard one, so that more callers find room than a shell would allow.
+#[test]
+fn a_low_soft_limit_of_descriptors_is_raised() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let provider = runtime.block_on(sim("sliding 100/1s"));
+    let yaml = file(provider.address(), "limits: [100/1s]");
+    let gateway = Process::start("ulimit -Sn 64;", "gateway_soft", &yaml);
+    let mut callers: Vec<TcpStream> = (0..150).map(|_| gateway.connect()).collect();
+    for caller in &mut callers {
+        let ask = b"GET /health HTTP/1.1\r\nHost: g\r\n\r\n";
+        caller.write_all(ask).unwrap();
+        let mut begin = [0; 12];
+        caller.read_exact(&mut begin).unwrap();
+        assert_eq!(&begin, b"HTTP/1.1 200");
+    }
+}

@@ -1,7 +1,8 @@
 //! H3, R-F1: a running gateway keeps every secret to itself, whatever goes wrong around it.
 //!
 //! Every secret contains the word that is searched for. The provider is careless: it repeats what it
-//! was sent wherever it can.
+//! was sent wherever it can. Operators are careless too: they reload broken files with keys in them,
+//! set keys by hand, and mistype them where they do not belong.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -104,6 +105,7 @@ providers:
 struct Running {
     child: Child,
     address: String,
+    admin: String,
     out: BufReader<std::process::ChildStdout>,
     err: std::thread::JoinHandle<String>,
 }
@@ -115,6 +117,7 @@ fn start(folder: &Path) -> Running {
         .env("TOLLGATE_LOG", "trace")
         .env("TOLLGATE_STATE_DIR", folder.join("desk"))
         .env("TOLLGATE_ADMIN", "127.0.0.1:0")
+        .env("TOLLGATE_ADMIN_TOKEN", "CANARY-ADMIN")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -126,12 +129,18 @@ fn start(folder: &Path) -> Running {
         text
     });
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut first = String::new();
-    out.read_line(&mut first).unwrap();
-    let address = first.trim().rsplit("http://").next().unwrap().to_owned();
+    let mut address = |what: &str| loop {
+        let mut line = String::new();
+        assert!(out.read_line(&mut line).unwrap() > 0, "no line with {what}");
+        if line.contains(what) {
+            return line.trim().rsplit("http://").next().unwrap().to_owned();
+        }
+    };
+    let (gateway, admin) = (address("listens on"), address("(admin)"));
     Running {
         child,
-        address,
+        address: gateway,
+        admin,
         out,
         err,
     }
@@ -139,9 +148,23 @@ fn start(folder: &Path) -> Running {
 
 /// Head and body of one answer.
 fn call(address: &str, method: &str, path: &str, headers: &str) -> (String, String) {
+    call_with(address, method, path, headers, "")
+}
+
+fn call_with(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
+    let length = match body.len() {
+        0 => String::new(),
+        length => format!("Content-Length: {length}\r\n"),
+    };
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nX-Tollgate-Timeout: 2s\r\n{headers}\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nX-Tollgate-Timeout: 2s\r\n{length}{headers}\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
@@ -198,19 +221,117 @@ fn exercise(address: &str) -> String {
     seen
 }
 
+/// What an operator does while it runs: looks, reloads files that are right and wrong, sets keys and
+/// mistypes them. Returns every answer.
+fn operate(running: &Running, folder: &Folder, upstream: SocketAddr) -> String {
+    let token = "Authorization: Bearer CANARY-ADMIN\r\n";
+    let ask = |method: &str, path: &str, headers: &str, body: &str| {
+        let (head, body) = call_with(&running.admin, method, path, headers, body);
+        format!("{head}\n{body}\n")
+    };
+    let mut seen = ask(
+        "GET",
+        "/v1/providers",
+        "Authorization: Bearer CANARY-NOBODY\r\n",
+        "",
+    );
+    assert!(seen.contains(" 401 "), "{seen}");
+    seen.push_str(&reload(folder, upstream, &|method, path| {
+        ask(method, path, token, "")
+    }));
+    for settings in [
+        "{\"api_key\": \"CANARY-SET\"}",
+        "{\"headers.x-extra\": \"CANARY-SET\"}",
+        "{\"auth.also.second\": \"CANARY-SET\"}",
+        "{\"sleep_max\": \"CANARY-TYPO\"}",
+        "{\"limits\": \"CANARY-TYPO\"}",
+        "{\"queue.max\": {\"a\": \"CANARY-DEEP\"}}",
+        "CANARY-NO-JSON",
+    ] {
+        let path = "/v1/providers/query/settings";
+        seen.push_str(&ask("PATCH", path, token, settings));
+    }
+    seen.push_str(&ask("GET", "/v1/providers?key=CANARY-Q", token, ""));
+    for name in ["query", "tvdb", "oauth", "pool", "dead"] {
+        seen.push_str(&ask("GET", &format!("/v1/providers/{name}"), token, ""));
+    }
+    seen + &commands(running, folder)
+}
+
+/// Files with keys in them, wrong in every way and then right with other keys.
+fn reload(folder: &Folder, upstream: SocketAddr, ask: &dyn Fn(&str, &str) -> String) -> String {
+    let mut seen = String::new();
+    let good = config(upstream);
+    let broken = [
+        good.replace("limits: [100/1s]", "limits: [100/1s"),
+        good.replace("api_key: \"${QUERY}\"", "api_key: [CANARY-LIST]"),
+        good.replace("second: \"${SECOND}\"", "second: [CANARY-SECOND]"),
+        format!("{good}  extra: {{ api_key: CANARY-LITERAL, limits: [x] }}\n"),
+        format!("api_key: CANARY-TOP\n{good}"),
+        good.replace("${SECOND}", "${MISSING}"),
+    ];
+    for text in &broken {
+        folder.rewrite("tollgate.yaml", text);
+        let answer = ask("POST", "/v1/reload");
+        assert!(answer.contains(" 422 "), "{text}\n{answer}");
+        seen.push_str(&answer);
+        seen.push_str(&ask("GET", "/v1/providers"));
+    }
+    folder.rewrite("tollgate.yaml", &good);
+    folder.rewrite("my.env", &variables("-NEW"));
+    let answer = ask("POST", "/v1/reload");
+    assert!(answer.contains(" 200 "), "{answer}");
+    seen.push_str(&answer);
+    seen
+}
+
+/// Commands against it, with keys where they belong and where they do not.
+fn commands(running: &Running, folder: &Folder) -> String {
+    let mut seen = String::new();
+    for args in [
+        &["status"][..],
+        &["status", "query", "--json"],
+        &["set", "query", "api_key=CANARY-SET"],
+        &["set", "query", "sleep_max=CANARY-TYPO"],
+        &["reload"],
+        &["check", "tollgate.yaml"],
+    ] {
+        let mut all = args.to_vec();
+        all.extend(["--admin", &running.admin, "--env-file", "my.env"]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let said = command
+            .args(&all)
+            .current_dir(folder.path())
+            .env("TOLLGATE_ADMIN_TOKEN", "CANARY-ADMIN")
+            .env("TOLLGATE_STATE_DIR", folder.path().join("desk"))
+            .output()
+            .unwrap();
+        for text in [said.stdout, said.stderr] {
+            seen.push_str(&String::from_utf8_lossy(&text));
+        }
+    }
+    seen
+}
+
+/// Every secret as a line of an env file.
+fn variables(more: &str) -> String {
+    SECRETS
+        .map(|name| format!("{name}={WORD}-{name}{more}\n"))
+        .concat()
+}
+
 /// H3, R-F1, R-F2: secrets of nine kinds, and none of them in any output, file or argument.
 #[test]
 fn h3_a_running_gateway_keeps_every_secret_to_itself() {
     let (upstream, heard) = careless();
-    let env: String = SECRETS
-        .map(|name| format!("{name}={WORD}-{name}\n"))
-        .concat();
     let folder = Folder::new("leak")
-        .file("my.env", &env)
+        .file("my.env", &variables(""))
         .file("tollgate.yaml", &config(upstream));
     let mut running = start(folder.path());
     let pid = running.child.id();
-    let seen = exercise(&running.address);
+    let mut seen = exercise(&running.address);
+    seen.push_str(&operate(&running, &folder, upstream));
+    seen.push_str(&exercise(&running.address));
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let killed = Command::new("kill").arg(pid.to_string()).status().unwrap();
     assert!(killed.success());
@@ -224,6 +345,9 @@ fn h3_a_running_gateway_keeps_every_secret_to_itself() {
         let secret = format!("{WORD}-{name}");
         let is_used = sent.iter().any(|sent| sent.contains(&secret));
         assert!(is_used, "{name} is never used");
+        let renewed = format!("{secret}-NEW");
+        let is_used = sent.iter().any(|sent| sent.contains(&renewed));
+        assert!(is_used, "{renewed} is never used");
     }
     for used in ["Bearer CANARY-TOKEN", CODED] {
         let is_used = sent.iter().any(|sent| sent.contains(used));

@@ -20,6 +20,7 @@ mod leak;
 mod processes;
 mod provider;
 mod schema;
+mod soak;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

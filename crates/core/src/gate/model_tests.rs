@@ -158,7 +158,7 @@ impl Life {
             }
             Step::Pass(span) => self.pass(span),
             Step::AnythingChanged => self.stage.gate.anything_changed(),
-            Step::Recall => self.stage.gate.recall(self.stage.now.at),
+            Step::Recall => self.stage.gate.recall(),
         }
         self.tick();
     }

@@ -21,7 +21,8 @@ pub(super) struct Recalled {
     low: BTreeSet<u64>,
     normal: BTreeSet<u64>,
     high: BTreeSet<u64>,
-    until: Micros,
+    /// Until when they are waited for; `None` = they have not been told yet.
+    until: Option<Micros>,
 }
 
 impl Recalled {
@@ -58,12 +59,14 @@ impl Recalled {
 
     /// Until when anybody is waited for.
     pub(super) fn until(&self) -> Option<Micros> {
-        (!self.is_empty()).then_some(self.until)
+        self.until.filter(|_| !self.is_empty())
     }
 
-    /// Those who have not come by now are not waited for.
+    /// They are told now if they have not been before, and have their time from then on; those who
+    /// have not come by its end are not waited for.
     pub(super) fn refresh(&mut self, now: Micros) {
-        if now >= self.until && !self.is_empty() {
+        let until = *self.until.get_or_insert(now + COME_BACK);
+        if now >= until || self.is_empty() {
             *self = Recalled::default();
         }
     }
@@ -84,14 +87,13 @@ impl Gate {
     /// the seniority it had; what the ledger still grants to an ask of before comes back unsent, so
     /// nobody goes under a limit that does not hold any more. Who arrives meanwhile waits for those
     /// who were called back, though not for one who does not come.
-    pub fn recall(&mut self, now: Micros) {
+    pub fn recall(&mut self) {
         self.missed.everything = !self.offered.is_empty();
-        self.recalled.refresh(now);
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for id in waiting {
             if let Some(entry) = self.resolve(id, Resolution::Recalled) {
                 self.recalled.of(entry.ask.priority).insert(entry.arrival);
-                self.recalled.until = now + COME_BACK;
+                self.recalled.until = None;
             }
         }
         self.blocks.clear();

@@ -17,7 +17,7 @@ fn rule(limit: u64) -> Rule {
 fn recalled(stage: &mut Stage, waiting: usize, want: &Want) -> Vec<u64> {
     stage.calls(1, &Want::new(&rule(1)));
     let old = stage.calls(waiting, want);
-    stage.gate.recall(stage.now.at);
+    stage.gate.recall();
     stage.run();
     let fates = old.iter().map(|seq| stage.fate(*seq));
     assert!(
@@ -101,7 +101,7 @@ fn a_newcomer_takes_no_place_of_one_who_was_called_back() {
 
 /// Everybody who waits is called back and asks anew for `rule`, in an order of its own.
 fn change_limit(stage: &mut Stage, rule: &Rule) -> Vec<u64> {
-    stage.gate.recall(stage.now.at);
+    stage.gate.recall();
     stage.tick();
     let recalled = |(seq, (_, fate)): (&u64, &(_, Resolution))| {
         (*fate == Resolution::Recalled).then_some(*seq)
@@ -144,7 +144,7 @@ fn a_grant_under_a_limit_that_has_changed_goes_back() {
     let old: Vec<u64> = (0..4).map(|_| stage.push(Want::new(&rule(4)))).collect();
     let offer = stage.tick();
     let verdicts = stage.decide(&offer);
-    stage.gate.recall(stage.now.at);
+    stage.gate.recall();
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
     assert!(

@@ -149,9 +149,10 @@ impl Health {
         if rest.is_some() && self.phase.is_held() {
             actions.push(Action::Open);
         }
-        match rest {
-            Some(_) => self.close(rest, actions),
-            None => self.close_by_hand(actions),
+        match (ends, rest) {
+            // A try to recover is a rest like others to those who find it.
+            (None, Some(_)) => self.close(rest, actions),
+            (Some(_), _) | (None, None) => self.close_by_hand(rest, actions),
         }
         let phase = Phase::CacheOnly {
             held: self.hold(now),
@@ -167,11 +168,16 @@ impl Health {
     }
 
     /// From the cache only because another process's operator said so, or ours before a restart.
-    pub(super) fn follow_cache_only(&mut self, now: Micros, actions: &mut Actions) {
+    pub(super) fn follow_cache_only(
+        &mut self,
+        ends: Option<Micros>,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
         let phase = Phase::CacheOnly {
             held: self.hold(now),
-            ends: None,
-            closed_until: None,
+            ends,
+            closed_until: ends,
         };
         self.change_to(phase, Reason::Operator, now, actions);
     }
@@ -264,13 +270,13 @@ impl Health {
         });
     }
 
-    /// Closes the scope until somebody opens it, and says that it is the cache that answers: a
-    /// process that starts later must find CacheOnly and not Sleep.
-    fn close_by_hand(&mut self, actions: &mut Actions) {
+    /// Closes the scope until somebody opens it, or until the end that was named, and says that it is
+    /// the cache that answers: a process that starts later must find CacheOnly and not Sleep.
+    fn close_by_hand(&mut self, rest: Option<Span>, actions: &mut Actions) {
         self.seen_closed = false;
         actions.push(Action::Close {
             age: Span::ZERO,
-            rest: None,
+            rest,
             then: Reopen::ByHand,
         });
     }

@@ -57,7 +57,7 @@ fn anything() -> impl Strategy<Value = Happens> {
         1 => Just(Happens::Shared(ScopeView::Open)),
         1 => Just(Happens::Shared(ScopeView::Probing)),
         1 => Just(Happens::Shared(ScopeView::Closed { left: None })),
-        1 => Just(Happens::Shared(ScopeView::CacheOnly)),
+        1 => Just(Happens::Shared(ScopeView::CacheOnly { left: None })),
         1 => Just(Happens::Nothing),
     ]
 }

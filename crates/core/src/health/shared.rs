@@ -33,7 +33,7 @@ impl Health {
         match view {
             ScopeView::Open => self.saw_open(now, actions),
             ScopeView::Closed { left: None } => self.saw_offline(now, actions),
-            ScopeView::CacheOnly => self.saw_cache_only(now, actions),
+            ScopeView::CacheOnly { left } => self.saw_cache_only(left, now, actions),
             ScopeView::Closed { left: Some(left) } if self.is_our_hold(left, now) => {
                 self.seen_closed = true;
             }
@@ -167,20 +167,26 @@ impl Health {
         }
     }
 
-    /// Somebody holds it so that only the cache answers, without an end.
-    fn saw_cache_only(&mut self, now: Micros, actions: &mut Actions) {
+    /// Somebody holds it so that only the cache answers, until somebody ends that or the end that was
+    /// named. Ours may have an end that another order has moved.
+    fn saw_cache_only(&mut self, left: Option<Span>, now: Micros, actions: &mut Actions) {
         let is_old = !std::mem::replace(&mut self.seen_closed, true);
-        match &self.phase {
+        let end = left.map(|left| now + left);
+        match &mut self.phase {
             Phase::CacheOnly {
                 closed_until: None, ..
-            } => {}
+            } if end.is_none() => {}
+            Phase::CacheOnly {
+                ends, closed_until, ..
+            } if ends.is_some() && end.is_some() => (*ends, *closed_until) = (end, end),
             Phase::Offline { .. } if is_old => self.seen_closed = false,
+            Phase::CacheOnly { .. } if is_old => self.seen_closed = false,
             Phase::Normal { .. }
             | Phase::Throttle(_)
             | Phase::Sleep { .. }
             | Phase::HalfOpen(_)
             | Phase::Offline { .. }
-            | Phase::CacheOnly { .. } => self.follow_cache_only(now, actions),
+            | Phase::CacheOnly { .. } => self.follow_cache_only(end, now, actions),
         }
     }
 

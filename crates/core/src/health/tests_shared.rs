@@ -227,7 +227,7 @@ fn a_hold_that_another_process_ends_is_over() {
     let left = Some(Span::from_secs(2));
     bench.saw(ScopeView::Closed { left });
     assert_eq!(bench.state(), State::CacheOnly, "a picture from before");
-    bench.saw(ScopeView::CacheOnly);
+    bench.saw(ScopeView::CacheOnly { left: None });
     bench.saw(ScopeView::Closed { left }).secs(2);
     let expected = [
         "CacheOnly -> Sleep (operator)",
@@ -365,6 +365,47 @@ fn a7_a_restart_finds_cache_only_and_not_offline() {
     }
 }
 
+/// A7: `cache-only --for 10m` is found as what it is, and ends when it was to end, by whoever is there.
+#[test]
+fn a7_a_restart_finds_cache_only_with_its_end() {
+    let mut hosts = Hosts::new(2);
+    let lasts = Some(Span::from_secs(600));
+    hosts.on(0, Event::Operator(Command::CacheOnly { lasts }));
+    assert!(hosts.all(State::CacheOnly), "{:?}", hosts.states());
+    hosts.pass(Span::from_secs(100));
+    let mut restarted = Health::new(HealthSettings::default(), base(), hosts.now).unwrap();
+    let _pace = restarted.on(Event::Shared(hosts.view()), hosts.now);
+    assert_eq!(restarted.state(), State::CacheOnly);
+    assert_eq!(
+        restarted.next_tick(),
+        Some(hosts.now + Span::from_secs(500))
+    );
+    hosts.machines.clear();
+    hosts.machines.push(restarted);
+    hosts.pass(Span::from_secs(499));
+    assert!(!hosts.goes(0));
+    hosts.pass(SEC);
+    assert!(hosts.all(State::Normal), "{:?}", hosts.states());
+    assert!(hosts.goes(0));
+}
+
+/// A7: another order moves the end for everybody, and `resume` ends it for everybody.
+#[test]
+fn a7_the_end_of_cache_only_can_be_moved_and_forestalled() {
+    let mut hosts = Hosts::new(2);
+    let order = |secs| {
+        let lasts = Some(Span::from_secs(secs));
+        Event::Operator(Command::CacheOnly { lasts })
+    };
+    hosts.on(0, order(600));
+    hosts.on(1, order(60));
+    hosts.pass(Span::from_secs(60));
+    assert!(hosts.all(State::Normal), "{:?}", hosts.states());
+    hosts.on(0, order(600));
+    hosts.on(1, Event::Operator(Command::Resume));
+    assert!(hosts.all(State::Normal), "{:?}", hosts.states());
+}
+
 /// A cool-down of a process that has not heard of the hold yet takes nothing from it.
 #[test]
 fn a_rest_that_ends_does_not_end_a_hold_from_the_cache_only() {
@@ -379,11 +420,11 @@ fn a_rest_that_ends_does_not_end_a_hold_from_the_cache_only() {
     let now = hosts.clock();
     turn(&mut hosts.ledger, now, &[late], &[]);
     hosts.pass(Span::from_secs(2));
-    assert_eq!(hosts.view(), ScopeView::CacheOnly);
+    assert_eq!(hosts.view(), ScopeView::CacheOnly { left: None });
     assert!(!hosts.goes(0));
 }
 
-/// A5, W4: failures in a row are counted by all together: five of five processes are enough, and
+/// A4, A5, W4: failures in a row are counted by all together: five of five processes are enough, and
 /// nobody goes after the fifth, whoever has heard of it.
 #[test]
 fn a5_failures_in_a_row_of_several_processes_are_one_row() {

@@ -53,6 +53,37 @@ fn c11_a_limit_that_agreed_is_not_charged_when_another_refuses() {
     assert_eq!(used(&drive, "ip", &ip), 1);
 }
 
+/// Head and end in one word are what they are in two.
+#[test]
+fn a_whole_answer_is_one_that_arrived_and_finished() {
+    for rule in [
+        sliding(3, s(10)),
+        Rule::fixed(3, s(10)).unwrap(),
+        Rule::bucket(3, s(10), 3).unwrap(),
+        Rule::paced(3, s(10)).unwrap(),
+        Rule::in_flight(3).unwrap(),
+    ] {
+        let after = |outcomes: &[Outcome]| {
+            let mut drive = Drive::new();
+            let terms = smallvec![term("x", &rule, 2)];
+            let permit = drive.try_terms(terms, Priority::Normal).unwrap();
+            drive.pass(s(1));
+            for outcome in outcomes {
+                drive.settle(&permit, outcome.clone());
+            }
+            drive.table.get(CellId::named(&["x"])).cloned()
+        };
+        let age = Span::ZERO;
+        let arrived = Outcome::Arrived {
+            age,
+            refused: false,
+            readings: Vec::new(),
+        };
+        let in_two = after(&[arrived, Outcome::Finished { age }]);
+        assert_eq!(after(&[Outcome::Whole { age }]), in_two, "{rule}");
+    }
+}
+
 /// Symptom: one over the limit. Cause: a cell that an ask names twice was asked for each name
 /// alone, and a permit is held once per cell.
 #[test]

@@ -179,7 +179,7 @@ impl Case {
                 "`no-cache` means: ask before every use (5.2.2.4), also for who would take old",
             );
         }
-        let has_time = says("max-age") || self.date.0 != "";
+        let has_time = says("max-age") || !self.date.0.is_empty();
         if wants("max-stale") && !has_time {
             return Some("what has no lifetime and nothing to ask again with is not kept at all");
         }

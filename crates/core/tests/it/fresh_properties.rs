@@ -1,7 +1,5 @@
 //! `fresh` under arbitrary headers and times: what must hold whatever is said.
 
-use std::hint::black_box;
-
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate_core::fresh::{
@@ -200,8 +198,8 @@ proptest! {
         let (headers, asks) = (seen(&headers), seen(&asks));
         let control = Control::read("cache-control", &headers.as_slice());
         prop_assert!(control.omit.len() <= 32);
-        black_box(is_not_modified(&asks.as_slice(), &headers.as_slice(), GOT, GOT));
-        black_box(varies(&headers.as_slice(), &[]));
+        let _same = is_not_modified(&asks.as_slice(), &headers.as_slice(), GOT, GOT);
+        let _names = varies(&headers.as_slice(), &[]);
     }
 
     /// What stands inside quotes is no directive.

@@ -345,6 +345,7 @@ fn aged(told: &Told, now: Micros) -> Settle {
             Outcome::Arrived { age, .. }
             | Outcome::Failed { age, .. }
             | Outcome::Finished { age }
+            | Outcome::Whole { age }
             | Outcome::Unknown { age, .. } => *age = *age + waited,
             Outcome::Alive { by } => *by = *by - waited,
             Outcome::Unsent => {}

@@ -33,6 +33,7 @@ macro_rules! conformance {
             sharing::nobody_is_told_when_nobody_was_refused,
             sharing::a_scope_closes_for_everybody_and_opens_by_itself,
             sharing::owners_probe_once,
+            sharing::failures_of_several_owners_are_one_row,
             sharing::a_probe_that_is_never_heard_of_gives_its_place_back,
             sharing::a_scope_without_end_opens_only_by_hand,
         );

@@ -26,7 +26,7 @@ fn sent_into_an_outage(processes: usize) -> usize {
     said.filter(|(word, _)| word == "sent").count()
 }
 
-/// W4: each failure is counted in the transaction that asks for the next call, so after the fifth
+/// W4, A4, A5: each failure is counted in the transaction that asks for the next call, so after the fifth
 /// one only those go to their end that were on their way: one for each other process.
 #[test]
 fn w4_two_four_and_eight_processes_send_no_more_than_fifteen_into_an_outage() {

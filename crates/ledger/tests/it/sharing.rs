@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 use tollgate_core::ask::{By, On, Outcome, Reopen, ScopeId, Settle, Verdict};
 use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Span;
 use tollgate_ledger::Event;
 
 use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
@@ -146,4 +147,46 @@ pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Bench) {
     assert!(matches!(refused, Verdict::Wait { on: On::Event, .. }));
     one.ledger.settle(Settle::Open { scope });
     assert!(one.take_ask(ask).await.is_ok());
+}
+
+/// W4: whoever's failure makes the row long enough closes the scope, before anything else is granted
+/// to anybody; an answer that counted ends the row.
+pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Bench) {
+    let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
+    let (rule, scope) = (sliding(50, secs(10)), ScopeId::named(&["health"]));
+    let failed = Settle::Failed {
+        scope,
+        age: Span::ZERO,
+        in_a_row: 3,
+        rest: secs(30),
+    };
+    let scoped = |owner: &mut Owner| {
+        let mut ask = owner.ask(smallvec![term("x", &rule)]);
+        ask.scopes.push(scope);
+        ask
+    };
+    let ask = scoped(&mut two);
+    let well = two.take_ask(ask).await.unwrap();
+    for _ in 0..2 {
+        one.ledger.settle(failed.clone());
+        one.settled().await;
+    }
+    two.settle(&well, arrived());
+    two.settled().await;
+    for owner in [&one, &two] {
+        owner.ledger.settle(failed.clone());
+        owner.settled().await;
+    }
+    let ask = scoped(&mut one);
+    assert!(one.take_ask(ask).await.is_ok(), "two since the last answer");
+    two.ledger.settle(failed);
+    let ask = scoped(&mut two);
+    assert!(two.take_ask(ask).await.is_err());
+    let ask = scoped(&mut one);
+    assert!(one.take_ask(ask).await.is_err());
+    bench.pass(secs(30));
+    let asks = vec![scoped(&mut one), scoped(&mut one)];
+    let verdicts = one.offer(asks).await;
+    let went = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
+    assert!(went(&verdicts[0]) && !went(&verdicts[1]), "one probes");
 }

@@ -92,7 +92,7 @@ fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
     one_killed_and_one_stopped(8);
 }
 
-/// The worst place to be stopped at: with the folder's lock in its hand. The others hear within a
+/// A13: the worst place to be stopped at, with the folder's lock in its hand. The others hear within a
 /// second that the store is lost and follow `on_store_loss`; as soon as it is let go they are back by
 /// themselves, and what it had decided before is too old to be used.
 #[tokio::test]

@@ -24,6 +24,8 @@ pub(super) struct Fault {
     error: &'static str,
     message: String,
     hint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -35,6 +37,7 @@ impl Fault {
             error,
             message: message.to_owned(),
             hint: hint.to_owned(),
+            reason: None,
             problems: Vec::new(),
         }
     }
@@ -87,6 +90,17 @@ impl Fault {
             "the daemon is ending",
             "ask its successor",
         )
+    }
+
+    /// The ledger's store is lost, and calls must not go on without it.
+    pub(super) fn store_lost(trouble: &str) -> Fault {
+        let message = format!("the ledger's store is lost: {trouble}");
+        let hint = "calls are refused until it is back; on_store_loss says what else may happen";
+        let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "StoreLost", &message, hint);
+        Fault {
+            reason: Some("store_lost"),
+            ..fault
+        }
     }
 
     pub(super) fn too_slow() -> Fault {

@@ -4,48 +4,29 @@
 //!
 //! Never: keeps anything from being obeyed.
 
-use std::mem::{Discriminant, discriminant};
-
 use tollgate_config::Provider;
 use tollgate_config::provider::Per;
-use tollgate_core::limit::Algorithm;
-use tollgate_core::time::Span;
-
-/// What the counts of a limit are kept under, beside its number, which may change.
-type Identity = (Per, Span, Discriminant<Algorithm>);
 
 /// What is to be said about a provider that has changed, or is new.
 pub(super) fn of_change(before: Option<&Provider>, after: &Provider) -> Vec<String> {
     let mut said = Vec::new();
     let name = &after.name;
-    if after.listen != before.and_then(|before| before.listen) {
+    if before.is_some_and(|before| counts_others(before, after)) {
         said.push(format!(
-            "warning: `{name}`: `listen` takes effect only at the next start"
-        ));
-    }
-    if before.is_some_and(|before| counts_anew(before, after)) {
-        said.push(format!(
-            "warning: `{name}`: a limit with another period, algorithm or `per` counts from now on; \
-             what was used before the change is not counted in it"
+            "warning: `{name}`: a limit is counted `per` something else now; what was used before is \
+             counted in it as far as the same calls go on"
         ));
     }
     said
 }
 
-/// A limit of the new version is none of the old one, and so has counted nothing yet.
-fn counts_anew(before: &Provider, after: &Provider) -> bool {
-    let old = identities(before);
-    !old.is_empty() && identities(after).iter().any(|new| !old.contains(new))
-}
-
-fn identities(provider: &Provider) -> Vec<Identity> {
-    let limits = provider.limits.iter();
-    limits
-        .map(|limit| {
-            let algorithm = discriminant(limit.rule.algorithm());
-            (limit.per, limit.rule.period(), algorithm)
-        })
-        .collect()
+/// A limit of the new version has keys of which no limit of the old one knows everything.
+fn counts_others(before: &Provider, after: &Provider) -> bool {
+    let knows = |per: Per| {
+        let mut old = before.limits.iter();
+        old.any(|limit| limit.per == per || limit.per == Per::Provider)
+    };
+    !before.limits.is_empty() && after.limits.iter().any(|limit| !knows(limit.per))
 }
 
 #[cfg(test)]
@@ -60,18 +41,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_counts_anew_or_later_is_said() {
+    fn only_what_is_not_known_is_said() {
         let said =
             |before: &str, after: &str| of_change(Some(&provider(before)), &provider(after)).len();
         assert_eq!(said("limits: [5/1s]", "limits: [9/1s]"), 0);
-        assert_eq!(said("limits: [5/1s, 9/1m]", "limits: [5/1s]"), 0);
-        assert_eq!(said("limits: [5/1s]", "limits: [5/2s]"), 1);
-        let bucket = "limits: [{limit: 5, period: 1s, algorithm: token-bucket}]";
-        assert_eq!(said("limits: [5/1s]", bucket), 1);
-        assert_eq!(
-            said("limits: [5/1s]", "limits: [5/1s]\nlisten: 127.0.0.1:4301"),
-            1
-        );
+        assert_eq!(said("limits: [5/1s]", "limits: [5/2s]"), 0);
+        let entity = "limits: [{limit: 5, period: 1s, per: entity}]";
+        assert_eq!(said("limits: [5/1s]", entity), 0);
+        assert_eq!(said(entity, "limits: [5/1s]"), 1);
         assert_eq!(of_change(None, &provider("limits: [5/1s]")).len(), 0);
     }
 }

@@ -21,7 +21,7 @@ use tollgate_core::time::Span;
 use super::address::{Address, Mount};
 use super::head::{self, Head};
 use super::visit::Visit;
-use super::{links, rates, upgrade};
+use super::{State, links, rates, upgrade};
 use crate::refusal::{self, refusal};
 
 /// What every answer carries. Names that are known before need not be read each time.
@@ -87,7 +87,7 @@ async fn outcome(
         Address::Ready if state.is_draining() => {
             return Ok(own(StatusCode::SERVICE_UNAVAILABLE, "draining"));
         }
-        Address::Ready => return Ok(own(StatusCode::OK, "ready")),
+        Address::Ready => return Ok(ready(state)),
         Address::Call {
             target,
             caller,
@@ -161,6 +161,25 @@ fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
         }
     }
     headers.insert(ATTEMPTS, HeaderValue::from(trail.attempts));
+}
+
+/// Can calls be answered? Not while the store that counts them is lost and they must be counted.
+fn ready(state: &State) -> Response<ReplyBody> {
+    let Some(trouble) = state.shop.is_closed() else {
+        return own(StatusCode::OK, "ready");
+    };
+    let body = json!({
+        "status": "store_lost",
+        "error": "StoreLost",
+        "message": format!("The ledger's store is lost: {trouble}"),
+        "hint": "calls are refused until it is back; on_store_loss says what else may happen",
+        "reason": "store_lost",
+    });
+    let mut response = refusal::json(StatusCode::SERVICE_UNAVAILABLE, &body, None);
+    let headers = response.headers_mut();
+    headers.insert(SOURCE, HeaderValue::from_static("tollgate"));
+    headers.insert(DECISION, HeaderValue::from_static("reject"));
+    response
 }
 
 /// What the gateway says about itself.

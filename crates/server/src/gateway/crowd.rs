@@ -1,8 +1,8 @@
 //! Who is connected: how many at a time, and how many from one place.
 //!
 //! Promises: at most so many connections in all, and so many of one address, because one host must
-//! not be able to keep all others out. Programs on this host are not counted by address: they share
-//! one, and whoever can run them can do worse. Descriptors are left for upstreams and the store.
+//! not be able to keep all others out. Programs on this host are not counted by address unless it is
+//! asked for: they share one, and whoever can run them can do worse. Descriptors are left for upstreams and the store.
 //!
 //! Never: waits. Who finds no room is refused at once.
 
@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tollgate::event::Fact;
 
 /// Descriptors that are not for callers: the store, logs, listeners, the runtime.
 const RESERVED: u64 = 32;
@@ -23,6 +24,7 @@ const PER_CALL: u64 = 2;
 pub(super) struct Crowd {
     most: usize,
     most_of_one: usize,
+    counts_this_host: bool,
     inside: Mutex<Inside>,
 }
 
@@ -40,17 +42,19 @@ pub(super) struct Room {
 }
 
 impl Crowd {
-    pub(super) fn new(most: usize, most_of_one: usize) -> Crowd {
+    pub(super) fn new(most: usize, most_of_one: usize, counts_this_host: bool) -> Crowd {
         Crowd {
             most,
             most_of_one,
+            counts_this_host,
             inside: Mutex::default(),
         }
     }
 
     /// Room for one more, if there is any.
     pub(super) fn enter(self: &Arc<Crowd>, peer: IpAddr) -> Option<Room> {
-        let place = place(peer);
+        let counts = self.counts_this_host || !peer.to_canonical().is_loopback();
+        let place = counts.then(|| place(peer));
         let mut inside = self.inside.lock();
         if inside.all >= self.most {
             return None;
@@ -86,15 +90,13 @@ impl Drop for Room {
     }
 }
 
-/// What counts as one place: an address, or the 64 bits that one IPv6 customer gets. `None`: this
-/// host itself.
-fn place(peer: IpAddr) -> Option<IpAddr> {
+/// What counts as one place: an address, or the 64 bits that one IPv6 customer gets.
+fn place(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
-        ip if ip.is_loopback() => None,
-        IpAddr::V4(ip) => Some(IpAddr::V4(ip)),
+        IpAddr::V4(ip) => IpAddr::V4(ip),
         IpAddr::V6(ip) => {
             let [a, b, c, d, ..] = ip.segments();
-            Some(IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0)))
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
         }
     }
 }
@@ -113,6 +115,9 @@ pub(super) fn affordable(wanted: usize) -> usize {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
     };
+    let count = |descriptors: Option<u64>| descriptors.unwrap_or(u64::MAX);
+    let (before, now) = (count(limit.current), count(current));
+    Fact::Descriptors { before, now }.tell();
     match current {
         Some(descriptors) => carried(descriptors, wanted),
         None => wanted,
@@ -134,7 +139,7 @@ mod tests {
     use super::*;
 
     fn crowd(most: usize, most_of_one: usize) -> Arc<Crowd> {
-        Arc::new(Crowd::new(most, most_of_one))
+        Arc::new(Crowd::new(most, most_of_one, false))
     }
 
     fn ip(text: &str) -> IpAddr {

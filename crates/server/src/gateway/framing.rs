@@ -72,6 +72,16 @@ impl Framing {
         }
     }
 
+    /// Is a body of known length still to come?
+    pub(super) fn is_in_body(&self) -> bool {
+        matches!(self.at, At::Body(_))
+    }
+
+    /// How many heads have come whole or in part.
+    pub(super) fn heads(&self) -> u64 {
+        self.heads + u64::from(self.is_in_head())
+    }
+
     /// The number of the first request, counted from 1, whose end is not clear.
     pub(super) fn unclear(&self) -> Option<u64> {
         self.unclear

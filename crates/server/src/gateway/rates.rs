@@ -31,7 +31,8 @@ pub(super) fn say(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
     if each.is_empty() {
         return;
     }
-    let has = |names: &[HeaderName]| names.iter().any(|name| headers.contains_key(name));
+    // The few that are there are looked at once, instead of for each of ours.
+    let has = |ours: &[HeaderName]| headers.keys().any(|name| ours.contains(name));
     let (has_plain, has_fields) = (has(&[LIMIT, REMAINING, RESET]), has(&[POLICY, RATE]));
     if !has_plain && let Some(rate) = tightest(&each) {
         plain(headers, rate, wall);

@@ -9,8 +9,6 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,18 +16,15 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tollgate::body::Tunnel;
 
 use super::line::{Line, Seen};
-use super::{Door, State, answer, ended};
+use super::{Door, State, answer};
+use crate::doorway::ended;
 
 /// The largest head of a request, of at most 100 headers, which is the parser's own bound: room for long queries and cookies, as other proxies have it.
 const HEAD_MAX: usize = 64 * 1024;
-
-/// How long a connection may lie idle between two requests. Longer than the pools of common clients
-/// keep theirs (90 s), so that it is the client that closes: a request that meets a closing
-/// connection is an error that somebody has to repeat.
-const IDLE_WAIT: Duration = Duration::from_secs(100);
 
 /// A caller's connection, as its requests see it.
 #[derive(Debug)]
@@ -38,26 +33,31 @@ pub(super) struct Visit {
     pub(super) door: Arc<Door>,
     pub(super) peer: IpAddr,
     seen: Arc<Seen>,
-    requests: AtomicU64,
     tunnel: Mutex<Option<(OnUpgrade, Tunnel)>>,
+    /// Its door is closed, or the gateway ends.
+    ending: watch::Receiver<bool>,
 }
 
 impl Visit {
-    pub(super) fn new(state: Arc<State>, door: Arc<Door>, peer: IpAddr) -> Visit {
+    pub(super) fn new(
+        state: Arc<State>,
+        door: Arc<Door>,
+        peer: IpAddr,
+        ending: watch::Receiver<bool>,
+    ) -> Visit {
         Visit {
             state,
             door,
             peer,
+            ending,
             seen: Arc::default(),
-            requests: AtomicU64::new(0),
             tunnel: Mutex::new(None),
         }
     }
 
     /// A request begins. `false`: two servers could disagree where it ends.
     pub(super) fn begins(&self) -> bool {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        self.seen.is_clear(number)
+        self.seen.begins()
     }
 
     /// After this answer the connection is a tunnel.
@@ -71,8 +71,9 @@ impl Visit {
 pub(super) async fn serve(stream: TcpStream, visit: Visit) {
     // Answers are waited for; a socket that refuses the option works all the same.
     stream.set_nodelay(true).ok();
-    let mut ending = visit.state.ending.subscribe();
-    let line = Line::new(stream, visit.seen.clone());
+    let mut ending = visit.ending.clone();
+    let patience = visit.state.options.patience;
+    let line = Line::new(stream, visit.seen.clone(), patience);
     let visit = Arc::new(visit);
     let service = service_fn(|request| {
         let visit = visit.clone();
@@ -81,7 +82,7 @@ pub(super) async fn serve(stream: TcpStream, visit: Visit) {
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(IDLE_WAIT)
+            .header_read_timeout(std::time::Duration::from(patience.idle))
             .max_buf_size(HEAD_MAX)
             .max_header_size(HEAD_MAX)
             .serve_connection(TokioIo::new(line), service)

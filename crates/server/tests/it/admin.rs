@@ -234,6 +234,30 @@ async fn a5_offline_sleeps_until_resumed() {
     assert_eq!(upstream.count(), 1);
 }
 
+/// A5: `--offline` holds domains that no provider has as well, until `unknown` is resumed.
+#[tokio::test]
+async fn a5_offline_holds_unknown_domains_too() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    write("admin-dark.yaml", FILE);
+    let options = tollgate::shop::Options {
+        offline: true,
+        private: true,
+        ..Default::default()
+    };
+    let desk = Desk::with(from_file("admin-dark.yaml"), options, None).await;
+    let url = format!("/http://{}/a", upstream.address);
+    let refused = get(desk.gateway, &url).await;
+    let body = refused.json();
+    assert_eq!(
+        (refused.status, &body["provider"], &body["health"]),
+        (503, &"unknown".into(), &"sleep".into())
+    );
+    assert_eq!(upstream.count(), 0);
+    let resumed = desk.ask("POST", "/v1/providers/unknown/resume", "").await;
+    assert_eq!(resumed.json()["state"], "normal");
+    assert_eq!(get(desk.gateway, &url).await.status, 200);
+}
+
 /// A7: cache-only by order, for a while or until resumed; a restart finds it as what it is.
 #[tokio::test]
 async fn a7_cache_only_is_ordered_and_survives_a_restart() {
@@ -266,6 +290,12 @@ async fn a7_cache_only_is_ordered_and_survives_a_restart() {
     let shown = second.ask("GET", "/v1/providers/x", "").await.json();
     let left = shown["health"]["reset_in"].as_f64().unwrap();
     assert!((1_790.0..=1_800.0).contains(&left), "{left}");
+    drop(second);
+    let second = open().await;
+    let shown = second.ask("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(shown["health"]["state"], "cache_only", "with its end");
+    let left = shown["health"]["reset_in"].as_f64().unwrap();
+    assert!((1_780.0..=1_800.0).contains(&left), "{left}");
     let resumed = second.ask("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(resumed.json()["state"], "normal");
 }

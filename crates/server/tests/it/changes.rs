@@ -136,6 +136,51 @@ async fn a_limit_that_is_lowered_under_load_holds_at_once() {
     assert!(late.len() >= 8);
 }
 
+/// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is used
+/// under the new one, for everybody and for each key, and the change of it back forgets nothing.
+#[tokio::test]
+async fn a_limit_that_changes_its_shape_counts_on() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    let limit = |limit: &str| file(upstream.address, &format!("limits: [{limit}]"));
+    let shapes = [
+        "5/1h",
+        "5/2h",
+        "{limit: 5, period: 1h, algorithm: token-bucket}",
+        "{limit: 5, period: 1h, algorithm: fixed-window}",
+        "{limit: 5, period: 1h, per: entity}",
+        "{limit: 5, period: 2h, per: entity}",
+    ];
+    write("shape.yaml", &limit(shapes[0]));
+    let desk = Desk::open(from_file("shape.yaml")).await;
+    let calls = async |paths: &[&str]| {
+        let mut sent = Vec::new();
+        for path in paths {
+            let now = [("x-tollgate-timeout", "0s")];
+            sent.push(get_with(desk.gateway, path, &now).await.status);
+        }
+        sent
+    };
+    assert_eq!(calls(&["/x/a/1", "/x/a/2"]).await, [200, 200]);
+    for shape in &shapes[1..] {
+        write("shape.yaml", &limit(shape));
+        let answer = desk.reload().await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let (paths, before) = (["/x/a/3", "/x/a/4", "/x/a/5", "/x/a/6"], upstream.count());
+        let sent = match *shape {
+            // One more under each shape, until all five are used.
+            "5/2h" => calls(&paths[..1]).await,
+            _ if upstream.count() < 5 => calls(&paths[..1]).await,
+            _ => calls(&paths).await,
+        };
+        let went = upstream.count() - before;
+        assert!(before + went <= 5, "{shape}: {sent:?}");
+    }
+    assert_eq!(upstream.count(), 5, "and all five could be used");
+    write("shape.yaml", &limit(shapes[0]));
+    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(calls(&["/x/a/9"]).await, [429]);
+}
+
 /// An invalid new version is refused, shown where people look, and the old one stays; mended, it is
 /// gone from there.
 #[tokio::test]

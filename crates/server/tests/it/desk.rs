@@ -97,6 +97,7 @@ impl Desk {
         let mut gateway = Gateway::new(shop, GatewayOptions::default());
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let address = gateway.listen(free, Door::All).await.unwrap().address;
+        daemon.serves(gateway.doors());
         let options = AdminOptions {
             token: token.map(|token| Secret::new(token.to_owned())),
             ..AdminOptions::default()

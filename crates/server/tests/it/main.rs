@@ -6,6 +6,7 @@
 
 mod client;
 mod desk;
+mod doors;
 mod log;
 mod issuer;
 mod rawhost;
@@ -37,6 +38,7 @@ mod leaving;
 mod limits;
 mod rates;
 mod merging;
+mod patience;
 mod pools;
 mod refusals;
 mod reload;

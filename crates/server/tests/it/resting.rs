@@ -138,3 +138,25 @@ async fn a11_a_dialect_decides_what_a_refusal_is() {
         (200, "2")
     );
 }
+
+/// A5: offline sends nothing, and what is kept is served all the same: fresh, and old when it has
+/// aged. What is not kept is refused without a time.
+#[tokio::test]
+async fn a5_kept_and_old_answers_are_served_while_offline() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let rest = "limits: [100/1s]\ncache: {ttl: 10s, stale: 1h}";
+    let still = crate::cache::Still::open(&upstream, rest).await;
+    let is = crate::cache::is;
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "fine");
+    let live = still.stand.shop.named("x").unwrap();
+    live.order(tollgate_core::health::Command::Offline);
+    is(&still.get("/x/a", &[]).await, 200, "cache", "fine");
+    still.pass(60);
+    is(&still.get("/x/a", &[]).await, 200, "stale", "fine");
+    let refused = crate::client::get(still.stand.address, "/x/b").await;
+    assert_eq!(
+        (refused.status, &refused.json()["resetIn"]),
+        (503, &0.into())
+    );
+    assert_eq!(upstream.count(), 1);
+}

@@ -90,6 +90,42 @@ async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
     get_until(&stand, 200).await;
 }
 
+/// A balancer in front sends callers elsewhere while calls are refused, and back when they are not.
+#[tokio::test]
+async fn ready_says_so_while_calls_are_refused() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    for (policy, status) in [("closed", 503), ("open", 200)] {
+        let folder = Folder::new();
+        let rest = format!("limits: [1000/1s]\non_store_loss: {policy}");
+        let files = [file(upstream.address, &rest)];
+        let stand = folder.stand(&files, Options::default()).await;
+        assert_eq!(get(stand.address, "/ready").await.status, 200);
+        let lock = folder.lock();
+        // Somebody has to ask before anybody knows.
+        let asked = get(stand.address, "/x/a").await.status;
+        assert_eq!(asked, status, "{policy}");
+        let answer = get(stand.address, "/ready").await;
+        assert_eq!(answer.status, status, "{policy}: {answer:?}");
+        if status == 503 {
+            let json = answer.json();
+            assert_eq!(
+                (json["error"].as_str(), json["reason"].as_str()),
+                (Some("StoreLost"), Some("store_lost"))
+            );
+            assert!(
+                json["message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .contains("lock")
+            );
+        }
+        assert_eq!(get(stand.address, "/health").await.status, 200);
+        drop(lock);
+        get_until(&stand, 200).await;
+        assert_eq!(get(stand.address, "/ready").await.status, 200);
+    }
+}
+
 /// A call that waits for its turn stays in line through a loss that ends before its turn comes.
 #[tokio::test]
 async fn a_call_in_line_outlives_a_loss_that_ends_before_its_turn() {

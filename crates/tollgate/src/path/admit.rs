@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Term, Terms, Why as Never};
+use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Settle, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
 use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
 use tollgate_core::limit::Rule;
@@ -68,9 +68,7 @@ pub(crate) async fn admit(
             may_wait(route, &plan, &look.door, scopes)?;
         }
         let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
-        let who = route.who(credential.mark.as_deref());
-        let has_shares = route.at_most_permille.is_some();
-        permits.carry(edition, plan.carries(&who, has_shares, &live.ledger));
+        wants.take_over(permits, edition);
         let answer = tokio::select! {
             biased;
             // Other limits hold now: the same call asks under those, in its old place.
@@ -93,10 +91,9 @@ pub(crate) async fn admit(
             told = loss.is_none().then(|| just_now(live.ledger.at()));
             continue;
         }
-        let decided = match &answer {
-            Ok(permit) => permit.granted(),
-            Err(_) => live.ledger.at(),
-        };
+        let decided = answer
+            .as_ref()
+            .map_or_else(|_| live.ledger.at(), Permit::granted);
         tries.waited = tries.waited + decided.since(began);
         let permit = answer.map_err(|denied| {
             tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
@@ -180,7 +177,7 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly) | None => Ok(()),
+        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. }) | None => Ok(()),
     }
 }
 
@@ -196,6 +193,8 @@ struct Wants {
     cooldown: ScopeId,
     /// Closed after a loss during which nodes had their shares.
     share: Option<ScopeId>,
+    /// What must be taken over first; nothing but for a while after a reload.
+    carries: Vec<Settle>,
 }
 
 /// Which limit a term is. Its name is needed only for a refusal.
@@ -225,6 +224,7 @@ impl Wants {
             health: route.live.machine.scope(),
             cooldown: plan.cooldown_scope(who.entity, who.key),
             share: plan.share,
+            carries: plan.carries(&who, route.at_most_permille.is_some(), &route.live.ledger),
         };
         let mut terms = Terms::new();
         for (index, meter) in plan.meters.iter().enumerate() {
@@ -253,6 +253,13 @@ impl Wants {
             edition,
         };
         (wanted, wants)
+    }
+
+    /// What was counted under former limits counts under these before anything is asked for.
+    fn take_over(&self, permits: &Permits, edition: u64) {
+        if !self.carries.is_empty() {
+            permits.carry(edition, &self.carries);
+        }
     }
 
     /// The terms that concern this process alone: they stand last.

@@ -282,6 +282,6 @@ fn cooling(route: &Route, plan: &Plan, mark: Option<&str>) -> Option<Span> {
     let scope = plan.cooldown_scope(route.entity.as_deref(), mark);
     match route.live.ledger.look_scope(scope) {
         ScopeView::Closed { left } => Some(left.unwrap_or(Span(u64::MAX))),
-        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly => None,
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }
 }

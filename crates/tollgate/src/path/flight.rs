@@ -130,14 +130,13 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
         return Place::Alone;
     }
     let key = share::key(route);
-    let now = route.live.ledger.at();
     let mut new = None;
     loop {
         let found = {
             let mut shard = flights.table.shard(key).lock();
             match shard.get(&key) {
                 Some(Slot::Flying(flight)) => flight.clone(),
-                Some(Slot::Pass(until)) if *until > now => return Place::Alone,
+                Some(Slot::Pass(until)) if *until > route.live.ledger.at() => return Place::Alone,
                 Some(Slot::Pass(_)) | None => {
                     let flight = new
                         .take()

@@ -21,10 +21,10 @@ use super::credential::Credential;
 use super::decode;
 use super::route::Route;
 use super::send::Sent;
-use crate::Answer;
 use crate::body::{Flow, Open, ReplyBody, Tally, Written};
 use crate::event::Fact;
 use crate::shop::Plan;
+use crate::{Answer, Permit};
 
 /// How much of a refusal's body is read to learn from it. Refusals are small; larger ones are
 /// pages for people, and their headers have to do.
@@ -51,7 +51,7 @@ pub(crate) async fn learn(
     let Sent {
         response,
         conn,
-        mut permit,
+        permit,
         watch,
     } = sent;
     let (head, incoming) = response.into_parts();
@@ -72,26 +72,7 @@ pub(crate) async fn learn(
     };
     let class = class(head.status.as_u16(), feedback.verdict);
     let granted = permit.granted();
-    let is_free = plan.provider.free_status.contains(&head.status.as_u16());
-    if is_free && flow.has_ended() {
-        // As if it had never been asked for. Once told that it arrived, a window keeps it.
-        permit.refund();
-    } else {
-        if class == Class::ServerError {
-            // It may come from in front of the limiter: no proof that the call was counted.
-            permit.failed();
-        } else {
-            let answer = Answer {
-                refused: feedback.verdict == Verdict::Limited,
-                readings: readings(&feedback, permit.limits(), &head.headers),
-            };
-            // Where head and end come together, and the head says nothing, the end says it all.
-            if !flow.has_ended() || answer != Answer::default() {
-                permit.arrived(answer);
-            }
-        }
-        flow.carry(permit);
-    }
+    settle(plan, &head, (class, &feedback), permit, &mut flow);
     let probe = watch.probe;
     let retry_after = if class.is_failure() {
         feedback.wait
@@ -111,6 +92,35 @@ pub(crate) async fn learn(
         retry_after,
         probe,
     }
+}
+
+/// Tells the ledger what came of a permit. The rest of the answer takes it along.
+fn settle(
+    plan: &Plan,
+    head: &Parts,
+    (class, feedback): (Class, &Feedback),
+    mut permit: Permit,
+    flow: &mut Flow,
+) {
+    let is_free = plan.provider.free_status.contains(&head.status.as_u16());
+    if is_free && flow.has_ended() {
+        // As if it had never been asked for. Once told that it arrived, a window keeps it.
+        return permit.refund();
+    }
+    if class == Class::ServerError {
+        // It may come from in front of the limiter: no proof that the call was counted.
+        permit.failed();
+    } else {
+        let answer = Answer {
+            refused: feedback.verdict == Verdict::Limited,
+            readings: readings(feedback, permit.limits(), &head.headers),
+        };
+        // Where head and end come together, and the head says nothing, the end says it all.
+        if !flow.has_ended() || answer != Answer::default() {
+            permit.arrived(answer);
+        }
+    }
+    flow.carry(permit);
 }
 
 /// How much of the body speaks of limits. Of a compressed one that much is read and that much is

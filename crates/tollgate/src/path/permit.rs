@@ -17,14 +17,13 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{
-    Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict, Why,
+    Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
-use tollgate_core::gate::{
-    CallerId, Effects, Gate, Place, Resolution, Resolved, Settings, Share, Waiter,
-};
+use tollgate_core::gate::{CallerId, Effects, Gate, Resolution, Resolved, Settings, Share, Waiter};
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Event, Ledger, Lost};
 
+pub use super::denied::Denied;
 use crate::Permit;
 
 /// The running number of asks in this process. One for all providers, because a permit's name must
@@ -61,53 +60,6 @@ pub struct Wanted {
     /// Of which edition of the limits the terms are, by [`Permits::edition`]; an older one is
     /// recalled.
     pub edition: u64,
-}
-
-/// Why there is no permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Denied {
-    /// The wait is known to pass the deadline.
-    #[error("no permit in time; the next one is free in {retry_in}")]
-    Refused {
-        /// Who would have to free.
-        place: Place,
-        /// How long until then.
-        retry_in: Span,
-    },
-    /// The time ran out while waiting.
-    #[error("no permit came free in time")]
-    TimedOut {
-        /// Who had not freed.
-        place: Option<Place>,
-    },
-    /// Too many wait already.
-    #[error("too many calls wait; raise queue.max or send fewer low-priority calls")]
-    Full,
-    /// No permit of this size can ever be had.
-    #[error("the call costs more than its limit ever has")]
-    Never(Why),
-    /// The store was lost, or is back, while the call waited: what is to be done must be asked anew.
-    #[error("the ledger's store cannot be reached")]
-    Lost,
-    /// The limits have changed since it asked: ask again, under those that hold now and with the same
-    /// seniority.
-    #[error("the limits have changed; ask again")]
-    Recalled,
-    /// The task that hands out permits has ended with its runtime.
-    #[error("the runtime that hands out permits has been shut down")]
-    Closed,
-}
-
-impl Denied {
-    /// More time would have helped, or may have.
-    pub(crate) fn is_for_time(&self) -> bool {
-        match self {
-            Denied::Refused { .. } | Denied::TimedOut { .. } => true,
-            Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Recalled | Denied::Closed => {
-                false
-            }
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -177,25 +129,21 @@ impl Permits {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
         state.carried.clear();
-        state.gate.recall(self.shared.ledger.at());
+        state.gate.recall();
         state.gate.configure(settings);
         drop(state);
         self.shared.poke.notify_one();
     }
 
-    /// What was counted under limits of before counts under those of this edition, once. Nothing is
-    /// granted under the old ones any more, so nothing is missed.
-    pub fn carry(&self, edition: u64, carries: Vec<Settle>) {
-        if carries.is_empty() {
-            return;
-        }
+    /// What was counted under limits of before counts under those of this edition, once.
+    pub fn carry(&self, edition: u64, carries: &[Settle]) {
         let mut state = self.shared.state.lock();
         for carry in carries {
-            if let Settle::Carry { from, to, .. } = &carry
+            if let Settle::Carry { from, to, .. } = carry
                 && edition == self.edition()
                 && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
             {
-                self.shared.ledger.settle(carry);
+                self.shared.ledger.settle_ref(carry);
             }
         }
     }
@@ -441,7 +389,12 @@ impl Shared {
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
         match answer {
-            Ok(verdicts) => gate.verdicts(verdicts, now),
+            Ok(verdicts) => {
+                gate.verdicts(verdicts, now);
+                let resolved = gate.resolved();
+                drop(state);
+                resolved.into_iter().for_each(|one| self.tell(one));
+            }
             Err(Lost) => {
                 let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
                 ids.iter().for_each(|id| gate.cancel(*id));

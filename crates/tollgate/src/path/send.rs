@@ -176,26 +176,22 @@ async fn flowing<T>(
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
     let most = plan.provider.timeouts.first_byte;
-    let now = || route.live.ledger.at();
     let gone = || {
-        progress
-            .as_ref()
-            .map(|progress| progress.load(Ordering::Relaxed))
+        let progress = progress.as_ref();
+        progress.map(|progress| progress.load(Ordering::Relaxed))
     };
-    let (mut seen, began) = (gone(), now());
-    let (mut until, mut rest) = (began + most, most);
+    let (mut seen, mut rest) = (gone(), most);
     loop {
         let patience = route.left().map_or(rest, |left| left.min(rest));
         match within(Some(patience), answer.as_mut()).await {
             Ok(answer) => return Ok(answer),
             Err(late) => {
                 let sent = gone();
-                if sent != seen {
-                    (seen, until) = (sent, now() + most);
-                } else if until <= now() || route.left() == Some(Span::ZERO) {
+                rest = if sent == seen { rest - patience } else { most };
+                if rest == Span::ZERO || route.left() == Some(Span::ZERO) {
                     return Err(late);
                 }
-                rest = until.since(now());
+                seen = sent;
             }
         }
     }

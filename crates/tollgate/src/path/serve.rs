@@ -120,7 +120,7 @@ pub(super) fn from_cache(
     }
     let why = if is_fresh { Why::Fresh } else { why };
     head.headers.append(CACHE_STATUS, why.status());
-    route.live.saved.from_cache(source, why == Why::Unchanged);
+    route.live.saved.kept(source, why == Why::Unchanged);
     Reply {
         head,
         body: ReplyBody::whole(body),

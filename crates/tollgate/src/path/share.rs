@@ -175,7 +175,7 @@ pub(crate) fn key(route: &Route) -> Key {
 /// The question that a call would ask with another path.
 pub(crate) fn key_of(route: &Route, path: &str) -> Key {
     // Written down first and hashed at once: a hash that is fed bit by bit takes twice as long.
-    let mut text: SmallVec<[u8; 512]> = SmallVec::new();
+    let mut text = Vec::with_capacity(512);
     let mut add = |part: &[u8]| {
         text.extend_from_slice(&(part.len() as u64).to_le_bytes());
         text.extend_from_slice(part);

@@ -84,7 +84,7 @@ impl Live {
         self.spare.permits.replace(gate.clone());
         self.permits.replace(gate);
         // Calls see to it themselves; this is for those that come after a restart.
-        self.permits.carry(self.permits.edition(), carries);
+        self.permits.carry(self.permits.edition(), &carries);
         self.machine.configure(health, base)
     }
 

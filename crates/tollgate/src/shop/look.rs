@@ -122,7 +122,7 @@ impl Live {
         let mark = plan.keys.first().map(|key| &*key.mark);
         match self.ledger.look_scope(plan.cooldown_scope(entity, mark)) {
             ScopeView::Closed { left } => left,
-            ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly => None,
+            ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
         }
     }
 

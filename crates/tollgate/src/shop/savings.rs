@@ -47,7 +47,7 @@ pub struct Savings {
 
 impl Saved {
     /// A call was answered by what was kept.
-    pub(crate) fn from_cache(&self, source: Source, is_renewed: bool) {
+    pub(crate) fn kept(&self, source: Source, is_renewed: bool) {
         let count = match source {
             _ if is_renewed => &self.revalidated,
             Source::Stale => &self.stale,

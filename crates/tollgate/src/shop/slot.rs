@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_config::Provider;
+use tollgate_config::settings::OnStoreLoss;
 use tollgate_core::ask::ScopeId;
 use tollgate_core::feedback::Dialects;
 use tollgate_core::health::Command;
@@ -122,6 +123,19 @@ impl Slot {
             return Ok(()); // nobody who waits is troubled because another file changed
         }
         live.follow(plan)
+    }
+
+    /// Are its calls refused while the store is lost?
+    pub(super) fn closes_on_loss(&self) -> bool {
+        let closes = |provider: &Provider| {
+            let is_limited = !provider.limits.is_empty() || provider.concurrency.is_some();
+            let closed = provider.on_store_loss == OnStoreLoss::Closed;
+            provider.enabled && is_limited && closed
+        };
+        match self.live.get() {
+            Some(live) => closes(&live.plan().provider),
+            None => self.known.lock().as_deref().is_some_and(closes),
+        }
     }
 
     /// The scope that its health closes and opens.

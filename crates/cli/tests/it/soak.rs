@@ -1,0 +1,181 @@
+//! A18: a gateway under load for a while: neither memory nor handles nor the log grow with the calls.
+//!
+//! Twenty seconds by default; `TOLLGATE_SOAK_SECONDS=10800` is the document's three hours.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tollgate_sim::http::{Settings, SimProvider};
+
+use crate::folder::Folder;
+
+/// Clients at a time: more than there are cores, so that the gateway is never idle.
+const CLIENTS: usize = 8;
+
+/// A client connects anew after so many calls.
+const CALLS_PER_CONNECTION: usize = 50;
+
+/// What the log may have said in all: what happens at an outage and at the start, and nothing per
+/// call.
+const LOG_MAX: usize = 64 * 1024;
+
+/// What a sample costs beside the calls: allocators keep pages, and timers come and go.
+const KIB_SPARE: u64 = 8 * 1024;
+const HANDLES_SPARE: usize = 8;
+
+fn seconds() -> usize {
+    let wanted = std::env::var("TOLLGATE_SOAK_SECONDS").ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
+/// The gateway's memory in KiB, and its handles.
+fn sample(pid: u32) -> (u64, usize) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    let handles = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    (number.unwrap().parse().unwrap(), handles)
+}
+
+/// One call on a connection that stays open; the status.
+fn call(stream: &mut BufReader<TcpStream>, path: &str) -> Option<u16> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: g\r\n\r\n");
+    stream.get_mut().write_all(request.as_bytes()).ok()?;
+    let (mut status, mut length) = (None, 0);
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        if line.trim().is_empty() {
+            break;
+        }
+        if status.is_none() {
+            status = line.split(' ').nth(1).and_then(|text| text.parse().ok());
+        }
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    status
+}
+
+/// Calls until it is told to stop; counts what was answered well and what was not.
+fn client(gateway: &str, number: usize, stop: &AtomicBool, answered: &[AtomicUsize; 2]) {
+    let mut made = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(stream) = TcpStream::connect(gateway) else {
+            continue;
+        };
+        let mut stream = BufReader::new(stream);
+        for _ in 0..CALLS_PER_CONNECTION {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            made += 1;
+            // Paths of their own: the same call at once would be one call.
+            let well = call(&mut stream, &format!("/x/{number}/{made}")) == Some(200);
+            answered[usize::from(!well)].fetch_add(1, Ordering::Relaxed);
+            if !well {
+                break;
+            }
+        }
+    }
+}
+
+fn median(samples: &[(u64, usize)]) -> u64 {
+    let mut all: Vec<u64> = samples.iter().map(|(memory, _)| *memory).collect();
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+#[expect(clippy::disallowed_methods, reason = "a soak runs in real time")]
+fn a_second() {
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+/// The gateway, where it listens, and what it logs until its end.
+fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    command.args(["--provider", "x.yaml", "--store", "sqlite:state"]);
+    let mut child = folder
+        .place(&mut command)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut first).unwrap();
+    let gateway = first.trim().rsplit("http://").next().unwrap().to_owned();
+    let mut stderr = child.stderr.take().unwrap();
+    let log = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).ok();
+        text
+    });
+    (child, gateway, log)
+}
+
+/// A18: load, an outage on the way, callers that come and go: in the last quarter the gateway has no
+/// more memory and no more handles than in the second, and its log has not grown with the calls.
+#[test]
+fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let seconds = seconds();
+    let outage = format!("outage {}s..{}s 503", seconds / 4, seconds / 4 + 2);
+    let settings = Settings::with_rules("sliding 1000/1s").unwrap();
+    let settings = settings.fault(&outage).unwrap();
+    let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
+    let file = format!(
+        "name: x\nupstream: {}\nlimits: [1000/1s]\nhealth: {{sleep_first: 1s, sleep_min: 1s}}\n",
+        provider.url()
+    );
+    let folder = Folder::new("soak").file("x.yaml", &file);
+    let (mut child, gateway, log) = start(&folder);
+    let stop = Arc::new(AtomicBool::new(false));
+    let answered: Arc<[AtomicUsize; 2]> = Arc::default();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let (stop, answered) = (stop.clone(), answered.clone());
+            let gateway = gateway.clone();
+            std::thread::spawn(move || client(&gateway, number, &stop, &answered))
+        })
+        .collect();
+    let mut samples = Vec::new();
+    for _ in 0..seconds {
+        a_second();
+        samples.push(sample(child.id()));
+    }
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.join().unwrap();
+    }
+    let report = runtime.block_on(provider.stop());
+    let killed = Command::new("kill").arg(child.id().to_string()).status();
+    assert!(killed.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let log = log.join().unwrap();
+
+    let quarter = samples.len() / 4;
+    let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
+    let (before, after) = (median(early), median(late));
+    assert!(after <= before + KIB_SPARE, "memory in KiB: {samples:?}");
+    let handles = |samples: &[(u64, usize)]| samples.iter().map(|one| one.1).max().unwrap();
+    let most = handles(early) + HANDLES_SPARE;
+    assert!(handles(late) <= most, "handles: {samples:?}");
+    assert!(log.len() <= LOG_MAX, "{} bytes of log: {log}", log.len());
+    let [well, badly] = answered
+        .each_ref()
+        .map(|count| count.load(Ordering::Relaxed));
+    assert!(well > 1_000 && badly == 0, "{well} well, {badly} badly");
+    assert_eq!(report.violations, 0, "{report:?}");
+}

@@ -1,0 +1,316 @@
+//! How the SQLite ledger grows with processes, and the line of a gate with those who wait in it.
+//!
+//! `cargo run --release -p tollgate-ledger --example growth -- [--out docs/benchmarks.md]`
+//!
+//! Promises: CPU is that of all processes together, as the kernel counted it; every permit is asked
+//! for and settled. With `--out` the tables take the place of those between the marks in that file.
+//! Never: decides whether a test passes.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![expect(clippy::disallowed_methods, reason = "it lets real time pass")]
+#![expect(clippy::cast_precision_loss, reason = "figures to read")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustix::time::{ClockId, clock_gettime};
+use smallvec::smallvec;
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, Scopes, Settle, Term, Verdict,
+};
+use tollgate_core::gate::{CallerId, Gate, Resolution, Settings, Waiter};
+use tollgate_core::limit::Rule;
+use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_core::turn::turn;
+use tollgate_ledger::{Clock, Ledger};
+
+const PROCESSES: [u64; 5] = [1, 2, 4, 8, 16];
+const WAITERS: [u64; 5] = [10, 100, 1_000, 10_000, 100_000];
+
+/// Calls a second of all processes together in the paced rows: a tenth of what one process can do,
+/// so that what is seen is the ledger and not the want of processors.
+const PACE: u64 = 2_000;
+
+/// How long each row is measured.
+const LASTS: Span = Span::from_secs(3);
+
+const BEGIN: &str = "<!-- ledger-growth:begin -->";
+const END: &str = "<!-- ledger-growth:end -->";
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["child", folder, gap_us] => child(folder, Span(gap_us.parse().unwrap())),
+        ["--out", file] => put_into(file, &tables()),
+        _ => println!("{}", tables()),
+    }
+}
+
+fn tables() -> String {
+    let mut text = String::from(
+        "| processes on one folder | paced, all together | CPU per permit | p50 | p99 | flat out | CPU per permit | p99 | least / most served |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
+    );
+    for processes in PROCESSES {
+        let paced = together(processes, Span(1_000_000 * processes / PACE));
+        let flat = together(processes, Span::ZERO);
+        writeln!(
+            text,
+            "| {processes} | {:.1} k/s | {:.1} µs | {:.2} ms | {:.2} ms | {:.1} k/s | {:.1} µs | {:.2} ms | {:.2} |",
+            paced.rate / 1e3,
+            paced.cpu,
+            paced.p50 / 1e3,
+            paced.p99 / 1e3,
+            flat.rate / 1e3,
+            flat.cpu,
+            flat.p99 / 1e3,
+            flat.least_of_most
+        )
+        .unwrap();
+    }
+    text.push_str(
+        "\n| waiting in one line | CPU to join | CPU to go, in order | CPU to leave | memory of each |\n|---|---|---|---|---|\n",
+    );
+    for waiters in WAITERS {
+        let line = line(waiters);
+        writeln!(
+            text,
+            "| {waiters} | {:.2} µs | {:.2} µs | {:.2} µs | {} |",
+            line.join, line.go, line.leave, line.memory
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// Puts the tables between the marks.
+fn put_into(file: &str, tables: &str) {
+    let text = std::fs::read_to_string(file).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    std::fs::write(file, format!("{before}{BEGIN}\n\n{tables}\n{END}{after}")).unwrap();
+}
+
+/// What so many processes did in one row.
+struct Row {
+    rate: f64,
+    cpu: f64,
+    p50: f64,
+    p99: f64,
+    least_of_most: f64,
+}
+
+fn together(processes: u64, gap: Span) -> Row {
+    let folder = std::env::temp_dir().join(format!("tollgate-growth-{}", std::process::id()));
+    let start = |_| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["child", &folder.display().to_string(), &gap.0.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children: Vec<_> = (0..processes).map(start).collect();
+    let (mut waits, mut cpu, mut each) = (Vec::new(), 0.0, Vec::new());
+    for child in children {
+        let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let mut numbers = said
+            .split_whitespace()
+            .map(|word| word.parse::<f64>().unwrap());
+        cpu += numbers.next().unwrap();
+        let before = waits.len();
+        waits.extend(numbers);
+        each.push((waits.len() - before) as f64);
+    }
+    std::fs::remove_dir_all(Path::new(&folder)).unwrap();
+    waits.sort_by(f64::total_cmp);
+    let most = each.iter().copied().fold(0.0, f64::max);
+    Row {
+        rate: waits.len() as f64 / (LASTS.0 as f64 / 1e6),
+        cpu: cpu / waits.len() as f64,
+        p50: waits[waits.len() / 2],
+        p99: waits[waits.len() * 99 / 100],
+        least_of_most: each.iter().copied().fold(most, f64::min) / most,
+    }
+}
+
+/// One process: one call at a time, each so long after the one before, or at once. Says its CPU
+/// time and how long each call waited.
+fn child(folder: &str, gap: Span) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
+    let rule = Arc::new(Rule::sliding(2_000, Span::from_millis(50)).unwrap());
+    let (mut seq, mut waits) = (0, Vec::new());
+    let (started, began) = (cpu(), ledger.now().at);
+    runtime.block_on(async {
+        let mut due = began;
+        while due.since(began) < LASTS {
+            let pause = due.since(ledger.now().at);
+            if pause > Span::ZERO {
+                tokio::time::sleep(pause.into()).await;
+            }
+            seq += 1;
+            let ask = ask(CellId(9), &rule, std::process::id(), seq);
+            let at = ledger.now().at;
+            let verdicts = ledger.offer(vec![ask.clone()]).await.unwrap();
+            waits.push(ledger.now().at.since(at).0);
+            if let [(_, Verdict::Go { .. })] = verdicts[..] {
+                ledger.settle(arrived(ask));
+            }
+            due = if gap == Span::ZERO {
+                ledger.now().at
+            } else {
+                due + gap
+            };
+        }
+    });
+    let used = cpu() - started;
+    let waits: Vec<String> = waits.iter().map(u64::to_string).collect();
+    println!("{used} {}", waits.join(" "));
+}
+
+/// What a line of so many costs each of them.
+struct Line {
+    join: f64,
+    go: f64,
+    leave: f64,
+    memory: String,
+}
+
+/// So many calls wait behind a bucket that lets one go each millisecond, in virtual time: how much it
+/// costs each to join, to go, and (others of as many) to leave.
+fn line(waiters: u64) -> Line {
+    // Small lines are made several times, so that there is something to measure.
+    let rounds = (20_000 / waiters).max(1);
+    let rule = Arc::new(Rule::bucket(1_000, Span::from_secs(1), 1).unwrap());
+    let (mut join, mut go, mut leave, mut memory) = (0.0, 0.0, 0.0, 0);
+    for _ in 0..rounds {
+        let before = resident();
+        let (mut gate, mut now, spent) = joined(waiters, &rule);
+        join += spent;
+        memory = memory.max(resident().saturating_sub(before));
+        let started = cpu();
+        let_go(&mut gate, &mut now, waiters);
+        go += cpu() - started;
+        let (mut gate, _, _) = joined(waiters, &rule);
+        let started = cpu();
+        for seq in 1..=waiters {
+            gate.cancel(id(1, seq));
+        }
+        leave += cpu() - started;
+    }
+    let each = |spent: f64| spent / (waiters * rounds) as f64;
+    Line {
+        join: each(join),
+        go: each(go),
+        leave: each(leave),
+        memory: match waiters {
+            // Less than that is lost in pages.
+            ..10_000 => "–".to_owned(),
+            _ => format!("{} B", memory / waiters),
+        },
+    }
+}
+
+fn joined(waiters: u64, rule: &Arc<Rule>) -> (Gate, Now, f64) {
+    let mut gate = Gate::new(Settings {
+        waiting_max: usize::try_from(waiters).unwrap(),
+        ..Settings::default()
+    });
+    let now = Now {
+        at: Micros(1_000_000_000),
+        wall: Wall(0),
+    };
+    let started = cpu();
+    for seq in 1..=waiters {
+        let waiter = Waiter {
+            ask: ask(CellId(1), rule, 1, seq),
+            caller: CallerId(0),
+            deadline: now.at + Span::from_secs(86_400),
+            seniority: None,
+        };
+        gate.push(waiter, now);
+    }
+    let spent = cpu() - started;
+    (gate, now, spent)
+}
+
+/// Time passes from timer to timer until all have gone, in the order in which they came.
+fn let_go(gate: &mut Gate, now: &mut Now, waiters: u64) {
+    let mut table = Table::default();
+    let mut went = 0;
+    while went < waiters {
+        let effects = gate.tick(*now);
+        for resolved in effects.resolve {
+            assert!(matches!(resolved.resolution, Resolution::Go { .. }));
+            went += 1;
+            assert_eq!(resolved.ask.id.seq, went, "in order");
+            let freed = turn(&mut table, *now, &[arrived(resolved.ask)], &[]).freed;
+            gate.freed(&freed);
+        }
+        if !effects.offer.is_empty() {
+            let verdicts = turn(&mut table, *now, &[], &effects.offer).verdicts;
+            let ids = effects.offer.iter().map(|ask| ask.id);
+            gate.verdicts(ids.zip(verdicts).collect(), *now);
+        } else if let Some(arm) = effects.arm {
+            now.at = now.at.max(arm);
+        }
+    }
+}
+
+fn id(owner: u32, seq: u64) -> PermitId {
+    PermitId {
+        owner: OwnerId(owner),
+        seq,
+    }
+}
+
+fn ask(cell: CellId, rule: &Arc<Rule>, owner: u32, seq: u64) -> Ask {
+    Ask {
+        id: id(owner, seq),
+        terms: smallvec![Term {
+            cell,
+            rule: rule.clone(),
+            cost: 1,
+            leave: 0,
+        }],
+        scopes: Scopes::new(),
+        priority: Priority::Normal,
+        evidence: Evidence::Report {
+            by: Span::from_secs(30),
+            late: Span::from_secs(5),
+        },
+    }
+}
+
+fn arrived(ask: Ask) -> Settle {
+    Settle::Permit {
+        id: ask.id,
+        terms: ask.terms,
+        scopes: ask.scopes,
+        outcome: Outcome::Arrived {
+            age: Span::ZERO,
+            refused: false,
+            readings: Vec::new(),
+        },
+    }
+}
+
+/// Processor time of this process so far, in microseconds.
+fn cpu() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4_096
+}

@@ -1,0 +1,231 @@
+//! The doors of a gateway: its own address, and those of providers, which come and go on reload.
+//!
+//! Promises: a door that is closed accepts nothing more; requests under way on it are finished within
+//! the grace. An address that stays the same is not touched. What cannot be opened is said, and what
+//! was open before stays.
+//!
+//! Never: serves. `visit` does.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tollgate::event::Fact;
+
+use super::visit::{self, Visit};
+use super::{Door, Listening, State, full};
+use crate::doorway::{self, Host};
+
+/// The doors of a gateway. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Doors {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Arc<State>,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    doors: Vec<Opened>,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    listening: Listening,
+    ending: watch::Sender<bool>,
+}
+
+/// Sockets of providers that are open and not served yet.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    new: Vec<(StdListener, Door)>,
+    /// What is to stay or to come: the doors that are to be there afterwards.
+    wanted: Vec<(SocketAddr, Door)>,
+    /// What could not be opened, in words.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Doors {
+    pub(super) fn new(state: Arc<State>) -> Doors {
+        Doors {
+            shared: Arc::new(Shared {
+                state,
+                open: Mutex::default(),
+            }),
+        }
+    }
+
+    pub(super) fn open(&self, listener: TcpListener, door: Door) -> io::Result<Listening> {
+        let address = listener.local_addr()?;
+        let Shared { state, open } = &*self.shared;
+        state.shop.is_ours(address);
+        let listening = Listening { address, door };
+        let ending = watch::Sender::new(false);
+        let hall = Hall {
+            state: state.clone(),
+            door: Arc::new(listening.door.clone()),
+        };
+        let grace = state.options.grace.into();
+        let mut open = open.lock();
+        if state.is_draining() {
+            return Err(io::Error::other("the gateway is ending"));
+        }
+        // Those that ended by themselves are forgotten.
+        while open.tasks.try_join_next().is_some() {}
+        let serve = doorway::accept(listener, hall, ending.subscribe(), grace);
+        open.tasks.spawn(serve);
+        open.doors.push(Opened {
+            listening: listening.clone(),
+            ending,
+        });
+        Fact::Listening { address }.tell();
+        Ok(listening)
+    }
+
+    /// Opens what providers want and is not open yet. What they have now goes on until
+    /// [`Doors::follow`]. Must be called inside a tokio runtime.
+    pub(crate) fn prepare(&self, wanted: Vec<(SocketAddr, String)>) -> Ready {
+        let here: Vec<Listening> = self.listening();
+        let mut ready = Ready {
+            new: Vec::new(),
+            wanted: Vec::new(),
+            problems: Vec::new(),
+        };
+        for (address, name) in wanted {
+            let door = Door::Provider(name.clone());
+            let is_here = |listening: &&Listening| listening.address == address;
+            match here.iter().find(is_here) {
+                Some(listening) if listening.door == door => ready.wanted.push((address, door)),
+                // Another provider has it now; its door is closed before this one is opened.
+                Some(Listening {
+                    door: Door::Provider(_),
+                    ..
+                }) => ready.problems.push(format!(
+                    "`{name}`: {address} belongs to another provider; reload again when that has given it up"
+                )),
+                Some(_) | None => match bind(address) {
+                    Ok(listener) => {
+                        ready.new.push((listener, door.clone()));
+                        ready.wanted.push((address, door));
+                    }
+                    Err(error) => {
+                        ready.problems.push(format!(
+                            "`{name}`: could not listen on {address}: {error}; the address it had stays"
+                        ));
+                        let own = here.iter().filter(|listening| listening.door == door);
+                        let own = own.map(|own| (own.address, own.door.clone()));
+                        ready.wanted.extend(own);
+                    }
+                },
+            }
+        }
+        ready
+    }
+
+    /// Serves what was opened and closes what is no longer wanted.
+    pub(crate) fn follow(&self, ready: Ready) -> Vec<String> {
+        let Ready {
+            new,
+            wanted,
+            mut problems,
+        } = ready;
+        let is_wanted = |opened: &Opened| {
+            let Listening { address, door } = &opened.listening;
+            let same = |(at, of): &(SocketAddr, Door)| at == address && of == door;
+            *door == Door::All || wanted.iter().any(same)
+        };
+        self.shared.open.lock().doors.retain(|opened| {
+            let stays = is_wanted(opened);
+            if !stays {
+                opened.ending.send_replace(true);
+            }
+            stays
+        });
+        for (listener, door) in new {
+            let opened = TcpListener::from_std(listener).and_then(|one| self.open(one, door));
+            problems.extend(opened.err().map(|error| error.to_string()));
+        }
+        problems
+    }
+
+    /// What is served now.
+    #[must_use]
+    pub fn listening(&self) -> Vec<Listening> {
+        let open = self.shared.open.lock();
+        let doors = open.doors.iter();
+        doors.map(|opened| opened.listening.clone()).collect()
+    }
+
+    /// Accepts nothing more, finishes what is under way, drops the rest.
+    pub(super) async fn drain(&self) {
+        let mut tasks = {
+            let mut open = self.shared.open.lock();
+            self.shared.state.is_ending.store(true, Ordering::Release);
+            for opened in &open.doors {
+                opened.ending.send_replace(true);
+            }
+            std::mem::take(&mut open.tasks)
+        };
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// The gateway is gone: so is everything that it serves.
+    pub(super) fn close_all(&self) {
+        let mut open = self.shared.open.lock();
+        self.shared.state.is_ending.store(true, Ordering::Release);
+        open.doors.clear();
+        open.tasks.abort_all();
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    let listener = StdListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whoever comes through one door.
+struct Hall {
+    state: Arc<State>,
+    door: Arc<Door>,
+}
+
+impl Host for Hall {
+    /// Whoever finds no room is told so.
+    fn has_room(&self, _inside: usize) -> bool {
+        true
+    }
+
+    fn receive(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        ending: watch::Receiver<bool>,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let Some(room) = self.state.crowd.enter(peer.ip()) else {
+            self.state.full.tell(stream);
+            return None;
+        };
+        let visit = Visit::new(self.state.clone(), self.door.clone(), peer.ip(), ending);
+        Some(async move {
+            visit::serve(stream, visit).await;
+            drop(room);
+        })
+    }
+
+    async fn failed(&self, listener: &TcpListener, error: &io::Error) {
+        if full::is_lack(error) {
+            self.state.full.let_go(listener).await;
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Callers that take their time, over real sockets with short times: slow heads, slow bodies, readers
+//! that stand still, floods from one address; and what is said to requests that cannot be read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tollgate_core::time::Span;
+use tollgate_server::{GatewayOptions, Patience};
+
+use crate::client::{Session, get, pause, raw, soon, until};
+use crate::rawhost::{RawHost, head};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok};
+
+/// A gateway with this little patience.
+async fn hasty(files: &[String], patience: Patience) -> Stand {
+    let options = GatewayOptions {
+        patience,
+        ..GatewayOptions::default()
+    };
+    Stand::with_gateway(files, options).await
+}
+
+/// Everything that still comes on a connection until it ends.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    soon(stream.read_to_end(&mut bytes)).await.ok();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The JSON of an answer as bytes.
+fn json(answer: &str) -> Value {
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+/// R-E1: a head that dribbles is cut after its time, however many bytes still come, and told why;
+/// nobody else notices.
+#[tokio::test]
+async fn a_head_that_dribbles_is_408_and_cut() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let patience = Patience {
+        head: Span::from_millis(200),
+        ..Patience::default()
+    };
+    let stand = hasty(&files, patience).await;
+    let (mut read, mut write) = TcpStream::connect(stand.address)
+        .await
+        .unwrap()
+        .into_split();
+    let dribble = tokio::spawn(async move {
+        for byte in b"GET /x/a HTTP/1.1\r\nX-Long: "
+            .iter()
+            .chain([b'a'; 400].iter())
+        {
+            if write.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            pause(20).await;
+        }
+    });
+    assert_eq!(get(stand.address, "/x/b").await.status, 200);
+    let mut bytes = Vec::new();
+    soon(read.read_to_end(&mut bytes)).await.ok();
+    dribble.abort();
+    let answer = String::from_utf8_lossy(&bytes).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    assert_eq!(json(&answer)["error"], "BadRequest");
+    assert_eq!(upstream.count(), 1);
+}
+
+/// R-E1: a body that stands still gives its connection and its place at the provider back; one that
+/// flows slowly is not cut.
+#[tokio::test]
+async fn a_body_that_stands_still_is_cut_and_a_slow_one_is_not() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let rest_of_file = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
+    let patience = Patience {
+        body: Span::from_millis(300),
+        ..Patience::default()
+    };
+    let stand = hasty(&[file(upstream.address, rest_of_file)], patience).await;
+    let begin = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 8\r\nConnection: close\r\n\r\n";
+    let mut slow = TcpStream::connect(stand.address).await.unwrap();
+    slow.write_all(begin.as_bytes()).await.unwrap();
+    for byte in *b"eight by" {
+        pause(100).await;
+        slow.write_all(&[byte]).await.unwrap();
+    }
+    assert!(rest(&mut slow).await.starts_with("HTTP/1.1 200"));
+    let mut still = TcpStream::connect(stand.address).await.unwrap();
+    still.write_all(begin.as_bytes()).await.unwrap();
+    still.write_all(b"four").await.unwrap();
+    let answer = rest(&mut still).await;
+    assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
+    assert_eq!(soon(get(stand.address, "/x/b")).await.status, 200);
+}
+
+/// R-C9: a client that reads nothing is let go after its time, which frees the upstream too.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_let_go() {
+    let gone = Arc::new(AtomicUsize::new(0));
+    let count = gone.clone();
+    let upstream = RawHost::start(move |_, mut stream| {
+        let count = count.clone();
+        async move {
+            head(&mut stream).await;
+            let begin = b"HTTP/1.1 200 OK\r\nContent-Length: 4000000000\r\n\r\n";
+            stream.write_all(begin).await.ok();
+            let piece = vec![b'x'; 65_536];
+            while stream.write_all(&piece).await.is_ok() {}
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    })
+    .await;
+    let patience = Patience {
+        take: Span::from_millis(300),
+        ..Patience::default()
+    };
+    let stand = hasty(&[file(upstream.address, "limits: [100/1s]")], patience).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let ask = b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n";
+    stream.write_all(ask).await.unwrap();
+    soon(until(|| gone.load(Ordering::SeqCst) == 1)).await;
+    drop(stream);
+}
+
+/// R-E1: one address has its part of the connections, and whoever comes on top is told so.
+#[tokio::test]
+async fn one_address_has_no_more_than_its_part_of_the_connections() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let options = GatewayOptions {
+        connections_per_address_max: 3,
+        counts_this_host: true,
+        ..GatewayOptions::default()
+    };
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let stand = Stand::with_gateway(&files, options).await;
+    let mut inside = Vec::new();
+    for _ in 0..3 {
+        let mut session = Session::open(stand.address).await;
+        assert_eq!(session.get("/health", &[]).await.status, 200);
+        inside.push(session);
+    }
+    let refused = get(stand.address, "/x/a").await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]),
+        (503, &"QueueFull".into())
+    );
+    inside.pop();
+    soon(async { while get(stand.address, "/x/a").await.status != 200 {} }).await;
+    assert_eq!(inside[0].get("/health", &[]).await.status, 200);
+}
+
+/// What cannot be read at all is refused in JSON too, first and behind a good request.
+#[tokio::test]
+async fn what_the_parser_refuses_is_refused_in_json() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let many: String = (0..120).map(|n| format!("X-{n}: y\r\n")).collect();
+    let long = "x".repeat(70_000);
+    let unreadable = [
+        (400, "GET /x/a HTTP/1.1\r\nX : y\r\n\r\n".to_owned()),
+        (400, "\u{16}\u{3}\u{1}\0\u{1}\r\n\r\n".to_owned()),
+        (400, "GET /x/a HTTP/9.9\r\n\r\n".to_owned()),
+        (431, format!("GET /x/a HTTP/1.1\r\n{many}\r\n")),
+        (431, format!("GET /x/a HTTP/1.1\r\nX: {long}\r\n\r\n")),
+    ];
+    for (status, bytes) in unreadable {
+        let answer = raw(stand.address, &bytes).await;
+        let begin: String = bytes.chars().take(40).collect();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{begin:?}: {answer}"
+        );
+        assert_eq!(json(&answer)["error"], "BadRequest", "{begin:?}");
+    }
+    let good = "GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n";
+    let answer = raw(
+        stand.address,
+        &format!("{good}GET /x/b HTTP/1.1\r\nX : y\r\n\r\n"),
+    )
+    .await;
+    let (first, second) = answer.split_once("fine").expect("the good one is answered");
+    assert!(first.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(second.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(json(second)["error"], "BadRequest");
+}
+
+/// A provider may say whatever it likes: bytes that look like the parser's own refusal reach the
+/// caller as they are.
+#[tokio::test]
+async fn an_answer_that_looks_like_a_refusal_is_passed_on() {
+    let body = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let upstream =
+        Upstream::start(move |_, _| async move { crate::upstream::reply(200, &[], body) }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let mut session = Session::open(stand.address).await;
+    for path in ["/x/a", "/x/b"] {
+        assert_eq!(session.get(path, &[]).await.body, body);
+    }
+    let last = raw(
+        stand.address,
+        "GET /x/c HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(last.ends_with(body), "{last}");
+}
