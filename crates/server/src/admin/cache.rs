@@ -5,6 +5,8 @@
 //!
 //! Never: shows an answer, or whose it is.
 
+use std::sync::Arc;
+
 use axum::extract::{Query, State};
 use axum::response::Response;
 use serde::Deserialize;
@@ -38,7 +40,7 @@ pub(super) async fn stats(State(desk): State<Desk>, Query(which): Query<Which>) 
     let rows = shop.cache().rows().await;
     let kept: Vec<&Row> = rows.iter().filter(|row| which.has(row)).collect();
     let started = shop.started();
-    let of = |live: &&std::sync::Arc<Live>| {
+    let of = |live: &&Arc<Live>| {
         let name = which.provider.as_deref();
         name.is_none_or(|name| name == live.name())
     };

@@ -64,23 +64,18 @@ async fn no_answer_of_one_user_reaches_another_at_the_same_time() {
             tokio::spawn(async move { one_of_many(&still, worker).await })
         })
         .collect();
-    let mut kept = 0;
     for worker in workers {
-        kept += soon(worker).await.unwrap();
+        soon(worker).await.unwrap();
     }
     // It would prove nothing if everybody had asked alone.
     let spared = still.stand.shop.named("x").unwrap().savings();
-    assert!(
-        kept > 100 && spared.revalidated + spared.stale + spared.shared > 0,
-        "{spared:?}"
-    );
+    assert!(spared.hits + spared.shared > 1_000, "{spared:?}");
 }
 
-/// How many of its answers came from the cache.
-async fn one_of_many(still: &Still, worker: u64) -> usize {
+/// One connection with many users behind it.
+async fn one_of_many(still: &Still, worker: u64) {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (worker % 4));
     let mut session = Session::open(still.stand.address).await;
-    let mut kept = 0;
     for _ in 0..600 {
         let user = format!("user-{}", dice.roll(3_000) / dice.roll(40).max(1));
         let target = ["/me", "/me?b=2&a=1", "/me?a=1&b=2"][dice.roll(3)];
@@ -111,9 +106,7 @@ async fn one_of_many(still: &Still, worker: u64) -> usize {
             304 => assert_eq!(answer.body, ""),
             other => panic!("{other}"),
         }
-        kept += usize::from(answer.header("x-tollgate-source") == "cache");
     }
-    kept
 }
 
 /// Says what it was asked.

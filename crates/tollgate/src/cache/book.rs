@@ -82,9 +82,12 @@ impl BookError {
     }
 }
 
-/// Opens `cache.db` in a folder and makes it if it is not there. The second value is the file that
-/// a damaged one was moved to.
-pub(super) fn open(folder: &Path) -> Result<(Connection, Option<PathBuf>), BookError> {
+/// Opens `cache.db` in a folder to write it, up to so many bytes of answers, and makes it if it is
+/// not there. The second value is the file that a damaged one was moved to.
+pub(super) fn open(
+    folder: &Path,
+    bytes_max: u64,
+) -> Result<(Connection, Option<PathBuf>), BookError> {
     let path = folder.join(DATABASE);
     let fail = |source| BookError::Folder {
         path: folder.to_owned(),
@@ -103,12 +106,16 @@ pub(super) fn open(folder: &Path) -> Result<(Connection, Option<PathBuf>), BookE
         .mode(0o600)
         .open(&path)
         .map_err(fail)?;
-    match connect(&path) {
+    let (conn, aside) = match connect(&path) {
         Err(error) if error.is_damage() => {
             let aside = move_aside(&path).map_err(fail)?;
-            Ok((connect(&path)?, Some(aside)))
+            (connect(&path)?, Some(aside))
         }
-        opened => Ok((opened?, None)),
+        opened => (opened?, None),
+    };
+    match bound(&conn, bytes_max) {
+        Ok(()) => Ok((conn, aside)),
+        Err(source) => Err(BookError::Store { path, source }),
     }
 }
 
@@ -165,7 +172,7 @@ fn prepare(conn: &Connection, path: &Path) -> Result<(), BookError> {
 
 /// Bounds the file: eviction keeps its answers within so many bytes, and this the file itself,
 /// whatever eviction does.
-pub(super) fn bound(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
+fn bound(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
     let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
     // Half as much again for pages that are not full, and some for the tables themselves.
     let bytes = bytes_max.saturating_add(bytes_max / 2);

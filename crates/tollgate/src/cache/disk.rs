@@ -72,12 +72,7 @@ impl Disk {
         memory: Arc<Memory>,
         bytes_max: u64,
     ) -> Result<(Disk, Salt), BookError> {
-        let (writer, aside) = book::open(folder)?;
-        let size = |source| BookError::Store {
-            path: folder.join(DATABASE),
-            source,
-        };
-        book::bound(&writer, bytes_max).map_err(size)?;
+        let (writer, aside) = book::open(folder, bytes_max)?;
         if let Some(aside) = aside {
             let file = &aside.display().to_string();
             Fact::CacheBegunAnew { file }.tell();

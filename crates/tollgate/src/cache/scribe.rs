@@ -113,19 +113,25 @@ impl Scribe {
 
     /// What whoever asked waits for; or the question again, and why it has no answer.
     fn reply(&self, order: Write) -> Result<(), (Write, rusqlite::Error)> {
+        // Whoever asked may have left.
         match order {
             Write::Purge(provider, entity, answer) => {
                 match desk::forget(&self.conn, provider.as_deref(), entity.as_deref()) {
-                    // Whoever asked may have left.
-                    Ok(gone) => drop(answer.send(gone)),
+                    Ok(gone) => {
+                        let _left = answer.send(gone);
+                    }
                     Err(error) => return Err((Write::Purge(provider, entity, answer), error)),
                 }
             }
             Write::Rows(answer) => match desk::all(&self.conn) {
-                Ok(rows) => drop(answer.send(rows)),
+                Ok(rows) => {
+                    let _left = answer.send(rows);
+                }
                 Err(error) => return Err((Write::Rows(answer), error)),
             },
-            Write::Flush(answer) => drop(answer.send(())),
+            Write::Flush(answer) => {
+                let _left = answer.send(());
+            }
             Write::Put(..) | Write::Used(..) | Write::Invalidate(..) => {}
         }
         Ok(())

@@ -61,8 +61,7 @@ pub(crate) async fn admit(
         let plan = live.plan();
         let look = live.machine.look();
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
-        let queue = plan.provider.queue.timeout;
-        let until = route.in_line_until(queue);
+        let until = route.in_line_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
@@ -84,11 +83,7 @@ pub(crate) async fn admit(
             // Somebody more urgent waits for it too: ask in that name, in the old place.
             () = route.raised() => continue,
         };
-        if let (Err(denied), Some(urgency)) = (&answer, &route.urgency)
-            && denied.is_for_time()
-            && !route.fallback
-            && urgency.goes_on_after(until, queue, || wants.explain(route, &plan, *denied, loss))
-        {
+        if wants.goes_on(route, &plan, &answer, until, loss) {
             continue; // somebody more patient waits for it too
         }
         if answer.as_ref().is_err_and(|denied| *denied == Denied::Lost) {
@@ -367,6 +362,24 @@ impl Wants {
             // A recall is not seen here: whoever is recalled asks again.
             Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
         }
+    }
+
+    /// Its caller's time in line is up. Does it go on for others who have more?
+    fn goes_on(
+        &self,
+        route: &Route,
+        plan: &Plan,
+        answer: &Result<Permit, Denied>,
+        until: Micros,
+        loss: Option<Loss>,
+    ) -> bool {
+        let (Err(denied), Some(urgency)) = (answer, &route.urgency) else {
+            return false;
+        };
+        let told = || self.explain(route, plan, *denied, loss);
+        denied.is_for_time()
+            && !route.fallback
+            && urgency.goes_on_after(until, plan.provider.queue.timeout, told)
     }
 
     /// The limit of the file that refused, by its place.

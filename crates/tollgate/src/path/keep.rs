@@ -179,9 +179,10 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
     let status = match recorder {
         Ok(recorder) => {
             reply.body = reply.body.recorded(recorder);
-            HeaderValue::from_static(match has_old {
-                true => "tollgate; fwd=stale; stored",
-                false => "tollgate; fwd=miss; stored",
+            HeaderValue::from_static(if has_old {
+                "tollgate; fwd=stale; stored"
+            } else {
+                "tollgate; fwd=miss; stored"
             })
         }
         Err(why) => not_kept(route, why),
