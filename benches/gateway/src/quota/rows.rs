@@ -201,6 +201,16 @@ pub fn outage(tools: &Tools) -> anyhow::Result<Part> {
             && ours.judged.violations() == 0
             && full.percent >= 99.0,
     );
+    let told = format!(
+        "\nOurs was Normal again {:.1} s after the end of the outage.\n",
+        full.normal - 20.0
+    );
+    part.section("W4, outage", after_outage(&outcomes, lost) + &told);
+    Ok(part)
+}
+
+/// What became of everybody's calls.
+fn after_outage(outcomes: &[Outcome], lost: impl Fn(&Outcome) -> u64) -> String {
     let lines = outcomes.iter().map(|one| {
         vec![
             one.name.to_owned(),
@@ -217,13 +227,7 @@ pub fn outage(tools: &Tools) -> anyhow::Result<Part> {
         "violations",
         "last one let through after",
     ];
-    let text = table(&head, &lines.collect::<Vec<_>>());
-    let told = format!(
-        "\nOurs was Normal again {:.1} s after the end of the outage.\n",
-        full.normal - 20.0
-    );
-    part.section("W4, outage", text + &told);
-    Ok(part)
+    table(&head, &lines.collect::<Vec<_>>())
 }
 
 /// W5: the limit is halved, and only headers say so.

@@ -5,8 +5,6 @@
 //!
 //! Never: draws anything that was not on the screen.
 
-use std::fmt::Write;
-
 /// Width of a character and height of a line, in pixels: those of common monospace fonts at 13 px.
 const WIDTH: f64 = 7.83;
 const HEIGHT: usize = 20;
@@ -39,17 +37,15 @@ pub(super) fn svg(text: &str) -> String {
     );
     for (number, line) in lines.iter().enumerate() {
         let y = MARGIN + number * HEIGHT + 14;
-        // Writing to a string does not fail.
-        let _ = write!(
-            svg,
+        svg.push_str(&format!(
             "<text x=\"{MARGIN}\" y=\"{y}\" xml:space=\"preserve\">"
-        );
+        ));
         for (class, text) in line {
             let text = text.replace('&', "&amp;").replace('<', "&lt;");
-            let _ = match *class {
-                "" => write!(svg, "{text}"),
-                class => write!(svg, "<tspan class=\"{class}\">{text}</tspan>"),
-            };
+            match *class {
+                "" => svg.push_str(&text),
+                class => svg.push_str(&format!("<tspan class=\"{class}\">{text}</tspan>")),
+            }
         }
         svg.push_str("</text>\n");
     }

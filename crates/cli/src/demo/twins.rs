@@ -168,7 +168,7 @@ async fn open(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
 
 /// A strict provider with a round trip of some 3 ms: on a window of 1 s a slower one could not be
 /// used to 99 %. One wait of 2 ms, because each wait is rounded up to the timer's next millisecond:
-/// three of 1 ms were a round trip of 6 ms.
+/// three of 1 ms may be 6.
 async fn provider(trouble: &Trouble) -> anyhow::Result<SimProvider> {
     let ms = Span::from_millis(2);
     let (from, to) = trouble.latest();

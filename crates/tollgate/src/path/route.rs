@@ -203,10 +203,7 @@ where
     })?;
     Ok(Route {
         prices: prices(&provider.costs, &call.said.costs, payload.known()),
-        path: match place.base.as_str() {
-            "" => routed.path,
-            base => format!("{base}{}", routed.path),
-        },
+        path: below(&place.base, routed.path),
         entity: routed.entity.map(|entity| entity.as_str().to_owned()),
         origin: place.origin,
         is_own: place.is_own,
@@ -381,6 +378,15 @@ impl Route {
     pub(crate) fn own_left(&self) -> Option<Span> {
         self.deadline
             .map(|deadline| deadline.since(self.live.ledger.at()))
+    }
+}
+
+/// A path below what stands before it, which is nearly always nothing.
+fn below(base: &str, path: String) -> String {
+    if base.is_empty() {
+        path
+    } else {
+        format!("{base}{path}")
     }
 }
 
