@@ -80,8 +80,7 @@ pub(crate) async fn admit(
                 permits.look_again();
                 continue;
             }
-            // Somebody more urgent waits for it too: ask in that name, in the old place.
-            () = route.raised() => continue,
+            () = route.raised() => continue, // in the name of somebody more urgent, in the old place
         };
         if wants.goes_on(route, &plan, &answer, until, loss) {
             continue; // somebody more patient waits for it too
