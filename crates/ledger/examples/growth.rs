@@ -247,6 +247,7 @@ fn let_go(gate: &mut Gate, now: &mut Now, waiters: u64) {
     let mut went = 0;
     while went < waiters {
         let effects = gate.tick(*now);
+        let has_news = !effects.resolve.is_empty();
         for resolved in effects.resolve {
             assert!(matches!(resolved.resolution, Resolution::Go { .. }));
             went += 1;
@@ -258,7 +259,7 @@ fn let_go(gate: &mut Gate, now: &mut Now, waiters: u64) {
             let verdicts = turn(&mut table, *now, &[], &effects.offer).verdicts;
             let ids = effects.offer.iter().map(|ask| ask.id);
             gate.verdicts(ids.zip(verdicts).collect(), *now);
-        } else if let Some(arm) = effects.arm {
+        } else if let Some(arm) = effects.arm.filter(|_| !has_news) {
             now.at = now.at.max(arm);
         }
     }
