@@ -258,15 +258,18 @@ impl Health {
     #[must_use]
     pub fn on(&mut self, event: Event, now: Micros) -> Actions {
         let mut actions = Actions::new();
+        // Before our timers: what they would end may have another end by now, or be over.
+        if let Event::Shared(view) = event {
+            self.saw(view, now, &mut actions);
+        }
         self.run_timers(now, &mut actions);
         match event {
             Event::Answered(answer) => self.answered(answer, true, now, &mut actions),
             Event::AnsweredLate(answer) => self.answered(answer, false, now, &mut actions),
             Event::Granted => self.granted(now, &mut actions),
             Event::Dropped { granted } => self.dropped(granted, now, &mut actions),
-            Event::Tick => {}
+            Event::Tick | Event::Shared(_) => {}
             Event::Operator(command) => self.ordered(command, now, &mut actions),
-            Event::Shared(view) => self.saw(view, now, &mut actions),
         }
         self.tell_pace(&mut actions);
         actions
