@@ -238,6 +238,9 @@ impl Daemon {
                     loaded = (*state.loaded).clone();
                 }
             }
+        } else if let Some(doors) = self.shared.doors.get() {
+            // An address that could not be had the last time may be free now.
+            refused.extend(doors.follow(doors.prepare(addresses(&loaded.config))));
         }
         for problem in &refused {
             Fact::NotReloaded { problem }.tell();

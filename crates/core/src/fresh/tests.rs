@@ -257,9 +257,7 @@ fn ages_of_other_caches_count_and_unreadable_ones_are_old() {
     };
     assert!(aged(&[("age", "3599")]));
     assert!(!aged(&[("age", "3600")]));
-    for odd in [
-        "abc", "-1", "0.5", "7200, 0", "x, 0", "0;a=1", "",
-    ] {
+    for odd in ["abc", "-1", "0.5", "7200, 0", "x, 0", "0;a=1", ""] {
         assert!(!aged(&[("age", odd)]), "{odd}");
     }
     assert!(!aged(&[("age", "0"), ("age", "0")]));

@@ -150,7 +150,8 @@ impl Inbox {
             state.at_once += settles.len();
         }
         for told in settles.into_iter().rev() {
-            if state.settles.len() < SETTLES_MAX {
+            let is_carry = matches!(told.settle, Settle::Carry { .. });
+            if is_carry || state.settles.len() < SETTLES_MAX {
                 state.settles.push_front(told);
             }
         }

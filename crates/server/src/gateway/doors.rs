@@ -106,13 +106,16 @@ impl Doors {
             let is_here = |listening: &&Listening| listening.address == address;
             match here.iter().find(is_here) {
                 Some(listening) if listening.door == door => ready.wanted.push((address, door)),
-                // Another provider has it now; its door is closed before this one is opened.
+                // Another provider has it now: its door is closed only after this one would be open.
                 Some(Listening {
                     door: Door::Provider(_),
                     ..
-                }) => ready.problems.push(format!(
-                    "`{name}`: {address} belongs to another provider; reload again when that has given it up"
-                )),
+                }) => {
+                    ready.problems.push(format!(
+                        "`{name}`: {address} belongs to another provider; reload again when that has given it up"
+                    ));
+                    ready.wanted.extend(own(&here, &door));
+                }
                 Some(_) | None => match bind(address) {
                     Ok(listener) => {
                         ready.new.push((listener, door.clone()));
@@ -122,9 +125,7 @@ impl Doors {
                         ready.problems.push(format!(
                             "`{name}`: could not listen on {address}: {error}; the address it had stays"
                         ));
-                        let own = here.iter().filter(|listening| listening.door == door);
-                        let own = own.map(|own| (own.address, own.door.clone()));
-                        ready.wanted.extend(own);
+                        ready.wanted.extend(own(&here, &door));
                     }
                 },
             }
@@ -186,6 +187,12 @@ impl Doors {
         open.doors.clear();
         open.tasks.abort_all();
     }
+}
+
+/// What a provider has now, which stays while it cannot have another.
+fn own(here: &[Listening], door: &Door) -> Vec<(SocketAddr, Door)> {
+    let own = here.iter().filter(|listening| listening.door == *door);
+    own.map(|own| (own.address, own.door.clone())).collect()
 }
 
 fn bind(address: SocketAddr) -> io::Result<StdListener> {

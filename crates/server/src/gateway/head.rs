@@ -76,7 +76,11 @@ impl Head {
     pub(super) fn take(headers: &mut HeaderMap) -> Result<Head, Error> {
         if !headers.keys().any(|name| is_said(name.as_str())) {
             strip(headers);
-            return Ok(Head::default());
+            let said = Said {
+                takes_default: true,
+                ..Said::default()
+            };
+            return Ok(Head { said });
         }
         let mut head = Head::default();
         let said = &mut head.said;
@@ -111,6 +115,7 @@ impl Head {
 /// Could this header say something about the call?
 fn is_said(name: &str) -> bool {
     name.starts_with(OWN)
+        || name == "proxy-authorization"
         || name == "x-stainless-read-timeout"
         || name == "x-envoy-expected-rq-timeout-ms"
         || name == "grpc-timeout"

@@ -69,6 +69,28 @@ async fn a_caller_with_a_token_must_show_it() {
     assert!(!crate::log::so_far().contains(TOKEN));
 }
 
+/// A caller that says nothing but who it is has its part and its urgency: as clients of a proxy show
+/// themselves, and by its address.
+#[tokio::test]
+async fn who_says_no_more_than_its_name_is_that_caller() {
+    let (_upstream, at_proxy) = stand("limits: [10/1h]", &[backfill()]).await;
+    // `backfill:` and the token.
+    let basic = "Basic YmFja2ZpbGw6Y2FuYXJ5LWNhbGxlci10b2tlbi01ZQ==";
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let shown = [("proxy-authorization", basic)];
+        statuses.push(get_with(at_proxy.address, "/x/a", &shown).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let web = [caller("web", Priority::High)];
+    let (_upstream, named) = stand("limits: [{limit: 2, period: 1h, reserve: 1}]", &web).await;
+    let mut statuses = Vec::new();
+    for path in ["/x/a", "/x/a", "/x@web/a"] {
+        statuses.push(get(named.address, path).await.status);
+    }
+    assert_eq!(statuses, [200, 429, 200]);
+}
+
 /// `at_most`: a part of every limit, and not more, whatever is free.
 #[tokio::test]
 async fn a_caller_gets_at_most_its_part() {

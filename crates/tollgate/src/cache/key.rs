@@ -1,8 +1,8 @@
 //! The key of an answer: what was asked, and by whom.
 //!
-//! Promises: method, scheme, host, port, path, sorted query, entity, the credential and every header
-//! that looks like one are in it; so are headers that make servers answer for another URL or address.
-//! Two different questions have two keys.
+//! Promises: scheme, host, port, path, sorted query, entity, the credential and every header that looks
+//! like one are in it; so are headers that make servers answer for another URL, address or version.
+//! GET and HEAD have one key. What else an answer depends on, its `Vary` has to say.
 //!
 //! Never: can be read back. It is a hash under a salt that no other store has, so that neither the
 //! database nor memory holds a credential.
@@ -144,9 +144,9 @@ impl Parts {
 
 /// Does this header tell who asks, or what for? Credentials and users by their usual names and by
 /// what their names contain; headers that servers take for another URL, method, host or address; and
-/// `Accept`, which many APIs obey without saying so in `Vary`.
+/// `Accept`, versions and preferences, which many APIs obey without saying so in `Vary`.
 fn tells(name: &str) -> bool {
-    const PARTS: [&str; 22] = [
+    const PARTS: [&str; 24] = [
         "auth",
         "token",
         "key",
@@ -169,6 +169,8 @@ fn tells(name: &str) -> bool {
         "role",
         "behalf",
         "jwt",
+        "version",
+        "prefer",
     ];
     const STARTS: [&str; 9] = [
         "x-forwarded",

@@ -91,14 +91,19 @@ impl Scribe {
             }
         };
         let is_broken = self.broken.load(Ordering::Acquire);
+        let forgets = invalidations(&batch);
         let (asked, now, mut failed) = write(&change, batch, is_broken);
         // Where there was no room, SQLite has taken back all of it already.
-        if !self.conn.is_autocommit() {
-            change.commit()?;
+        let is_undone = self.conn.is_autocommit();
+        let committed = if is_undone { Ok(()) } else { change.commit() };
+        if is_undone || committed.is_err() {
+            // What must be forgotten is said again, with nothing that takes room.
+            self.held_back = held_back(forgets);
         }
+        failed = failed.or(committed.err());
         if self.since_check >= self.bytes_max / STEP_PART {
             self.since_check = 0;
-            self.make_room(now)?;
+            failed = failed.or(self.make_room(now).err());
         }
         for order in asked {
             if let Err((order, error)) = self.reply(order) {
@@ -198,6 +203,17 @@ fn is_held(error: &rusqlite::Error) -> bool {
         error.sqlite_error_code(),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
     )
+}
+
+/// What of a batch makes answers invalid.
+fn invalidations(batch: &[Write]) -> Vec<Write> {
+    let each = batch.iter().filter_map(|order| match order {
+        Write::Invalidate(url, at) => Some(Write::Invalidate(*url, *at)),
+        Write::Put(..) | Write::Used(..) | Write::Purge(..) | Write::Rows(_) | Write::Flush(_) => {
+            None
+        }
+    });
+    each.collect()
 }
 
 /// What must be forgotten, if not now. Whoever waits for anything else hears that it was not done.

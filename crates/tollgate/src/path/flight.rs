@@ -111,6 +111,8 @@ pub(crate) struct Lead {
     table: Arc<Table>,
     /// What is left of this caller's own time.
     left: Option<Span>,
+    /// When that is over.
+    due: Option<Micros>,
     live: Arc<Live>,
 }
 
@@ -228,6 +230,7 @@ impl Flight {
             flight: self,
             table: flights.table.clone(),
             left: route.own_left(),
+            due: route.own_wish().over_by(),
             live: route.live.clone(),
         })
     }
@@ -276,6 +279,7 @@ impl Lead {
             flight,
             table,
             left,
+            due,
             live,
         } = self;
         let landing = Landing::new(flight.clone(), table, live.ledger.clone());
@@ -290,7 +294,7 @@ impl Lead {
         tokio::select! {
             biased;
             outcome = &mut pilot => outcome,
-            () = outlived(&flight, left) => Outcome::refused(Error::TooLate {
+            () = outlived(&flight, left, due) => Outcome::refused(Error::TooLate {
                 provider: live.name.clone(),
                 at: Stage::Upstream,
             }),
@@ -304,11 +308,12 @@ impl Lead {
     }
 }
 
-/// Waits for the end of the first caller's time, if the flight goes on after it for others. If it
-/// does not, it ends by itself and says why.
-async fn outlived(flight: &Flight, left: Span) {
+/// Waits for the end of the first caller's time, if the flight goes on after it: for others, or in
+/// the time of others who have left. If it does not, it ends by itself and says why.
+async fn outlived(flight: &Flight, left: Span, own: Option<Micros>) {
     timer::rest(Some(left)).await;
-    if flight.state.lock().followers == 0 {
+    let is_alone = flight.state.lock().followers == 0;
+    if is_alone && flight.urgency.wish().over_by() == own {
         std::future::pending::<()>().await;
     }
 }

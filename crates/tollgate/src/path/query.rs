@@ -73,10 +73,12 @@ pub(crate) fn parameters(query: &str) -> SmallVec<[&str; 16]> {
 }
 
 /// The name of a parameter, as the most forgiving server reads it: escapes resolved, without case,
-/// everything but letters and digits the same.
+/// everything but letters and digits the same. What stands in brackets behind it may be a place in a
+/// list, so all of such a family are one.
 fn letters(parameter: &str) -> impl Iterator<Item = u8> {
     let name = parameter.split('=').next().unwrap_or(parameter);
-    percent_decode_str(name).map(|byte| match byte {
+    let name = percent_decode_str(name).take_while(|byte| *byte != b'[');
+    name.map(|byte| match byte {
         byte if byte.is_ascii_alphanumeric() => byte.to_ascii_lowercase(),
         byte if byte.is_ascii() => b'_',
         byte => byte,
@@ -108,6 +110,11 @@ mod tests {
     fn parameters_are_in_one_order_unless_a_server_may_take_them_for_one() {
         let same = |one: &str, other: &str| parameters(one) == parameters(other);
         assert!(same("x=1&y=2", "y=2&&x=1"));
+        assert!(!same("a[]=1&a[5]=2", "a[5]=2&a[]=1"));
+        assert!(!same(
+            "x[][a]=1&x[][b]=2&x%5B][a]=3",
+            "x[][a]=1&x%5B][a]=3&x[][b]=2"
+        ));
         assert!(same("page=2&language=de&id=7", "id=7&page=2&language=de"));
         for (one, other) in [
             ("a=1&a=2", "a=2&a=1"),

@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use tollgate_config::settings::Dedup;
 
 use super::route::Route;
-use super::{Reply, query};
+use super::{Reply, Source, query};
 use crate::body::OBJECT_MAX;
 use crate::shop::Plan;
 
@@ -223,7 +223,8 @@ fn first_eight(hash: &blake3::Hash) -> u64 {
 /// May this answer be given to others who asked the same? What is kept for whoever asks next is for
 /// those who ask now.
 pub(crate) fn shares(asked: &Asked, mode: Dedup, reply: &Reply) -> bool {
-    let is_kept = mode == Dedup::Cacheable && reply.body.is_kept();
+    let was_kept = matches!(reply.source, Source::Cache | Source::Stale);
+    let is_kept = mode == Dedup::Cacheable && (was_kept || reply.body.is_kept());
     let mode = if is_kept { Dedup::On } else { mode };
     may_share(asked, mode, &reply.head)
 }
