@@ -261,7 +261,10 @@ maximum_object_size_in_memory 256 KB\ncoredump_dir {folder}\n",
         let file = self.write(&format!("{name}.yaml"), &file)?;
         let ours = self.ours.display().to_string();
         let listen = address.to_string();
-        let program = [
+        // Only the ledger is on disk, so that its row tells of nothing else.
+        let config = self.write(&format!("{name}.config"), "cache_store: 'memory:'\n")?;
+        let is_on_disk = store.starts_with("sqlite:");
+        let mut program = vec![
             ours.as_str(),
             "serve",
             "--provider",
@@ -271,6 +274,9 @@ maximum_object_size_in_memory 256 KB\ncoredump_dir {folder}\n",
             "--listen",
             &listen,
         ];
+        if is_on_disk {
+            program.extend(["--config", &config]);
+        }
         Server::start(name, address, "/up/item/1", &program, &self.log(name))
     }
 }

@@ -17,6 +17,7 @@ use http::header::{
 use http::response::Parts;
 use http::{Method, StatusCode};
 use smallvec::SmallVec;
+use tollgate_config::provider::Per;
 use tollgate_config::settings::Dedup;
 
 use super::route::Route;
@@ -187,6 +188,17 @@ pub(crate) fn key_of(route: &Route, path: &str) -> Key {
     add(route.method.as_str().as_bytes());
     add(path.as_bytes());
     add(route.entity.as_deref().unwrap_or_default().as_bytes());
+    // Whoever has limits of its own does not wait under those of somebody else.
+    let plan = route.live.plan();
+    let own = |per| plan.meters.iter().any(|meter| meter.per == per);
+    let part = route.at_most_permille.unwrap_or(u16::MAX);
+    add(&part.to_le_bytes());
+    if route.at_most_permille.is_some() || own(Per::Caller) {
+        add(route.said.caller.as_deref().unwrap_or_default().as_bytes());
+    }
+    if own(Per::Ip) {
+        add(format!("{:?}", route.said.ip).as_bytes());
+    }
     // Who would not take an old answer does not wait with those who would.
     add(&[u8::from(route.fallback), route.said.cache as u8]);
     add(&route.conditions.0.to_le_bytes());
