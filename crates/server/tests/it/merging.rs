@@ -298,3 +298,80 @@ async fn m15_the_plain_tvdb_record_comes_with_the_extended_one() {
         );
     }
 }
+
+/// A larger call that breaks off is followed by one for each part, not by another larger one.
+#[tokio::test]
+async fn m15_a_larger_call_that_gets_no_answer_is_followed_by_single_ones() {
+    fn breaks(asked: &Asked) -> Reply {
+        assert!(!asked.target.contains("append_to_response"), "cut off");
+        tmdb(asked)
+    }
+    let rest = format!("{ONE_AT_A_TIME}\n{}", crate::cache::NO_RETRY);
+    let stage = held(breaks, &rest).await;
+    let paths = [
+        "/x/3/movie/550",
+        "/x/3/movie/550/credits",
+        "/x/3/movie/550/images",
+    ];
+    let answers = together(&stage, &paths).await;
+    for answer in &answers {
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let targets = stage.0.asked().into_iter().map(|asked| asked.target);
+    let larger = targets.filter(|target| target.contains("append_to_response"));
+    assert_eq!(larger.count(), 1);
+}
+
+/// Whoever joins a call that rides along makes the larger call as urgent as itself.
+#[tokio::test]
+async fn m15_urgency_passes_through_a_ride() {
+    let stage = held(tmdb, ONE_AT_A_TIME).await;
+    let (upstream, word, stand) = &stage;
+    let live = stand.shop.named("x").unwrap();
+    let low = [("x-tollgate-priority", "low")];
+    let ask = |path: &'static str, headers: &'static [(&'static str, &'static str)]| {
+        crate::flights::ask_with(stand, path, headers)
+    };
+    let busy = ask("/x/busy", &[]);
+    until(|| upstream.count() == 1).await;
+    let mut calls = vec![crate::flights::ask_with(stand, "/x/3/movie/550", &low)];
+    until(|| live.waiting() == 1).await;
+    calls.push(crate::flights::ask_with(
+        stand,
+        "/x/3/movie/550/credits",
+        &low,
+    ));
+    until(|| live.riding() == 1).await;
+    calls.push(ask("/x/other", &[]));
+    until(|| live.waiting() == 2).await;
+    let joined = live.joined();
+    calls.push(ask(
+        "/x/3/movie/550/credits",
+        &[("x-tollgate-priority", "high")],
+    ));
+    until(|| live.joined() == joined + 1).await;
+    // The word passes from call to call.
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    word.notify_one();
+    soon(busy).await.unwrap();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap().status, 200);
+    }
+    let targets: Vec<_> = upstream
+        .asked()
+        .into_iter()
+        .map(|asked| asked.target)
+        .collect();
+    assert!(targets[1].contains("append_to_response"), "{targets:?}");
+}
+
+/// A merged and a shared call show in what the cache has saved.
+#[tokio::test]
+async fn merged_and_shared_calls_are_counted() {
+    let stage = held(tmdb, ONE_AT_A_TIME).await;
+    together(&stage, &["/x/3/movie/550", "/x/3/movie/550/images"]).await;
+    let saved = stage.2.shop.named("x").unwrap().savings();
+    assert_eq!((saved.merged, saved.shared), (1, 0));
+}

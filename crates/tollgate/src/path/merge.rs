@@ -117,7 +117,7 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
         .map(|group| (group, group.board(&part.piece)))
     {
         Some((group, Boarded::Rides)) => {
-            group.urgency.join(route.own_wish());
+            group.urgency.join(route.wish());
             live.saved.rides();
             let group = group.clone();
             return Some(Ride { group, part });
@@ -175,7 +175,15 @@ pub(crate) async fn split(
         return Some(done); // the others hear of it as it is dropped
     }
     route.merging.is_alone = true;
-    let answered = done.ok()?;
+    let answered = match done {
+        Ok(answered) => answered,
+        Err(Error::NoAnswer { .. }) => {
+            // What broke the larger call may be its size: everybody asks for their own part.
+            lead.group.end(End::None);
+            return None;
+        }
+        Err(_) => return None, // it was not sent: the others go on without this one
+    };
     let Answered { mut head, body, .. } = answered;
     let Some(body) = whole(&mut head, body).await else {
         lead.group.end(End::None);
@@ -230,7 +238,18 @@ impl Ride {
     /// The part; `None` = the call must find another way.
     pub(crate) async fn part(self, route: &mut Route) -> Option<Result<Answered, Error>> {
         let group = &self.group;
-        let end = match as_if_alone(route, route.wish(), &group.urgency, group.ended()).await {
+        // Whoever joins this call's flight makes the ride as urgent as itself.
+        let ended = async {
+            let mut ended = std::pin::pin!(group.ended());
+            loop {
+                tokio::select! {
+                    biased;
+                    end = &mut ended => return end,
+                    () = route.grows() => group.urgency.join(route.wish()),
+                }
+            }
+        };
+        let end = match as_if_alone(route, route.wish(), &group.urgency, ended).await {
             Ok(end) => end,
             Err(late) => return Some(Err(late)),
         };

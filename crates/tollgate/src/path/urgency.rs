@@ -120,6 +120,11 @@ impl Urgency {
         self.raised.notified().await;
     }
 
+    /// Waits until it has become more urgent, without a place in line.
+    pub(crate) async fn grows(&self) {
+        self.raised.notified().await;
+    }
+
     /// Waits until a permit is waited for.
     async fn stands_in_line(&self) {
         loop {
@@ -158,6 +163,14 @@ impl Route {
     /// is better now than what comes later.
     pub(crate) fn patience(&self, queue: Span) -> Span {
         self.unless_fallback(self.wish().patient_until(queue))
+    }
+
+    /// Waits until it has become more urgent while another call brings its answer.
+    pub(crate) async fn grows(&self) {
+        match &self.urgency {
+            Some(urgency) => urgency.grows().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// The same for the permit itself.
