@@ -20,11 +20,12 @@ pub use desk::{DeskError, Row, purge, rows};
 pub(crate) use key::{Key, Keyed, Place, Salt, Url, variant};
 pub(crate) use object::{Object, Shelf};
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tollgate_core::time::Wall;
 
 use crate::event::Fact;
@@ -60,7 +61,7 @@ struct Shared {
     memory: Arc<Memory>,
     disk: Option<Disk>,
     salt: Salt,
-    refreshing: Mutex<HashSet<Key>>,
+    refreshing: Mutex<HashMap<Key, Arc<Notify>>>,
 }
 
 /// The right to fetch a new answer beside an old one. Others may when it is dropped.
@@ -68,6 +69,14 @@ struct Shared {
 pub(crate) struct Refreshing {
     cache: Cache,
     key: Key,
+    newer: Arc<Notify>,
+}
+
+impl Refreshing {
+    /// Waits until somebody else has kept a newer answer.
+    pub(crate) async fn is_needless(&self) {
+        self.newer.notified().await;
+    }
 }
 
 impl Drop for Refreshing {
@@ -130,17 +139,42 @@ impl Cache {
     /// What was kept under this key, in memory or on disk.
     pub(crate) async fn find(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
         if let Some(shelf) = self.at_hand(key) {
+            // What is hot in memory must not be the first to go on disk.
+            if let Some(disk) = &self.shared.disk
+                && shelf.is_due(now, disk::USED_STEP)
+            {
+                disk.used(*key, now);
+            }
             return Some(shelf);
         }
         self.shared.disk.as_ref()?.find(*key, now).await
     }
 
-    /// Keeps an answer, in place of the one for the same request headers.
-    pub(crate) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) {
-        self.shared.memory.put(key, object.clone());
-        if let Some(disk) = &self.shared.disk {
-            disk.put(key, object.clone(), now);
+    /// What is on disk beside a shelf in memory that may not be all.
+    pub(crate) async fn find_rest(&self, key: &Key, here: &Shelf, now: Wall) -> Option<Arc<Shelf>> {
+        let disk = self.shared.disk.as_ref().filter(|_| here.is_partial())?;
+        disk.find(*key, now).await
+    }
+
+    /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
+    /// URL has changed since it was asked for, or something was purged since there were so many purges.
+    pub(crate) fn keep(&self, key: Key, object: &Arc<Object>, now: Wall, purges: u64) {
+        let (memory, disk) = (&self.shared.memory, &self.shared.disk);
+        // Under one lock, so that the disk hears of both in the same order.
+        let is_kept = memory.put(key, object, now, purges, || {
+            if let Some(disk) = disk {
+                disk.put(key, object.clone(), now);
+            }
+        });
+        if is_kept && let Some(newer) = self.shared.refreshing.lock().get(&key) {
+            newer.notify_one();
         }
+    }
+
+    /// Keeps an answer that was asked for just now.
+    #[cfg(test)]
+    pub(crate) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) {
+        self.keep(key, object, now, self.purges());
     }
 
     /// A URL has changed: forgets what was kept under this key, and whatever others were told.
@@ -159,12 +193,14 @@ impl Cache {
     /// The right to fetch a new answer beside an old one: one at a time for each key.
     pub(crate) fn refresh(&self, key: Key) -> Option<Refreshing> {
         let mut under_way = self.shared.refreshing.lock();
-        if under_way.len() >= REFRESHING_MAX || !under_way.insert(key) {
+        if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&key) {
             return None;
         }
+        let newer = Arc::new(Notify::new());
+        under_way.insert(key, newer.clone());
         drop(under_way);
         let cache = self.clone();
-        Some(Refreshing { cache, key })
+        Some(Refreshing { cache, key, newer })
     }
 
     /// How often something was purged: an answer asked for before a purge is not kept after it.

@@ -32,8 +32,10 @@ pub enum Reason {
     Degraded,
     /// Too many calls failed, so none is sent for a while.
     Sleep,
-    /// Somebody asked for answers from the cache only.
+    /// By order only the cache is used.
     CacheOnly,
+    /// The call itself asked for the cache only.
+    CacheAsked,
     /// As many calls as allowed are on their way.
     Concurrency,
     /// Background calls go in off-peak hours only.
@@ -57,7 +59,7 @@ impl Reason {
             Reason::Cooldown => "cooldown",
             Reason::Degraded => "degraded",
             Reason::Sleep => "sleep",
-            Reason::CacheOnly => "cache_only",
+            Reason::CacheOnly | Reason::CacheAsked => "cache_only",
             Reason::Concurrency => "concurrency",
             Reason::OffPeak => "off_peak",
             Reason::QueueFull => "queue_full",
@@ -94,7 +96,7 @@ pub enum Error {
         status: Box<Status>,
     },
     /// Only the cache may answer, and it has nothing.
-    #[error("`{provider}` is served from the cache only, and there is no answer in it")]
+    #[error("{}", not_in_cache(.provider, *.reason))]
     NotInCache {
         /// Whose.
         provider: String,
@@ -274,6 +276,15 @@ impl Error {
             | Error::NoAnswer { .. } => Blame::Provider,
         }
     }
+}
+
+fn not_in_cache(provider: &str, reason: Reason) -> String {
+    if reason == Reason::CacheAsked {
+        return format!(
+            "the call asked for the cache only, and there is no answer of `{provider}` in it"
+        );
+    }
+    format!("`{provider}` is served from the cache only, and there is no answer in it")
 }
 
 fn no_permit(provider: &str, reason: Reason) -> String {

@@ -36,6 +36,7 @@ mod share;
 mod target;
 mod token;
 mod urgency;
+mod writes;
 pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::Aside;
@@ -47,6 +48,7 @@ pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
 pub(crate) use send::{is_no_key, written};
 pub(crate) use token::Tokens;
+pub(crate) use writes::Writes;
 
 use std::sync::Arc;
 
@@ -183,7 +185,10 @@ where
         };
         let outcome = match place {
             // On the heap in either case: a future of this size would be copied at every level above.
-            Place::Alone => Box::pin(go(route, question)).await,
+            Place::Alone => match alone(&route, &question) {
+                Some(reply) => Outcome::of(reply),
+                None => Box::pin(go(route, question)).await,
+            },
             Place::First(flight) => match cache::look_again(&route, &question) {
                 Some(reply) => flight.lands_with(reply), // another flight has just brought it
                 None => flight.lead(go(route, question)).await,
@@ -197,6 +202,15 @@ where
         trail.rates = outcome.rates;
         return outcome.answer;
     }
+}
+
+/// Whoever comes out of a flight whose answer it could not have looks for what others have kept
+/// meanwhile.
+fn alone(route: &Route, question: &Question) -> Option<Reply> {
+    let has_waited = route.sharing.is_alone;
+    has_waited
+        .then(|| cache::look_again(route, question))
+        .flatten()
 }
 
 /// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
@@ -221,6 +235,12 @@ async fn go(mut route: Route, question: Question) -> Outcome {
         Err(_) => true,
     };
     tell(&route, &tries, &done);
+    if let Ok(answered) = &done
+        && !route.method.is_safe()
+    {
+        let (status, now) = (answered.head.status, route.live.ledger.at());
+        route.live.writes.note(&route.path, status, now);
+    }
     let mut answer = keep::keep(&route, question, done); // may it be used again?
     if let Ok(reply) = &mut answer
         && route.merging.is_part

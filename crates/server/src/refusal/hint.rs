@@ -17,6 +17,10 @@ pub(super) fn hint(error: &Error) -> String {
             reason: Reason::Degraded,
             ..
         } => "little of the quota is left; `tollgate reset` ends degrade mode by hand",
+        Error::NotInCache {
+            reason: Reason::CacheAsked,
+            ..
+        } => "leave out `X-Tollgate-Cache: only` and `only-if-cached` to have the provider asked",
         Error::NotInCache { .. } => "`tollgate resume` lets calls through again",
         Error::TooLate { .. } => {
             "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
@@ -90,8 +94,10 @@ fn of_reason(reason: Reason) -> &'static str {
         Reason::StoreLost => {
             "the log of tollgate says why; on_store_loss in the provider's file says what happens meanwhile"
         }
-        Reason::Degraded | Reason::CacheOnly | Reason::Sleep | Reason::Deadline => {
-            "come back later"
-        }
+        Reason::Degraded
+        | Reason::CacheOnly
+        | Reason::CacheAsked
+        | Reason::Sleep
+        | Reason::Deadline => "come back later",
     }
 }

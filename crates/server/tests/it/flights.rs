@@ -303,7 +303,7 @@ async fn s7_private_answers_cookies_streams_and_other_variants_are_not_shared() 
         }),
         ("everything", |_, _| reply(200, &[("vary", "*")], "x")),
         ("agent", |_, _| reply(200, &[("vary", "user-agent")], "x")),
-        ("too large", |_, _| reply(200, &[], &"x".repeat(5_000_000))),
+        ("too large", |_, _| reply(200, &[], &"x".repeat(9_000_000))),
     ];
     for (name, script) in scripts {
         let (upstream, word) = gated(script).await;

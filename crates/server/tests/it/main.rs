@@ -33,6 +33,7 @@ mod costs;
 mod flights;
 mod admin;
 mod changes;
+mod kept;
 mod keys;
 mod leaving;
 mod limits;

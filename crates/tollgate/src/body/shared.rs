@@ -26,9 +26,10 @@ use tollgate_core::time::Span;
 
 use super::{BodyError, ReplyBody};
 
-/// The most that is held of one answer. JSON answers are far below it; with a thousand different
-/// answers of this size on their way at a time it would be 4 GiB, which is why [`TOTAL_MAX`] exists.
-pub(crate) const OBJECT_MAX: usize = 4 * 1024 * 1024;
+/// The most that is held of one answer: as much as is kept of one, so that what may be kept for who
+/// asks next may be shared with who asks now. JSON answers are far below it; with a thousand different
+/// answers of this size on their way at a time it would be 8 GiB, which is why [`TOTAL_MAX`] exists.
+pub(crate) const OBJECT_MAX: usize = crate::cache::OBJECT_MAX;
 
 /// The most that is held of all answers together; past it, nothing is kept for late comers and the
 /// fast wait for the slow.

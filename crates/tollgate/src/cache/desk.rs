@@ -13,7 +13,7 @@ use super::book::{self, BookError};
 
 /// Purges that are remembered for other processes. One that slept through more of them forgets
 /// everything it holds in memory.
-const PURGES_MAX: i64 = 4_096;
+const PURGES_MAX: i64 = 16_384;
 
 /// What is kept of one provider and entity.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
@@ -22,10 +23,11 @@ use super::book::{self, BookError};
 use super::desk::Row;
 use super::key::{Salt, Url};
 use super::memory::Memory;
-use super::object::VARIANTS_MAX;
+use super::object::{SHELF_MAX, VARIANTS_MAX};
 use super::scribe::Scribe;
 use super::{DATABASE, Key, Object, Shelf};
 use crate::event::Fact;
+use crate::timer::within;
 
 /// Questions that may wait. A read takes some 50 µs, so these are a fraction of a second; past
 /// that a call had better ask its provider.
@@ -41,7 +43,14 @@ const PENDING_MAX: u64 = 64 * 1024 * 1024;
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
 /// How exactly it is known when an answer was last used: writing it down costs a write.
-const USED_STEP: Span = Span::from_secs(3_600);
+pub(super) const USED_STEP: Span = Span::from_secs(3_600);
+
+/// How long a call waits for the disk: longer than a healthy one ever takes, and not so long that the
+/// provider would have answered several times.
+const LOOK_MAX: Span = Span::from_millis(250);
+
+/// Orders to forget that may wait beside a full queue. Past that everything is forgotten.
+const OVERDUE_MAX: usize = 4_096;
 
 /// The disk tier.
 #[derive(Debug)]
@@ -49,6 +58,38 @@ pub(super) struct Disk {
     reads: SyncSender<Read>,
     writes: SyncSender<Write>,
     pending: Arc<AtomicU64>,
+    overdue: Arc<Overdue>,
+    broken: Arc<AtomicBool>,
+}
+
+/// What must be forgotten and found no place in the queue.
+#[derive(Debug, Default)]
+pub(super) struct Overdue {
+    urls: Mutex<Vec<(Url, Wall)>>,
+    is_all: AtomicBool,
+}
+
+impl Overdue {
+    fn push(&self, url: Url, at: Wall) {
+        let mut urls = self.urls.lock();
+        if urls.len() < OVERDUE_MAX {
+            urls.push((url, at));
+        } else {
+            self.is_all.store(true, Ordering::Release);
+        }
+    }
+
+    /// All of it, as orders.
+    pub(super) fn take(&self) -> Vec<Write> {
+        let urls = std::mem::take(&mut *self.urls.lock());
+        let orders = urls.into_iter();
+        let mut orders: Vec<Write> = orders.map(|(url, at)| Write::Invalidate(url, at)).collect();
+        if self.is_all.swap(false, Ordering::AcqRel) {
+            let (answer, _nobody) = oneshot::channel();
+            orders.push(Write::Purge(None, None, answer));
+        }
+        orders
+    }
 }
 
 struct Read {
@@ -89,11 +130,13 @@ impl Disk {
         let (writes, orders) = sync_channel(WRITES_MAX);
         let pending = Arc::new(AtomicU64::new(0));
         let broken = Arc::new(AtomicBool::new(false));
+        let overdue = Arc::new(Overdue::default());
         let scribe = Scribe {
             conn: writer,
             bytes_max,
             since_check: bytes_max,
             pending: pending.clone(),
+            overdue: overdue.clone(),
             broken: broken.clone(),
             path: path.clone(),
             held_back: Vec::new(),
@@ -104,7 +147,7 @@ impl Disk {
             heard,
             version: -1,
             writes: writes.clone(),
-            broken,
+            broken: broken.clone(),
             path: path.clone(),
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -122,14 +165,25 @@ impl Disk {
             reads,
             writes,
             pending,
+            overdue,
+            broken,
         };
         Ok((disk, salt))
     }
 
     pub(super) async fn find(&self, key: Key, now: Wall) -> Option<Arc<Shelf>> {
+        if self.broken.load(Ordering::Acquire) {
+            return None;
+        }
         let (answer, found) = oneshot::channel();
         self.reads.try_send(Read { key, now, answer }).ok()?;
-        found.await.ok()
+        within(Some(LOOK_MAX), found).await.ok()?.ok()
+    }
+
+    /// It was used again, out of memory.
+    pub(super) fn used(&self, key: Key, now: Wall) {
+        // If it cannot be noted, it looks a little older than it is.
+        let _noted = self.writes.try_send(Write::Used(key, now));
     }
 
     pub(super) fn put(&self, key: Key, object: Arc<Object>, now: Wall) {
@@ -141,15 +195,14 @@ impl Disk {
         }
     }
 
-    /// An order that must not be lost waits for its turn on a thread that may wait.
+    /// An order that must not be lost: where the queue is full, it waits beside it.
     pub(super) fn invalidate(&self, url: Url, now: Wall) {
-        if let Err(error) = self.writes.try_send(Write::Invalidate(url, now)) {
-            let writes = self.writes.clone();
-            let order = match error {
-                std::sync::mpsc::TrySendError::Full(order)
-                | std::sync::mpsc::TrySendError::Disconnected(order) => order,
-            };
-            tokio::task::spawn_blocking(move || writes.send(order));
+        let order = || self.writes.try_send(Write::Invalidate(url, now));
+        if order().is_err() {
+            self.overdue.push(url, now);
+            // The queue may have been emptied meanwhile, and who waits for orders must be woken. If
+            // it is full still, what waits beside it is seen with what is in it.
+            let _again = order();
         }
     }
 
@@ -190,14 +243,27 @@ pub(super) fn tell(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
     if is_passing || broken.swap(true, Ordering::AcqRel) {
         return;
     }
-    let mut why = format!("{} failed: {error}", path.display());
+    let why = format!("{} failed: {error}", path.display());
     let is_damaged = matches!(
         code,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
     );
-    // Another process may have begun a new one already.
-    let is_damaged = is_damaged && book::is_damaged(path);
-    if is_damaged && let Ok(aside) = book::move_aside(path) {
+    if !is_damaged {
+        return Fact::CacheOnlyInMemory { why: &why }.tell();
+    }
+    // To read all of a large file takes seconds, and calls wait for this thread.
+    let (told, path) = (why.clone(), path.to_owned());
+    let thread = std::thread::Builder::new().name("cache-check".to_owned());
+    if thread.spawn(move || examine(&path, told)).is_err() {
+        Fact::CacheOnlyInMemory { why: &why }.tell();
+    }
+}
+
+/// Moves a damaged file aside, unless another process has begun a new one already.
+fn examine(path: &Path, mut why: String) {
+    if book::is_damaged(path)
+        && let Ok(aside) = book::move_aside(path)
+    {
         why = format!("{why}; it is now {}", aside.display());
     }
     Fact::CacheOnlyInMemory { why: &why }.tell();
@@ -236,6 +302,7 @@ impl Finder {
         let changes = self.memory.changes();
         match self.read(&read.key) {
             Ok(Some((shelf, used))) => {
+                shelf.note(read.now);
                 let shelf = Arc::new(shelf);
                 self.memory.fill(read.key, shelf.clone(), changes);
                 if read.now.since(used) > USED_STEP {
@@ -256,10 +323,15 @@ impl Finder {
         )?;
         let mut rows = statement.query(params![key.0, variants_max()])?;
         let mut objects = Vec::new();
-        let mut used = Wall(0);
+        let (mut used, mut weight) = (Wall(0), 0);
         while let Some(row) = rows.next()? {
             used = used.max(Wall(row.get::<_, i64>("used")?.unsigned_abs()));
-            objects.extend(book::object(row)?.map(Arc::new));
+            let object = book::object(row)?.map(Arc::new);
+            weight += object.as_ref().map_or(0, |object| object.weight());
+            objects.extend(object);
+            if weight > SHELF_MAX {
+                break; // no shelf holds more
+            }
         }
         Ok((!objects.is_empty()).then(|| (Shelf::new(objects), used)))
     }

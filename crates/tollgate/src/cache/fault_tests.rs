@@ -117,7 +117,9 @@ async fn a_file_that_turns_out_to_be_damaged_is_moved_aside() {
     for number in 0..40 {
         bodies(&cache, number).await;
     }
-    assert!(aside.exists(), "whoever asked has heard of it");
+    while !aside.exists() {
+        tokio::task::yield_now().await; // it is looked through beside what calls wait for
+    }
     cache.put(key(50), &object(1, "new"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 50).await, ["new"], "in memory");
@@ -153,4 +155,26 @@ async fn a_folder_in_place_of_the_file_means_memory_only() {
     let cache = Cache::open(&folder.0);
     cache.put(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
+}
+
+/// Orders to forget that find no place are neither lost nor without a bound.
+#[tokio::test]
+async fn what_must_be_forgotten_waits_beside_a_full_queue() {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    let busy = Connection::open(folder.file()).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let url = object(1, "a").url;
+    for number in 0..12_000_u32 {
+        let mut other = [0; 16];
+        other[..4].copy_from_slice(&number.to_le_bytes());
+        cache.invalidate(None, Url(other), Wall(1));
+    }
+    cache.invalidate(None, url, Wall(1));
+    busy.execute_batch("COMMIT").unwrap();
+    while !rows(&folder.0).unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
 }

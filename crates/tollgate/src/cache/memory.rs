@@ -82,22 +82,53 @@ impl Memory {
         self.shelves.get(key)
     }
 
-    pub(super) fn put(&self, key: Key, object: Arc<Object>) {
+    /// Puts an answer in, unless something was purged or its URL changed since it was asked for, or
+    /// there is one that was asked for later. Whatever else is done with it is done before the next
+    /// change. Says whether it is in.
+    pub(super) fn put(
+        &self,
+        key: Key,
+        object: &Arc<Object>,
+        now: Wall,
+        purges: u64,
+        also: impl FnOnce(),
+    ) -> bool {
         let _turn = self.writing.lock();
-        let shelf = match self.shelves.peek(&key) {
-            Some(shelf) => shelf.with(object),
-            None => Shelf::new([object]),
+        if self.purges() != purges || self.is_invalid(object) {
+            return false;
+        }
+        let shelf = self.shelves.peek(&key);
+        // One from the future was kept by a clock that has been set back since.
+        let is_newer = |old: &Arc<Object>| {
+            old.variant == object.variant && old.stored > object.stored && old.stored <= now
         };
+        if shelf
+            .as_ref()
+            .is_some_and(|shelf| shelf.objects().iter().any(is_newer))
+        {
+            return false;
+        }
+        let shelf = match shelf {
+            Some(shelf) => shelf.with(object.clone()),
+            None => Shelf::new([object.clone()]).partial(),
+        };
+        shelf.note(now);
         self.shelves.insert(key, Arc::new(shelf));
+        also();
+        true
     }
 
     /// What was read from disk while nothing was forgotten.
     pub(super) fn fill(&self, key: Key, shelf: Arc<Shelf>, changes: u64) {
         let _turn = self.writing.lock();
-        let is_newer = self.shelves.peek(&key).is_some();
-        if !is_newer && self.changes() == changes {
-            self.shelves.insert(key, shelf);
+        if self.changes() != changes {
+            return;
         }
+        let shelf = match self.shelves.peek(&key) {
+            Some(here) => Arc::new(here.and(&shelf)),
+            None => shelf,
+        };
+        self.shelves.insert(key, shelf);
     }
 
     /// Forgets what was kept under a key, and what was kept of its URL before now.
@@ -107,11 +138,13 @@ impl Memory {
         if let Some(key) = key {
             self.shelves.remove(key);
         }
-        self.marks.insert(url, now);
+        // Who hears of it late must not make it earlier.
+        let mark = self.marks.peek(&url).map_or(now, |mark| mark.max(now));
+        self.marks.insert(url, mark);
         self.has_marks.store(true, Ordering::Release);
     }
 
-    /// Was it kept before its URL became invalid?
+    /// Was it asked for before its URL became invalid?
     pub(super) fn is_invalid(&self, object: &Object) -> bool {
         self.has_marks.load(Ordering::Acquire)
             && self

@@ -5,12 +5,13 @@
 //! Never: holds a header that belongs to one connection, or a cookie.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
 use tollgate_core::fresh::Kept;
-use tollgate_core::time::Wall;
+use tollgate_core::time::{Span, Wall};
 
 use super::key::{Url, Variant};
 
@@ -21,11 +22,15 @@ const OVERHEAD: usize = 512;
 /// one user has; past that the oldest goes, so that no header can fill the cache.
 pub(crate) const VARIANTS_MAX: usize = 16;
 
+/// What one shelf weighs at most, unless it is a single answer: less than a shard of the memory, so
+/// that several large answers to one URL do not fall out of it together.
+pub(super) const SHELF_MAX: u64 = 12 * 1024 * 1024;
+
 /// One kept answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) url: Url,
-    /// When it was kept.
+    /// When it was asked for: what changes its URL later makes it invalid.
     pub(crate) stored: Wall,
     /// Which request headers it is for.
     pub(crate) names: Vec<String>,
@@ -58,17 +63,29 @@ impl Object {
 }
 
 /// The answers to one URL, the newest first.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Shelf {
     objects: SmallVec<[Arc<Object>; 2]>,
     weight: u64,
+    /// There may be more answers to the same URL on disk.
+    is_partial: bool,
+    /// When its use was last written down.
+    noted: AtomicU64,
 }
 
 impl Shelf {
     pub(crate) fn new(objects: impl IntoIterator<Item = Arc<Object>>) -> Shelf {
-        let objects: SmallVec<[Arc<Object>; 2]> = objects.into_iter().take(VARIANTS_MAX).collect();
-        let weight = objects.iter().map(|object| object.weight()).sum();
-        Shelf { objects, weight }
+        let mut shelf = Shelf::default();
+        for object in objects.into_iter().take(VARIANTS_MAX) {
+            let weight = shelf.weight + object.weight();
+            if shelf.objects.is_empty() || weight <= SHELF_MAX {
+                shelf.objects.push(object);
+                shelf.weight = weight;
+            } else {
+                shelf.is_partial = true;
+            }
+        }
+        shelf
     }
 
     /// The shelf with one more object, in place of the one for the same headers.
@@ -79,7 +96,36 @@ impl Shelf {
             .filter(|old| old.variant != object.variant)
             .cloned()
             .collect::<Vec<_>>();
-        Shelf::new(std::iter::once(object).chain(others))
+        let shelf = Shelf::new(std::iter::once(object).chain(others));
+        Shelf {
+            is_partial: self.is_partial || shelf.is_partial,
+            ..shelf
+        }
+    }
+
+    /// The shelf, where there may be more on disk.
+    pub(crate) fn partial(self) -> Shelf {
+        Shelf {
+            is_partial: true,
+            ..self
+        }
+    }
+
+    /// May there be more on disk?
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
+    /// The shelf with what was found on disk beside it.
+    pub(crate) fn and(&self, found: &Shelf) -> Shelf {
+        let has = |variant| self.objects.iter().any(|object| object.variant == variant);
+        let more = found.objects.iter().filter(|object| !has(object.variant));
+        let shelf = Shelf::new(self.objects.iter().chain(more).cloned());
+        shelf.note(Wall(self.noted.load(Ordering::Relaxed)));
+        Shelf {
+            is_partial: found.is_partial || shelf.is_partial,
+            ..shelf
+        }
     }
 
     /// The shelf without the objects of a provider or entity; `None` if nothing is left.
@@ -87,7 +133,26 @@ impl Shelf {
         let left = self.objects.iter();
         let left = left.filter(|object| !object.is_of(provider, entity));
         let shelf = Shelf::new(left.cloned());
+        let shelf = Shelf {
+            is_partial: self.is_partial || shelf.is_partial,
+            ..shelf
+        };
         (!shelf.objects.is_empty()).then_some(shelf)
+    }
+
+    /// Its use has just been written down.
+    pub(crate) fn note(&self, now: Wall) {
+        self.noted.store(now.0, Ordering::Relaxed);
+    }
+
+    /// It is used now: is it time to write that down? One of those who use it at once is told so.
+    pub(crate) fn is_due(&self, now: Wall, step: Span) -> bool {
+        let last = self.noted.load(Ordering::Relaxed);
+        now.since(Wall(last)) > step
+            && self
+                .noted
+                .compare_exchange(last, now.0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     pub(crate) fn objects(&self) -> &[Arc<Object>] {

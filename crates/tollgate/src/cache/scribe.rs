@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
-use super::disk::{Write, tell, variants_max};
+use super::disk::{Overdue, Write, tell, variants_max};
 use super::key::Url;
 use super::{Key, Object, book, desk};
 
@@ -43,6 +43,8 @@ pub(super) struct Scribe {
     /// Bytes written since the size was looked at.
     pub(super) since_check: u64,
     pub(super) pending: Arc<AtomicU64>,
+    /// What must be forgotten and found no place among the orders.
+    pub(super) overdue: Arc<Overdue>,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) path: PathBuf,
     /// What must be forgotten although the file could not be written.
@@ -64,6 +66,7 @@ impl Scribe {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             batch.extend(orders.try_iter().take(BATCH_MAX));
+            batch.extend(self.overdue.take());
             if let Err(error) = self.obey(batch) {
                 // It may be full: room is made with the next batch.
                 self.since_check = self.bytes_max;
@@ -257,15 +260,12 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
 }
 
 fn invalidate(conn: &Connection, url: Url, at: Wall) -> rusqlite::Result<()> {
-    let gone = conn
-        .prepare_cached("DELETE FROM answers WHERE url = ?1 AND stored <= ?2")?
+    conn.prepare_cached("DELETE FROM answers WHERE url = ?1 AND stored <= ?2")?
         .execute(params![url.0, signed(at)])?;
-    if gone > 0 {
-        conn.prepare_cached("INSERT INTO purges (url, at) VALUES (?1, ?2)")?
-            .execute(params![url.0, signed(at)])?;
-        desk::shorten(conn)?;
-    }
-    Ok(())
+    // Also where nothing was: others may have it in memory only, or on its way here.
+    conn.prepare_cached("INSERT INTO purges (url, at) VALUES (?1, ?2)")?
+        .execute(params![url.0, signed(at)])?;
+    desk::shorten(conn)
 }
 
 fn signed(at: Wall) -> i64 {

@@ -226,3 +226,126 @@ fn looking_at_a_folder_without_a_file_makes_none() {
     assert_eq!(purge(&folder.0, None, None).unwrap(), 0);
     assert!(!folder.file().exists());
 }
+
+/// An answer that was asked for before another does not take its place, and none that was asked for
+/// before its URL changed or before a purge is kept after it.
+#[tokio::test]
+async fn what_was_asked_for_too_early_is_not_kept() {
+    let asked_at = |at: u64, body: &str| {
+        let mut object = (*object(1, body)).clone();
+        (object.stored, object.url) = (Wall(at), Url([7; 16]));
+        Arc::new(object)
+    };
+    let folder = Folder::new();
+    for cache in [Cache::memory(), Cache::open(&folder.0)] {
+        cache.put(key(1), &asked_at(5, "new"), Wall(6));
+        cache.put(key(1), &asked_at(4, "old"), Wall(7));
+        assert_eq!(bodies(&cache, 1).await, ["new"]);
+        cache.invalidate(Some(&key(1)), Url([7; 16]), Wall(8));
+        cache.put(key(1), &asked_at(8, "on its way"), Wall(9));
+        assert!(cache.at_hand(&key(1)).is_none());
+        cache.put(key(1), &asked_at(9, "after"), Wall(9));
+        assert_eq!(bodies(&cache, 1).await, ["after"]);
+        let purges = cache.purges();
+        cache.purge(None, None).await;
+        cache.keep(key(1), &asked_at(10, "purged"), Wall(10), purges);
+        cache.flush().await;
+        assert!(cache.at_hand(&key(1)).is_none());
+    }
+    assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
+}
+
+/// A clock that was set back does not make what it kept before the newest for ever.
+#[tokio::test]
+async fn an_answer_from_the_future_gives_way() {
+    let cache = Cache::memory();
+    let mut future = (*object(1, "future")).clone();
+    future.stored = Wall(1_000);
+    cache.put(key(1), &Arc::new(future), Wall(1_000));
+    cache.put(key(1), &object(1, "now"), Wall(2));
+    assert_eq!(bodies(&cache, 1).await, ["now"]);
+}
+
+/// Others hear of a change also where nothing was kept on disk.
+#[tokio::test]
+async fn processes_hear_of_every_change() {
+    let folder = Folder::new();
+    let (one, other) = (Cache::open(&folder.0), Cache::open(&folder.0));
+    let changed = object(1, "only in the other's memory");
+    one.invalidate(None, changed.url, Wall(1));
+    one.flush().await;
+    while !other.is_invalid(&changed) {
+        other.find(&key(9), Wall(1)).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What is used out of memory is not the first to go on disk.
+#[tokio::test]
+async fn a_hit_in_memory_is_written_down_once_an_hour() {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    let later = Wall(1) + Span::from_secs(4_000);
+    for _ in 0..3 {
+        assert!(cache.find(&key(1), later).await.is_some());
+    }
+    cache.flush().await;
+    let conn = rusqlite::Connection::open(folder.file()).unwrap();
+    let used: i64 = conn
+        .query_row("SELECT used FROM answers", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(used.unsigned_abs(), later.0);
+    let shelf = cache.at_hand(&key(1)).unwrap();
+    assert!(!shelf.is_due(later + Span::from_secs(60), disk::USED_STEP));
+}
+
+/// A hit hands out the very bytes that are kept.
+#[tokio::test]
+async fn a_kept_body_is_never_copied() {
+    let cache = Cache::memory();
+    let object = object(1, "a body that is kept");
+    cache.put(key(1), &object, Wall(1));
+    let shelf = cache.find(&key(1), Wall(1)).await.unwrap();
+    let body = shelf.objects()[0].body.clone();
+    assert_eq!(body.as_ptr(), object.body.as_ptr());
+    let mut served = crate::body::ReplyBody::whole(body);
+    let frame = http_body_util::BodyExt::frame(&mut served).await;
+    let data = frame.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(data.as_ptr(), object.body.as_ptr());
+}
+
+/// What is on disk is found although another answer to the same URL has come into memory first.
+#[tokio::test]
+async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
+    let folder = Folder::new();
+    let first = Cache::open(&folder.0);
+    first.put(key(1), &object(1, "one"), Wall(1));
+    first.flush().await;
+    drop(first);
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(2, "two"), Wall(1));
+    let here = cache.find(&key(1), Wall(1)).await.unwrap();
+    assert_eq!(here.objects().len(), 1);
+    cache.flush().await;
+    let rest = cache.find_rest(&key(1), &here, Wall(1)).await.unwrap();
+    assert_eq!(rest.objects().len(), 2);
+    let whole = cache.at_hand(&key(1)).unwrap();
+    assert_eq!(bodies(&cache, 1).await, ["two", "one"]);
+    assert!(cache.find_rest(&key(1), &whole, Wall(1)).await.is_none());
+}
+
+/// Large answers to one URL do not fall out of memory together.
+#[tokio::test]
+async fn a_shelf_is_bounded_in_weight() {
+    let cache = Cache::memory();
+    let large = "z".repeat(5 * 1024 * 1024);
+    for variant in 0..4 {
+        cache.put(key(1), &object(variant, &large), Wall(1));
+    }
+    let shelf = cache.at_hand(&key(1)).expect("some of it stays");
+    assert_eq!(shelf.objects().len(), 2);
+    assert!(shelf.weight() <= object::SHELF_MAX && shelf.is_partial());
+    cache.put(key(2), &object(1, &"y".repeat(8 * 1024 * 1024)), Wall(1));
+    assert_eq!(bodies(&cache, 2).await.len(), 1);
+}

@@ -14,7 +14,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 use tollgate_config::provider::Style;
-use tollgate_core::fresh::{Demand, Headers, Look, Rule, lengthened};
+use tollgate_core::fresh::{Demand, Headers, Look, Mode, Rule, lengthened};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Wall;
 
@@ -97,7 +97,9 @@ pub(crate) async fn look(shop: &Shop, route: &mut Route) -> Result<Looked, Error
     let plan = route.live.plan();
     let rule = plan.keeping.rule(route.entity.as_deref());
     let wanted = route.said.cache;
-    if !rule.is_on() || wanted == UseCache::No || is_special(route) {
+    // A change is a change, whether its caller uses the cache or not.
+    let is_unwanted = wanted == UseCache::No && route.method.is_safe();
+    if !rule.is_on() || is_unwanted || is_special(route) {
         return match wanted {
             UseCache::Only => Err(missing(route)),
             UseCache::Yes | UseCache::No | UseCache::Refresh => {
@@ -112,8 +114,7 @@ pub(crate) async fn look(shop: &Shop, route: &mut Route) -> Result<Looked, Error
             UseCache::Yes | UseCache::No | UseCache::Refresh => Ok(asked.go_on()),
         };
     }
-    let shelf = asked.cache.find(&asked.key, asked.at).await;
-    let Some(object) = shelf.and_then(|shelf| asked.select(&shelf)) else {
+    let Some(object) = asked.find().await else {
         return if asked.demand.only_if_cached || wanted == UseCache::Only {
             Err(missing(route))
         } else {
@@ -133,8 +134,7 @@ fn decide(
 ) -> Result<Looked, Error> {
     let now = asked.at;
     let mut look = object.kept.look(&asked.demand, now);
-    if matches!(look, Look::Ask { fallback: true }) && is_stretched(route, plan, rule, &object, now)
-    {
+    if matches!(look, Look::Ask { .. }) && is_stretched(route, plan, rule, &object, now) {
         look = Look::Fresh;
     }
     let only = route.said.cache == UseCache::Only;
@@ -147,7 +147,7 @@ fn decide(
         Look::Fresh => hit(Why::Fresh),
         Look::Stale { refresh } => {
             let answer = hit(Why::Allowed);
-            if refresh {
+            if refresh && !only && !asked.demand.only_if_cached {
                 serve::refresh(route, &asked, object.clone());
             }
             answer
@@ -201,6 +201,16 @@ impl Asked {
         method == Method::GET && !self.client.contains_key(RANGE)
     }
 
+    /// The newest answer for these request headers, wherever it is.
+    async fn find(&self) -> Option<Arc<Object>> {
+        let shelf = self.cache.find(&self.key, self.at).await?;
+        if let Some(object) = self.select(&shelf) {
+            return Some(object);
+        }
+        let rest = self.cache.find_rest(&self.key, &shelf, self.at).await?;
+        self.select(&rest)
+    }
+
     /// The newest answer for these request headers.
     fn select(&self, shelf: &Shelf) -> Option<Arc<Object>> {
         let salt = self.cache.salt();
@@ -240,6 +250,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     if is_ours {
         ours.extend(credential::marks(plan));
     }
+    ours.extend(plan.keeping.adds.as_deref());
     let url = place.url(cache.salt());
     let keyed = Keyed {
         url,
@@ -296,16 +307,26 @@ pub(super) fn validate(headers: &mut HeaderMap, object: &Object) {
 
 /// S13: while the quota is short, an adaptive answer is good for twice its lifetime.
 fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: Wall) -> bool {
-    let Some(range) = rule.lifetime.range().filter(|_| plan.keeping.adaptive) else {
+    // Where the answer itself says how long it is good, that is how long.
+    let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl;
+    let Some(range) = rule.lifetime.range().filter(|_| adapts) else {
         return false;
     };
     let more = lengthened(object.kept.lifetime, range) - object.kept.lifetime;
     now < object.kept.fresh_until + more && is_short(route, plan)
 }
 
-/// Is little left of any limit on calls?
+/// Is little left of any limit on calls, whichever key is used?
 fn is_short(route: &Route, plan: &Plan) -> bool {
-    let who = route.who(credential::marks(plan).next());
+    let mut keys = credential::marks(plan).peekable();
+    if keys.peek().is_none() {
+        return is_short_for(route, plan, None);
+    }
+    keys.all(|key| is_short_for(route, plan, Some(key)))
+}
+
+fn is_short_for(route: &Route, plan: &Plan, key: Option<&str>) -> bool {
+    let who = route.who(key);
     let meters = plan.meters.iter();
     let cells: Vec<_> = meters
         .filter(|meter| meter.counts_calls() && !meter.is_concurrency())
@@ -333,7 +354,7 @@ fn missing(route: &Route) -> Error {
     Error::NotInCache {
         provider: route.live.name.clone(),
         entity: route.entity.clone(),
-        reason: Reason::CacheOnly,
+        reason: Reason::CacheAsked,
         retry_in: None,
     }
 }

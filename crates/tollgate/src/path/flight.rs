@@ -79,6 +79,8 @@ pub(super) struct Flight {
     pub(super) asked: Asked,
     pub(super) mode: Dedup,
     pub(super) idle: Span,
+    /// When the call came that asks for everybody.
+    since: Micros,
     urgency: Arc<Urgency>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Notify,
@@ -89,7 +91,9 @@ pub(super) struct State {
     /// Who waits for the answer, besides the one who asks.
     pub(super) followers: usize,
     pub(super) landed: Option<Landed>,
-    /// The one who asked has left; the call goes on in this task.
+    /// The one who asked has left; the call goes on without it.
+    pub(super) is_left: bool,
+    /// In this task.
     pub(super) detached: Option<AbortHandle>,
 }
 
@@ -137,9 +141,9 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
         let found = {
             let mut shard = flights.table.shard(key).lock();
             match shard.get(&key) {
-                Some(Slot::Flying(flight)) => flight.clone(),
+                Some(Slot::Flying(flight)) if !flight.is_outdated(route) => flight.clone(),
                 Some(Slot::Pass(until)) if *until > route.live.ledger.at() => return Place::Alone,
-                Some(Slot::Pass(_)) | None => {
+                Some(Slot::Flying(_) | Slot::Pass(_)) | None => {
                     let flight = new
                         .take()
                         .unwrap_or_else(|| Arc::new(Flight::new(key, mode, route, &plan)));
@@ -205,11 +209,15 @@ impl Flight {
     fn new(key: Key, mode: Dedup, route: &Route, plan: &Plan) -> Flight {
         let asked = Asked::new(route, plan);
         let idle = plan.provider.timeouts.idle;
-        Flight::of(key, mode, asked, idle, route.own_wish())
+        Flight {
+            since: route.started(),
+            ..Flight::of(key, mode, asked, idle, route.own_wish())
+        }
     }
 
     fn of(key: Key, mode: Dedup, asked: Asked, idle: Span, wish: Wish) -> Flight {
         Flight {
+            since: Micros::default(),
             key,
             asked,
             mode,
@@ -218,6 +226,7 @@ impl Flight {
             state: Mutex::new(State {
                 followers: 0,
                 landed: None,
+                is_left: false,
                 detached: None,
             }),
             changed: Notify::new(),
@@ -233,6 +242,12 @@ impl Flight {
             due: route.own_wish().over_by(),
             live: route.live.clone(),
         })
+    }
+
+    /// Was what it asks for changed after it was asked for? Then its answer is not for those who come
+    /// now.
+    fn is_outdated(&self, route: &Route) -> bool {
+        route.live.writes.is_after(&route.path, self.since)
     }
 
     /// One more waits; `false` = too late.
@@ -252,10 +267,12 @@ impl Flight {
         }
     }
 
-    /// Nobody waits for it: it may end. Nobody can board it afterwards.
+    /// Its first caller leaves. If nobody else waits for it, it may end, and nobody can board it
+    /// afterwards; otherwise its answer is for those who do, however soon it comes.
     fn end_unless_wanted(&self) -> bool {
         let mut state = self.state.lock();
         if state.followers > 0 {
+            state.is_left = true;
             return false;
         }
         state.landed.get_or_insert(Landed::Lost);

@@ -102,3 +102,27 @@ fn s7_the_memory_of_what_is_not_shared_is_bounded_and_ends() {
     table.pass(&flight, Micros(1));
     assert_eq!(shard.lock().len(), 1);
 }
+
+/// However soon the answer comes after its first caller has left, it is for somebody who waits.
+#[tokio::test(start_paused = true)]
+async fn s7_an_answer_for_one_is_not_lost_when_its_first_caller_leaves() {
+    let table = Arc::new(Table::default());
+    let flight = flight(&table);
+    assert!(flight.board());
+    assert!(!flight.end_unless_wanted());
+    let (mut head, ()) = http::Response::new(()).into_parts();
+    head.headers
+        .insert("set-cookie", http::HeaderValue::from_static("a=b"));
+    let reply = Reply {
+        head,
+        body: crate::body::ReplyBody::whole("for one".into()),
+        source: crate::path::Source::Upstream,
+        degraded: false,
+    };
+    let outcome = landing(&flight, &table).land(Outcome::of(reply));
+    assert!(outcome.answer.is_err(), "nobody is there to take it");
+    let Landed::Alone(left) = flight.landed().await else {
+        panic!("it is not to be shared");
+    };
+    assert!(left.lock().is_some());
+}

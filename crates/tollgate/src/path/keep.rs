@@ -7,17 +7,18 @@
 //! Never: holds an answer back. It goes to the caller as it comes.
 
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, HeaderValue, LOCATION, TRANSFER_ENCODING,
+    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, DATE, HeaderValue, LOCATION, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Body;
 use tollgate_core::fresh::{
     self, Answered as Facts, Change, Kept, Mode, NotKept, Rule, Times, Varies, is_replaced_by_304,
 };
-use tollgate_core::time::{Span, Wall};
+use tollgate_core::time::{Now, Span, Wall};
 
 use super::cache::{Asked, Of, Question};
 use super::learn::Answered;
@@ -118,8 +119,13 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
             }
         }
     }
+    let now = route.live.ledger.now();
+    let (sent, now) = (sent(asked, &answered, now), now.wall);
+    if !answered.head.headers.contains_key(DATE) {
+        // It is as new as if it had said so (RFC 9110, 6.6.1).
+        object.headers.insert(DATE, date(now));
+    }
     tokio::spawn(retry::discard(answered));
-    let now = route.live.ledger.now().wall;
     let range = plan.keeping.rule(route.entity.as_deref()).lifetime.range();
     let chosen = match range {
         Some(range) if plan.keeping.adaptive => {
@@ -134,15 +140,14 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
         object.status,
         &object.headers,
         chosen,
-        now,
+        (sent, now),
     ) {
         Ok(kept) => {
             object.kept = kept;
-            object.stored = now;
+            object.stored = sent;
             scrub::scrub(route, &plan, &mut object.headers);
-            if asked.cache.purges() == asked.purges {
-                asked.cache.put(asked.key, &Arc::new(object.clone()), now);
-            }
+            let object = Arc::new(object.clone());
+            asked.cache.keep(asked.key, &object, now, asked.purges);
         }
         Err(why) => {
             let _told = not_kept(route, why);
@@ -164,16 +169,19 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
     if route.method != Method::GET || status == StatusCode::NOT_MODIFIED {
         return reply(answered);
     }
-    let now = route.live.ledger.now().wall;
-    if old.is_some() && matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
-        // What is gone must not come back when the provider is slow.
-        asked.cache.invalidate(Some(&asked.key), asked.url, now);
+    let now = route.live.ledger.now();
+    let (sent, now) = (sent(asked, &answered, now), now.wall);
+    if old.is_some() && is_gone(status) {
+        // What is gone must not come back when the provider is slow. What was asked for before is
+        // invalid, and so not what was just heard.
+        let before = sent - Span(1);
+        asked.cache.invalidate(Some(&asked.key), asked.url, before);
     }
     if !asked.beside {
         route.live.saved.missed();
     }
     let has_old = old.is_some();
-    let recorder = record(route, asked, old, &answered, now);
+    let recorder = record(route, asked, old, &answered, (sent, now));
     let mut reply = reply(answered);
     let status = match recorder {
         Ok(recorder) => {
@@ -196,7 +204,7 @@ fn record(
     asked: &Asked,
     old: Option<Arc<Object>>,
     answered: &Answered,
-    now: Wall,
+    (sent, now): (Wall, Wall),
 ) -> Result<Recorder, NotKept> {
     let plan = route.live.plan();
     let rule = plan.keeping.rule(route.entity.as_deref());
@@ -205,10 +213,12 @@ fn record(
     let chosen = match (rule.lifetime.range(), &old) {
         (None, _) => Span::ZERO,
         (Some(range), None) if plan.keeping.adaptive => range.0,
-        (Some(_), Some(old)) if plan.keeping.adaptive => old.kept.lifetime,
+        (Some((least, most)), Some(old)) if plan.keeping.adaptive => {
+            old.kept.lifetime.max(least).min(most.max(least))
+        }
         (Some(range), _) => fresh::spread(range, dice),
     };
-    let kept = judge(route, &plan, asked, status, headers, chosen, now)?;
+    let kept = judge(route, &plan, asked, status, headers, chosen, (sent, now))?;
     let expected = answered.body.size_hint().exact();
     let most = plan.keeping.object_max;
     if expected.is_some_and(|size| size > most as u64) {
@@ -226,7 +236,7 @@ fn record(
     scrub::scrub(route, &plan, &mut headers);
     let object = Object {
         url: asked.url,
-        stored: now,
+        stored: sent,
         variant: variant(asked.cache.salt(), &names, &Of(&asked.client)),
         names,
         kept,
@@ -236,13 +246,14 @@ fn record(
         provider: route.live.name.clone(),
         entity: route.entity.clone(),
     };
-    let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl;
+    let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl && !is_gone(status);
     Ok(Recorder {
         live: route.live.clone(),
         id: route.said.id.clone(),
         cache: asked.cache.clone(),
         key: asked.key,
         purges: asked.purges,
+        got: now,
         object,
         body: BytesMut::new(),
         most,
@@ -258,7 +269,7 @@ fn judge(
     status: StatusCode,
     headers: &HeaderMap,
     chosen: Span,
-    now: Wall,
+    (sent, now): (Wall, Wall),
 ) -> Result<Kept, NotKept> {
     let rule = plan.keeping.rule(route.entity.as_deref());
     let facts = Facts {
@@ -268,11 +279,29 @@ fn judge(
         no_store: asked.demand.no_store,
     };
     let times = Times {
-        asked: asked.at,
+        asked: sent,
         got: now,
         chosen,
     };
     fresh::keep(rule, &facts, times)
+}
+
+/// When the call left: time in our own queue is no part of an answer's age (RFC 9111, 4.2.3).
+fn sent(asked: &Asked, answered: &Answered, now: Now) -> Wall {
+    answered
+        .granted
+        .map_or(asked.at, |granted| now.wall - now.at.since(granted))
+}
+
+/// The answer says that there is no such thing any more.
+fn is_gone(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
+}
+
+fn date(now: Wall) -> HeaderValue {
+    let date = UNIX_EPOCH + Duration::from_micros(now.0);
+    HeaderValue::try_from(httpdate::fmt_http_date(date))
+        .unwrap_or_else(|_| HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"))
 }
 
 /// What a change makes invalid: its own URL and those that it names, on the same origin.
@@ -310,6 +339,7 @@ pub(crate) struct Recorder {
     cache: Cache,
     key: Key,
     purges: u64,
+    got: Wall,
     object: Object,
     body: BytesMut,
     most: usize,
@@ -331,9 +361,7 @@ impl Recorder {
     pub(crate) fn finish(mut self) {
         let length = self.object.headers.get(CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if length.is_some_and(|length| length != self.body.len())
-            || self.cache.purges() != self.purges
-        {
+        if length.is_some_and(|length| length != self.body.len()) {
             return;
         }
         if scrub::has_key_inside(&self.live, &self.object.headers, &self.body) {
@@ -351,9 +379,10 @@ impl Recorder {
             };
             let lifetime = fresh::adapted(old.kept.lifetime, change, range);
             let kept = self.object.kept;
-            self.object.kept = kept.lasting(self.object.stored, lifetime, rule.stale);
+            self.object.kept = kept.lasting(self.got, lifetime, rule.stale);
         }
-        let now = self.object.stored;
-        self.cache.put(self.key, &Arc::new(self.object), now);
+        let object = Arc::new(self.object);
+        let now = self.live.ledger.now().wall;
+        self.cache.keep(self.key, &object, now, self.purges);
     }
 }

@@ -116,13 +116,19 @@ impl Landing {
             return Ok(reply);
         }
         if !is_failure && !share::shares(&flight.asked, flight.mode, &reply) {
-            let (left, reply) = match state.detached {
-                Some(_) => (Some(reply), None),
-                None => (None, Some(reply)),
+            let lasts = share::is_for_one_by_nature(&flight.asked, &reply);
+            let (left, reply) = if state.is_left {
+                (Some(reply), None)
+            } else {
+                (None, Some(reply))
             };
             state.landed = Some(Landed::Alone(Arc::new(Mutex::new(left))));
             drop(state);
-            self.table.pass(flight, self.ledger.at());
+            if lasts {
+                self.table.pass(flight, self.ledger.at());
+            } else {
+                self.table.remove(flight);
+            }
             return reply.ok_or_else(nobody);
         }
         Ok(self.show(&mut state, reply, is_failure))

@@ -39,6 +39,8 @@ pub(crate) struct Answered {
     pub(crate) verdict: Verdict,
     pub(crate) retry_after: Option<Span>,
     pub(crate) probe: bool,
+    /// When its permit was granted, just before its bytes left; `None` = that was another's.
+    pub(crate) granted: Option<Micros>,
 }
 
 /// Learns from an answer.
@@ -91,6 +93,7 @@ pub(crate) async fn learn(
         verdict: feedback.verdict,
         retry_after,
         probe,
+        granted: Some(granted),
     }
 }
 
@@ -338,6 +341,7 @@ impl Answered {
             verdict: Verdict::Passed,
             retry_after: None,
             probe: false,
+            granted: None,
         }
     }
 

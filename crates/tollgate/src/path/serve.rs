@@ -190,7 +190,13 @@ pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
     let way: Pin<Box<dyn Future<Output = super::Outcome> + Send>> =
         Box::pin(super::go(route, question));
     tokio::spawn(async move {
-        if let Ok(reply) = way.await.answer {
+        let outcome = tokio::select! {
+            biased;
+            outcome = way => outcome,
+            // While it stood in line a call of somebody's has brought what it would ask for.
+            () = turn.is_needless() => return,
+        };
+        if let Ok(reply) = outcome.answer {
             // What is read is kept on the way.
             reply.body.drain(OBJECT_MAX).await;
         }

@@ -241,8 +241,20 @@ pub(crate) fn shares(asked: &Asked, mode: Dedup, reply: &Reply) -> bool {
     may_share(asked, mode, &reply.head)
 }
 
-fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
-    let headers = &head.headers;
+/// Is the reason why an answer is not for others one that the next answer has too? A failure or a
+/// redirect of the moment says nothing about the next.
+pub(crate) fn is_for_one_by_nature(asked: &Asked, reply: &Reply) -> bool {
+    let headers = &reply.head.headers;
+    let says = |word| directive(headers, word);
+    is_for_one(asked, headers)
+        || says("private")
+        || says("no-store")
+        || says("no-cache")
+        || is_kept_by_default(reply.head.status)
+}
+
+/// A stream, more than is held, somebody's own, or different for reasons that nobody compares.
+fn is_for_one(asked: &Asked, headers: &HeaderMap) -> bool {
     let is_stream = headers
         .get(CONTENT_TYPE)
         .is_some_and(|kind| contains(kind.as_bytes(), b"text/event-stream"));
@@ -251,7 +263,12 @@ fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let is_large = !asked.is_head && length.is_some_and(|length| length > OBJECT_MAX);
     let is_personal = headers.contains_key(SET_COOKIE) || headers.contains_key("set-cookie2");
-    if is_stream || is_large || is_personal || varies_by_unknown(headers) {
+    is_stream || is_large || is_personal || varies_by_unknown(headers)
+}
+
+fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
+    let headers = &head.headers;
+    if is_for_one(asked, headers) {
         return false;
     }
     let says = |word| directive(headers, word);

@@ -12,6 +12,7 @@ use tollgate_config::settings::{CacheIgnore, CacheMode};
 use tollgate_core::fresh::{Ignore, Lifetime, Mode, Rule};
 
 use super::keys::KeyTexts;
+use super::mark;
 use crate::cache::OBJECT_MAX;
 
 /// How a provider's answers are kept.
@@ -23,6 +24,8 @@ pub(crate) struct Keeping {
     pub(crate) adaptive: bool,
     /// The largest body that is kept.
     pub(crate) object_max: usize,
+    /// A fingerprint of what the file adds to calls: another request may have another answer.
+    pub(crate) adds: Option<String>,
     /// What must not be kept.
     pub(crate) keys: KeyTexts,
 }
@@ -49,8 +52,15 @@ impl Keeping {
             },
         };
         let entities = provider.entity_ttl.iter().map(|(entity, ttl)| {
+            let lifetime = lifetime(*ttl);
             let rule = Rule {
-                lifetime: lifetime(*ttl),
+                // Who writes `0s` means it, whatever the answers say of themselves.
+                mode: if lifetime == Lifetime::Off {
+                    Mode::Ttl
+                } else {
+                    rule.mode
+                },
+                lifetime,
                 ..rule.clone()
             };
             (entity.as_str().to_owned(), rule)
@@ -60,6 +70,7 @@ impl Keeping {
             entities: entities.collect(),
             adaptive: cache.adaptive,
             object_max: object_max.min(OBJECT_MAX),
+            adds: adds(provider),
             keys: KeyTexts::of(provider),
             rule,
         }
@@ -71,6 +82,18 @@ impl Keeping {
             .and_then(|entity| self.entities.get(entity))
             .unwrap_or(&self.rule)
     }
+}
+
+/// A fingerprint of headers and companions of the key that the file adds; `None` = it adds none.
+fn adds(provider: &Provider) -> Option<String> {
+    let all = provider.headers.iter().chain(&provider.auth.also);
+    let mut text = String::new();
+    for (name, value) in all {
+        // With its length before it, no value can be taken for two.
+        text.push_str(&format!("{}:{name}", name.len()));
+        text.push_str(&format!("{}:{}", value.expose().len(), value.expose()));
+    }
+    (!text.is_empty()).then(|| mark(&text))
 }
 
 fn lifetime(written: Written) -> Lifetime {
@@ -114,9 +137,32 @@ mod tests {
         assert!(keeping.rule(Some("anything")).is_on());
     }
 
+    /// Another header of the file is another question.
+    #[test]
+    fn what_a_file_adds_to_calls_has_a_fingerprint() {
+        let adds = |file: &str| keeping(file).adds;
+        assert_eq!(adds(""), None);
+        let german = adds("headers: {accept-language: de}");
+        assert!(german.is_some());
+        assert_eq!(german, adds("headers: {accept-language: de}"));
+        assert_ne!(german, adds("headers: {accept-language: en}"));
+        let also = "api_key: a\nauth: {query: k, also: {user: me}}";
+        assert_ne!(adds(also), adds("api_key: a\nauth: {query: k}"));
+    }
+
     #[test]
     fn a_file_that_says_nothing_keeps_nothing() {
         assert!(!keeping("").rule(None).is_on());
         assert!(keeping("cache: {mode: rfc9111}").rule(None).is_on());
+    }
+
+    /// S8: zero is off, also where the answers say how long they are good.
+    #[test]
+    fn s8_zero_is_off_in_both_modes() {
+        let whole = keeping("cache: {mode: rfc9111, ttl: 0s}");
+        assert!(!whole.rule(None).is_on());
+        let one = keeping("cache: {mode: rfc9111}\nentities: {ttl: {odds: 0s}}");
+        assert!(!one.rule(Some("odds")).is_on());
+        assert!(one.rule(Some("teams")).is_on());
     }
 }

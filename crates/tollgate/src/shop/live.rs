@@ -20,7 +20,7 @@ use super::plan::{OwnCells, Plan};
 use super::savings::{Saved, Savings};
 use super::spare::{Common, Spare};
 use crate::path::permit::Permits;
-use crate::path::{Aside, Items, Tokens};
+use crate::path::{Aside, Items, Tokens, Writes};
 use crate::pool::{Dialer, Pool};
 
 /// One provider at run time.
@@ -40,6 +40,8 @@ pub struct Live {
     pub(crate) aside: Aside,
     /// Items that several calls may ask for at once.
     pub(crate) items: Items,
+    /// What was changed lately.
+    pub(crate) writes: Writes,
     /// Calls that cost nothing.
     pub(crate) saved: Saved,
     /// Whose turn it is among keys that are equally free.
@@ -67,6 +69,7 @@ impl Live {
             tokens: Tokens::default(),
             aside: Aside::default(),
             items: Items::default(),
+            writes: Writes::default(),
             saved: Saved::default(),
             turn: AtomicUsize::new(0),
             name,

@@ -1,0 +1,67 @@
+//! When what lies under a path was last changed through us.
+//!
+//! Promises: whoever asks after a change was answered does not get what was asked for before it. A
+//! fixed size, no lock: paths that share a place are taken for one, which costs a call at most.
+//!
+//! Never: forgets a change because there were too many.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::StatusCode;
+use tollgate_core::time::Micros;
+
+/// Places for paths. What is on its way at a time lies under far fewer.
+const PLACES: usize = 256;
+
+/// When paths of one provider were last changed.
+#[derive(Debug)]
+pub(crate) struct Writes {
+    at: [AtomicU64; PLACES],
+}
+
+impl Default for Writes {
+    fn default() -> Writes {
+        Writes {
+            at: [const { AtomicU64::new(0) }; PLACES],
+        }
+    }
+}
+
+impl Writes {
+    /// A call that changes things has come back: did it?
+    pub(super) fn note(&self, path: &str, status: StatusCode, now: Micros) {
+        if status.is_success() || status.is_redirection() {
+            self.place(path).fetch_max(now.0, Ordering::AcqRel);
+        }
+    }
+
+    /// Has the path changed since?
+    pub(super) fn is_after(&self, path: &str, since: Micros) -> bool {
+        let last = self.place(path).load(Ordering::Acquire);
+        last != 0 && last >= since.0
+    }
+
+    fn place(&self, path: &str) -> &AtomicU64 {
+        let mut hasher = DefaultHasher::new();
+        path.hash(&mut hasher);
+        let index = usize::try_from(hasher.finish() % PLACES as u64).unwrap_or(0);
+        &self.at[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_successful_change_counts_and_only_for_its_path() {
+        let writes = Writes::default();
+        writes.note("/a", StatusCode::BAD_REQUEST, Micros(5));
+        assert!(!writes.is_after("/a", Micros(0)));
+        writes.note("/a", StatusCode::CREATED, Micros(5));
+        assert!(writes.is_after("/a", Micros(5)));
+        assert!(!writes.is_after("/a", Micros(6)));
+        assert!(!writes.is_after("/b", Micros(0)));
+    }
+}
