@@ -247,8 +247,8 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
         };
     }
     let number = |name: &str| text(headers, name)?.parse::<u64>().ok().filter(|n| *n > 0);
-    let told = number("x-stainless-read-timeout")
-        .map(Span::from_secs)
+    let told = text(headers, "x-stainless-read-timeout")
+        .and_then(seconds)
         .or_else(|| number("x-envoy-expected-rq-timeout-ms").map(Span::from_millis))
         .or_else(|| text(headers, "grpc-timeout").and_then(grpc));
     Ok(told.map(|told| told.min(TIMEOUT_MAX)))
@@ -256,6 +256,13 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
 
 /// `100m`: at most eight digits and a unit.
 fn grpc(text: &str) -> Option<Span> {
+/// `600`, or `20.0` and `6.666666666666667` as SDKs write their floats; past microseconds is cut.
+fn seconds(text: &str) -> Option<Span> {
+    let end = text.find('.').map_or(text.len(), |dot| dot + 7);
+    let amount = amount::millionths(text.get(..end).unwrap_or(text))?;
+    Some(Span(amount.0)).filter(|span| *span > Span::ZERO)
+}
+
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     let micros = match unit {
@@ -321,6 +328,17 @@ mod tests {
         );
         assert_eq!(timeout(&[("grpc-timeout", "x")]), None);
         assert_eq!(timeout(&[]), None);
+        for (written, micros) in [
+            ("20.0", 20_000_000),
+            ("0.5", 500_000),
+            ("6.666666666666667", 6_666_666),
+        ] {
+            let told = timeout(&[("x-stainless-read-timeout", written)]);
+            assert_eq!(told, Some(Span(micros)), "{written}");
+        }
+        for nothing in ["0", "0.0", "-1", "NaN", "None", ""] {
+            assert_eq!(timeout(&[("x-stainless-read-timeout", nothing)]), None);
+        }
     }
 
     #[test]
