@@ -341,6 +341,14 @@ impl Shop {
         Ok(None)
     }
 
+    /// Is the host of a URL a domain of this provider?
+    pub fn is_at(&self, name: &str, authority: &str) -> Result<bool, Error> {
+        let host = Host::parse(authority)?;
+        let shelf = self.shared.shelf.load();
+        let found = shelf.domains.find(&host);
+        Ok(found.is_some_and(|slot| slot.name == name))
+    }
+
     /// Every provider that has been called or asked for, by name. The others are known and not yet
     /// started.
     #[must_use]

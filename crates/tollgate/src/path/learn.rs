@@ -30,6 +30,10 @@ use crate::{Answer, Permit};
 /// pages for people, and their headers have to do.
 const REFUSAL_MAX: usize = 64 * 1024;
 
+/// How long a body is read to learn from it. Most come with their heads; the caller waits meanwhile,
+/// and what comes later is passed on unheard.
+const READ_WAIT: Span = Span::from_secs(5);
+
 /// An answer, and what it means.
 #[derive(Debug)]
 pub(crate) struct Answered {
@@ -61,7 +65,10 @@ pub(crate) async fn learn(
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
     let first = match most {
         0 => flow.glance().await,
-        most => flow.read(most).await,
+        most => {
+            let left = route.left().map_or(READ_WAIT, |left| left.min(READ_WAIT));
+            flow.read(most, left).await
+        }
     };
     let feedback = match most {
         0 => read(route, plan, &head, b""),
