@@ -21,7 +21,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_config::Secret;
 use tollgate_config::provider::{Auth, Style};
-use tollgate_core::health::{Class, Fault};
+use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::admit::{Granted, OnItsWay};
@@ -135,7 +135,7 @@ fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
     let provider = &route.live.name;
     Fact::Failed { provider, fault }.tell();
     let probe = watch.probe;
-    watch.ended(Class::of_fault(fault), None);
+    watch.broke(fault);
     Ended::Fault {
         fault,
         sent: true,
@@ -155,7 +155,7 @@ fn not_connected(
     let mut ended = connect::ended(route, unreached);
     if let Ended::Fault { fault, probe, .. } = &mut ended {
         *probe = was_probe;
-        watch.ended(Class::of_fault(*fault), None);
+        watch.broke(*fault);
     }
     drop(permit);
     ended
