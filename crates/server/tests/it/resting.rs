@@ -160,3 +160,33 @@ async fn a5_kept_and_old_answers_are_served_while_offline() {
     );
     assert_eq!(upstream.count(), 1);
 }
+
+/// A4: refusals of calls that were on their way together are one refusal. Five of them neither
+/// throttle a healthy provider nor send it to sleep; they count in the ratio.
+#[tokio::test]
+async fn a4_calls_refused_together_are_one_step_of_the_machine() {
+    let together = std::sync::Arc::new(tokio::sync::Barrier::new(6));
+    let upstream = Upstream::start(move |_, _| {
+        let together = together.clone();
+        async move {
+            together.wait().await;
+            reply(429, &[], "slow down")
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\n\
+        cooldown: {base: 30s, jitter: none}\nhealth: {min_results: 10}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let calls: Vec<_> = (0..6)
+        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
+        .collect();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap().status, 429);
+    }
+    let status = stand.shop.named("x").unwrap().status();
+    assert_eq!(
+        (status.state, status.consec429, status.failure_count),
+        (State::Normal, 1, 1)
+    );
+    assert_eq!(status.counts.count_429, 6, "they count in the ratio");
+}

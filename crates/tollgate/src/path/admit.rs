@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Settle, Term, Terms, Why as Never};
+use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::gate::Place;
-use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
+use tollgate_core::health::{Answer as Result_, Class, Door, Event, Fault, WhenBlocked, Why};
 use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
@@ -40,6 +41,8 @@ pub(crate) struct Granted {
 pub(crate) struct OnItsWay {
     machine: Option<Arc<Machine>>,
     granted: Micros,
+    /// The scope that rests if it is refused.
+    cooldown: ScopeId,
     /// It tries whether the provider has recovered.
     pub(crate) probe: bool,
 }
@@ -296,6 +299,7 @@ impl Wants {
             watch: OnItsWay {
                 machine: watched,
                 granted: permit.granted(),
+                cooldown: self.cooldown,
                 probe,
             },
             permit: permit.with_parts(self.limits, self.local),
@@ -457,15 +461,24 @@ fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
 }
 
 impl OnItsWay {
-    /// The attempt has come to its end.
-    pub(crate) fn ended(mut self, class: tollgate_core::health::Class, retry_after: Option<Span>) {
-        if let Some(machine) = self.machine.take() {
-            machine.on(Event::Answered(Result_ {
-                class,
-                granted: self.granted,
-                retry_after,
-            }));
-        }
+    /// No answer came.
+    pub(crate) fn broke(self, fault: Fault) {
+        self.ended(Class::of_fault(fault), None, None);
+    }
+
+    /// The attempt has come to its end. Returns the rest of its scope that begins with it.
+    pub(crate) fn ended(
+        mut self,
+        class: Class,
+        retry_after: Option<Span>,
+        rests: Option<&CooldownSettings>,
+    ) -> Option<Span> {
+        let answer = Result_ {
+            class,
+            granted: self.granted,
+            retry_after,
+        };
+        self.machine.take()?.answered(self.cooldown, answer, rests)
     }
 }
 

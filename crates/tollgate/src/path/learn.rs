@@ -10,12 +10,11 @@ use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
 use tollgate_core::ask::{Reading, Readings, Term, Unit};
-use tollgate_core::cooldown::Told;
 use tollgate_core::degrade::{Ours, Theirs};
 use tollgate_core::feedback::{self, Feedback, Response, Verdict, Window};
 use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
-use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_core::time::{Span, Wall};
 
 use super::credential::Credential;
 use super::decode;
@@ -78,7 +77,6 @@ pub(crate) async fn learn(
         }
     };
     let class = class(head.status.as_u16(), feedback.verdict);
-    let granted = permit.granted();
     settle(plan, &head, (class, &feedback), permit, &mut flow);
     let probe = watch.probe;
     let retry_after = if class.is_failure() {
@@ -86,9 +84,15 @@ pub(crate) async fn learn(
     } else {
         None
     };
-    watch.ended(class, retry_after);
+    if let Some(rest) = watch.ended(class, retry_after, Some(&plan.cooldown)) {
+        Fact::Cooled {
+            provider: &route.live.name,
+            entity: route.entity.as_deref(),
+            rest,
+        }
+        .tell();
+    }
     if plan.provider.enabled {
-        cool(route, plan, credential, class, retry_after, granted);
         save(route, plan, credential, &feedback);
     }
     Answered {
@@ -193,39 +197,6 @@ fn class(status: u16, verdict: Verdict) -> Class {
         Verdict::Spent | Verdict::Passed | Verdict::Overloaded => {
             Class::of_status(status, Some(false))
         }
-    }
-}
-
-/// Closes the scope of a refusal for everybody, or notes that it is well.
-fn cool(
-    route: &Route,
-    plan: &Plan,
-    credential: &Credential,
-    class: Class,
-    retry_after: Option<Span>,
-    granted: Micros,
-) {
-    let entity = route.entity.as_deref();
-    let scope = plan.cooldown_scope(entity, credential.mark.as_deref());
-    let machine = &route.live.machine;
-    match class {
-        Class::Refused => {
-            let told = Told {
-                retry_after,
-                reset_after: None,
-            };
-            if let Some(rest) = machine.refused(&plan.cooldown, scope, granted, told) {
-                let provider = &route.live.name;
-                Fact::Cooled {
-                    provider,
-                    entity,
-                    rest,
-                }
-                .tell();
-            }
-        }
-        Class::Success => machine.went_well(scope, granted),
-        Class::ServerError | Class::Network | Class::Other => {}
     }
 }
 

@@ -18,7 +18,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_config::Secret;
 use tollgate_config::provider::{Auth, Style};
-use tollgate_core::health::{Class, Fault};
+use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::admit::{Granted, OnItsWay};
@@ -145,7 +145,7 @@ fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
     let provider = &route.live.name;
     Fact::Failed { provider, fault }.tell();
     let probe = watch.probe;
-    watch.ended(Class::of_fault(fault), None);
+    watch.broke(fault);
     Ended::Fault {
         fault,
         sent: true,
@@ -159,7 +159,7 @@ fn not_connected(watch: OnItsWay, permit: Permit, mut ended: Ended) -> Ended {
     let was_probe = watch.probe;
     if let Ended::Fault { fault, probe, .. } = &mut ended {
         *probe = was_probe;
-        watch.ended(Class::of_fault(*fault), None);
+        watch.broke(*fault);
     }
     drop(permit);
     ended
