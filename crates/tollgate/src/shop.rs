@@ -8,6 +8,7 @@
 mod callers;
 mod former;
 mod keeping;
+mod keys;
 mod links;
 mod live;
 mod look;
@@ -20,7 +21,8 @@ mod settings;
 mod slot;
 mod spare;
 pub(crate) use callers::{Callers, Claim, account};
-pub use links::Links;
+pub(crate) use keys::is_in;
+pub use links::{Links, each_link};
 pub use live::Live;
 pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};

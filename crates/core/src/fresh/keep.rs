@@ -110,6 +110,8 @@ pub enum NotKept {
     TooLarge,
     /// It did not come whole.
     NotWhole,
+    /// It repeats a key of ours.
+    HoldsKey,
 }
 
 impl NotKept {
@@ -128,6 +130,7 @@ impl NotKept {
             NotKept::NoTime => "no_lifetime",
             NotKept::TooLarge => "too_large",
             NotKept::NotWhole => "not_whole",
+            NotKept::HoldsKey => "holds_key",
         }
     }
 }

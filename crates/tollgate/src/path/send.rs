@@ -256,7 +256,7 @@ fn request(
 /// the provider's own origin only, except those that never are.
 fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
     for (name, value) in &plan.provider.headers {
-        if (route.is_own || NO_KEYS.contains(&name.as_str()))
+        if (route.is_own || is_no_key(name))
             && let Ok(name) = HeaderName::try_from(name)
             && let Ok(value) = secret_value("", value.expose())
             && !headers.contains_key(&name)
@@ -264,6 +264,11 @@ fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
             headers.insert(name, value);
         }
     }
+}
+
+/// Is the value of this header no key, whoever sets it?
+pub(crate) fn is_no_key(name: &str) -> bool {
+    NO_KEYS.contains(&name)
 }
 
 /// A key and its companions as the headers that carry them, so that this is done once and not for
