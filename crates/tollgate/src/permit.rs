@@ -189,6 +189,11 @@ impl Permit {
         self.held.state = State::Arrived;
     }
 
+    /// The answer says nothing of whether the provider is well: no scope hears of it.
+    pub(crate) fn says_nothing_of_health(&mut self) {
+        self.held.ask.scopes.clear();
+    }
+
     /// The body still flows: keep its place for this much longer.
     pub fn alive(&mut self, by: Span) {
         self.settle(Outcome::Alive { by });

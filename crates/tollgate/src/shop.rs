@@ -296,6 +296,11 @@ impl Shop {
         self.shared.means.dialer.is_ours(address);
     }
 
+    /// An address that was ours once: somebody else may have it now.
+    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+        self.shared.means.dialer.is_no_longer_ours(address);
+    }
+
     /// The provider of this name.
     pub fn named(&self, name: &str) -> Result<Arc<Live>, Error> {
         let shelf = self.shared.shelf.load();

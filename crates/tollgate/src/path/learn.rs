@@ -118,6 +118,10 @@ fn settle(
         // As if it had never been asked for. Once told that it arrived, a window keeps it.
         return permit.refund();
     }
+    if class == Class::Other {
+        // A11: no success, so it ends no row of failures, neither this process's nor that of all.
+        permit.says_nothing_of_health();
+    }
     if class == Class::ServerError {
         // It may come from in front of the limiter: no proof that the call was counted.
         permit.failed();
