@@ -155,6 +155,12 @@ impl Permits {
         self.shared.edition.load(Ordering::Acquire)
     }
 
+    /// A call that has just left the line asks again at once and must find its place.
+    pub fn returns(&self, seniority: u64, priority: Priority) {
+        self.shared.state.lock().gate.returns(seniority, priority);
+        self.shared.poke.notify_one();
+    }
+
     /// The pace has changed: what was refused before may go now.
     pub fn look_again(&self) {
         self.shared.state.lock().gate.anything_changed();
