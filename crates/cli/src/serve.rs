@@ -192,7 +192,7 @@ async fn serve(
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        kept.flush().await;
+        kept.close().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),

@@ -157,8 +157,8 @@ impl Cache {
     }
 
     /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
-    /// URL has changed since it was asked for, or something was purged since there were so many purges.
-    pub(crate) fn keep(&self, key: Key, object: &Arc<Object>, now: Wall, purges: u64) {
+    /// URL has changed since it was asked for, or something was purged since there were so many purges. Says whether it is kept.
+    pub(crate) fn keep(&self, key: Key, object: &Arc<Object>, now: Wall, purges: u64) -> bool {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk hears of both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
@@ -169,6 +169,7 @@ impl Cache {
         if is_kept && let Some(newer) = self.shared.refreshing.lock().get(&key) {
             newer.notify_one();
         }
+        is_kept
     }
 
     /// Keeps an answer that was asked for just now.
@@ -234,6 +235,14 @@ impl Cache {
     pub async fn flush(&self) {
         if let Some(disk) = &self.shared.disk {
             disk.flush().await;
+        }
+    }
+
+    /// The end: waits until what was kept so far is on disk and what must be forgotten is, though not
+    /// for ever if somebody else holds the file.
+    pub async fn close(&self) {
+        if let Some(disk) = &self.shared.disk {
+            disk.close().await;
         }
     }
 }

@@ -296,6 +296,11 @@ impl Shop {
         self.shared.means.dialer.is_ours(address);
     }
 
+    /// An address that was ours once: somebody else may have it now.
+    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+        self.shared.means.dialer.is_no_longer_ours(address);
+    }
+
     /// The provider of this name.
     pub fn named(&self, name: &str) -> Result<Arc<Live>, Error> {
         let shelf = self.shared.shelf.load();
@@ -341,6 +346,14 @@ impl Shop {
             });
         }
         Ok(None)
+    }
+
+    /// Is the host of a URL a domain of this provider?
+    pub fn is_at(&self, name: &str, authority: &str) -> Result<bool, Error> {
+        let host = Host::parse(authority)?;
+        let shelf = self.shared.shelf.load();
+        let found = shelf.domains.find(&host);
+        Ok(found.is_some_and(|slot| slot.name == name))
     }
 
     /// Every provider that has been called or asked for, by name. The others are known and not yet

@@ -272,7 +272,8 @@ fn ages_of_other_caches_count_and_unreadable_ones_are_old() {
     for odd in ["abc", "-1", "0.5", "7200, 0", "x, 0", "0;a=1", ""] {
         assert!(!aged(&[("age", odd)]), "{odd}");
     }
-    assert!(!aged(&[("age", "0"), ("age", "0")]));
+    assert!(aged(&[("age", "0"), ("age", "7200")]));
+    assert!(!aged(&[("age", "7200"), ("age", "0")]));
     assert!(!aged(&[("date", "Sat, 14 Nov 2026 22:00:00 GMT")]));
     assert!(aged(&[("date", "Sun, 15 Nov 2026 09:00:00 GMT")]));
 }

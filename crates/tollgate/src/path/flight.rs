@@ -21,14 +21,13 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tollgate_config::settings::Dedup;
-use tollgate_core::ask::Priority;
+use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
 use super::landing::{Landed, Landing};
 use super::route::Route;
 use super::share::{self, Asked, Hashed, Key};
-use super::urgency::{Urgency, Wish, as_if_alone};
+use super::urgency::{Urgency, Wish, as_if_alone, failures_borne};
 use super::{Outcome, Reply};
 use crate::body::Held;
 use crate::error::Stage;
@@ -45,10 +44,6 @@ const PASS: Span = Span::from_secs(120);
 /// Such questions per part of the table: 32 x 512 of 48 bytes are below 1 MiB. Past it the next ones
 /// are forgotten, which costs one wave a wait.
 const PASSES_MAX: usize = 512;
-
-/// How often a call stays with a question whose flights fail, whatever its retries are: each of
-/// them makes several attempts of its own.
-const FAILED_MAX: u32 = 3;
 
 /// Everything that is on its way. Its entries are bounded by the callers that are connected.
 #[derive(Clone, Debug, Default)]
@@ -141,7 +136,8 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
         let found = {
             let mut shard = flights.table.shard(key).lock();
             match shard.get(&key) {
-                Some(Slot::Flying(flight)) if !flight.is_outdated(route) => flight.clone(),
+                // What was changed since is not what those who come now ask for.
+                Some(Slot::Flying(flight)) if !is_outdated(route, flight) => flight.clone(),
                 Some(Slot::Pass(until)) if *until > route.live.ledger.at() => return Place::Alone,
                 Some(Slot::Flying(_) | Slot::Pass(_)) | None => {
                     let flight = new
@@ -165,6 +161,10 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
         flights.table.remove(&found);
         new.get_or_insert_with(|| Arc::new(Flight::new(key, mode, route, &plan)));
     }
+}
+
+fn is_outdated(route: &Route, flight: &Flight) -> bool {
+    route.live.writes.is_after(&route.path, flight.since)
 }
 
 impl Table {
@@ -235,6 +235,9 @@ impl Flight {
 
     fn first(self: Arc<Flight>, flights: &Flights, route: &mut Route) -> Place {
         route.urgency = Some(self.urgency.clone());
+        if route.live.plan().provider.merge != Merge::Off {
+            route.merging.flight = Some(self.clone());
+        }
         Place::First(Lead {
             flight: self,
             table: flights.table.clone(),
@@ -244,10 +247,13 @@ impl Flight {
         })
     }
 
-    /// Was what it asks for changed after it was asked for? Then its answer is not for those who come
-    /// now.
-    fn is_outdated(&self, route: &Route) -> bool {
-        route.live.writes.is_after(&route.path, self.since)
+    /// Somebody waits for a larger answer of which this flight's is a part: it goes on for that one
+    /// too. `None` = too late.
+    pub(super) fn wanted_too(self: &Arc<Flight>) -> Option<Follow> {
+        self.board().then(|| Follow {
+            flight: self.clone(),
+            is_over: false,
+        })
     }
 
     /// One more waits; `false` = too late.
@@ -400,7 +406,7 @@ impl Follow {
             }
             Landed::Failed(failed) => {
                 route.sharing.failed += 1;
-                if route.sharing.failed <= patience(route) {
+                if route.sharing.failed <= failures_borne(route) {
                     return None; // one of those who wait goes next
                 }
                 match &*failed {
@@ -472,17 +478,6 @@ impl Drop for Follow {
             task.abort();
         }
     }
-}
-
-/// How many failed flights a call sits through: as many as it has retries.
-fn patience(route: &Route) -> u32 {
-    let retries = route.live.plan().retry.retries;
-    let most = match route.said.priority {
-        Priority::High => retries.high,
-        Priority::Normal => retries.normal,
-        Priority::Low => retries.low,
-    };
-    most.min(FAILED_MAX)
 }
 
 #[cfg(test)]

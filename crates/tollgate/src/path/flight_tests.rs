@@ -3,6 +3,7 @@
 use super::share::tests::{anonymous, numbered};
 use super::*;
 
+use tollgate_core::ask::Priority;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};

@@ -133,6 +133,7 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
         }
         Some(_) | None => old.kept.lifetime,
     };
+    let mut why = Why::Unchanged;
     match judge(
         route,
         &plan,
@@ -147,14 +148,16 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
             object.stored = sent;
             scrub::scrub(route, &plan, &mut object.headers);
             let object = Arc::new(object.clone());
-            asked.cache.keep(asked.key, &object, now, asked.purges);
+            if asked.cache.keep(asked.key, &object, now, asked.purges) {
+                why = Why::Renewed;
+            }
         }
         Err(why) => {
             let _told = not_kept(route, why);
             asked.cache.invalidate(Some(&asked.key), asked.url, now);
         }
     }
-    serve::from_cache(route, &object, &asked.client, now, Why::Unchanged, false)
+    serve::from_cache(route, &object, &asked.client, now, why, false)
 }
 
 /// A new answer, on its way to the caller and perhaps into the cache.
@@ -186,10 +189,11 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
     let status = match recorder {
         Ok(recorder) => {
             reply.body = reply.body.recorded(recorder);
+            // `stored` would be a promise: it is kept when its last byte has passed, or not at all.
             HeaderValue::from_static(if has_old {
-                "tollgate; fwd=stale; stored"
+                "tollgate; fwd=stale"
             } else {
-                "tollgate; fwd=miss; stored"
+                "tollgate; fwd=miss"
             })
         }
         Err(why) => not_kept(route, why),

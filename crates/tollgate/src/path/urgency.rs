@@ -21,6 +21,10 @@ use crate::Error;
 use crate::error::Stage;
 use crate::timer::{self, Late};
 
+/// How often a call stays with a question whose flights fail, whatever its retries are: each of
+/// them makes several attempts of its own.
+const FAILED_MAX: u32 = 3;
+
 /// What one call wants, or several together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wish {
@@ -223,6 +227,17 @@ pub(crate) async fn as_if_alone<T>(
         answer = answer => Ok(answer),
         () = stood_too_long => Err(too_late(Stage::Waiting)),
     }
+}
+
+/// How many failed flights a call sits through: as many as it has retries.
+pub(super) fn failures_borne(route: &Route) -> u32 {
+    let retries = route.live.plan().retry.retries;
+    let most = match route.said.priority {
+        Priority::High => retries.high,
+        Priority::Normal => retries.normal,
+        Priority::Low => retries.low,
+    };
+    most.min(FAILED_MAX)
 }
 
 #[cfg(test)]

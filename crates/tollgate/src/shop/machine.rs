@@ -18,7 +18,7 @@ use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, Told};
 use tollgate_core::degrade::{Degrade, DegradeSettings, Ours, Theirs};
 use tollgate_core::health::{
-    Action, Actions, Base, Door, Event, Health, HealthSettings, Pace, State, Status,
+    Action, Actions, Answer, Base, Class, Door, Event, Health, HealthSettings, Pace, State, Status,
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
@@ -184,22 +184,56 @@ impl Machine {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// A call of this scope was refused: it rests for everybody.
-    pub(crate) fn refused(
+    /// An attempt under a cool-down's scope came to its end. Health and cool-down hear of it in one
+    /// step: attempts that were on their way when the scope closed are old news to both, and none
+    /// slips between them (A4). Returns the rest that begins now.
+    pub(crate) fn answered(
         &self,
-        settings: &CooldownSettings,
         scope: ScopeId,
-        granted: Micros,
-        told: Told,
+        answer: Answer,
+        rests: Option<&CooldownSettings>,
     ) -> Option<Span> {
         let mut inner = self.inner.lock();
         let now = self.ledger.at();
+        let known = inner.cooldowns.get(&scope);
+        let event = if known.is_some_and(|known| known.is_old_news(answer.granted)) {
+            Event::AnsweredLate(answer)
+        } else {
+            Event::Answered(answer)
+        };
+        let actions = inner.health.on(event, now);
+        self.act(&mut inner, actions);
+        match answer.class {
+            Class::Refused => self.rest(&mut inner, scope, answer, rests?, now),
+            Class::Success => {
+                if let Some(cooldown) = inner.cooldowns.get_mut(&scope) {
+                    cooldown.went_well(answer.granted); // the next rest is a first one again
+                }
+                None
+            }
+            Class::ServerError | Class::Network | Class::Other => None,
+        }
+    }
+
+    /// A call of this scope was refused: it rests for everybody.
+    fn rest(
+        &self,
+        inner: &mut Inner,
+        scope: ScopeId,
+        answer: Answer,
+        settings: &CooldownSettings,
+        now: Micros,
+    ) -> Option<Span> {
         if inner.cooldowns.len() >= SCOPES_MAX && !inner.cooldowns.contains_key(&scope) {
             inner.cooldowns.retain(|_, known| known.left(now).is_some());
         }
         let dice = Dice(inner.dice.u64(..));
         let cooldown = inner.cooldowns.entry(scope).or_default();
-        let rest = cooldown.refused(settings, granted, told, dice, now)?;
+        let told = Told {
+            retry_after: answer.retry_after,
+            reset_after: None,
+        };
+        let rest = cooldown.refused(settings, answer.granted, told, dice, now)?;
         self.settle(cooldown::settle(scope, rest));
         Some(rest)
     }
@@ -207,13 +241,6 @@ impl Machine {
     /// A throw of this provider's dice.
     pub(crate) fn throw(&self) -> Dice {
         Dice(self.inner.lock().dice.u64(..))
-    }
-
-    /// A call of this scope went well: the next rest is a first one again.
-    pub(crate) fn went_well(&self, scope: ScopeId, granted: Micros) {
-        if let Some(cooldown) = self.inner.lock().cooldowns.get_mut(&scope) {
-            cooldown.went_well(granted);
-        }
     }
 
     /// What is left of a scope: little means that only the cache is used.
