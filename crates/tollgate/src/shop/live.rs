@@ -103,11 +103,14 @@ impl Live {
     #[must_use]
     pub fn waiting(&self) -> usize {
         let all = [Priority::High, Priority::Normal, Priority::Low];
-        let waiting = |priority| {
-            let here = self.permits.waiting(priority);
-            here + self.spare.permits.waiting(priority)
-        };
-        all.map(waiting).iter().sum()
+        all.map(|priority| self.waiting_at(priority)).iter().sum()
+    }
+
+    /// How many of them are of this priority, in the line of the store and in the one that stands in
+    /// while it is lost.
+    #[must_use]
+    pub fn waiting_at(&self, priority: Priority) -> usize {
+        self.permits.waiting(priority) + self.spare.permits.waiting(priority)
     }
 
     /// How many calls went on uncounted because the ledger's store was lost (`on_store_loss: open`).
