@@ -98,4 +98,9 @@ fn of_reason(reason: Reason) -> &'static str {
             "come back later"
         }
     }
+        Reason::NoPart => "raise the limit, lower `nodes`, or let the nodes share one store",
 }
+        Reason::NoRoom => {
+            "raise the number of open files (`ulimit -n`, LimitNOFILE= of systemd), or lower `connections`"
+        }
+        Reason::Ending => "call again when it has started anew",
