@@ -28,6 +28,12 @@ pub(super) fn hint(error: &Error) -> String {
         Error::NoAnswer {
             fault: Fault::Dns, ..
         } => "check the domain or upstream in the provider's file",
+        Error::NoAnswer {
+            fault: Fault::Connect,
+            ..
+        } => {
+            "the provider may be down, or show a certificate that is not believed: the log says which"
+        }
         Error::NoAnswer { .. } => "the provider may be down; try again",
         Error::NoCredential { why, .. } => of_token(*why),
         Error::UnknownProvider { nearest, .. } => {

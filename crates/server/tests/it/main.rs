@@ -45,6 +45,7 @@ mod refusals;
 mod reload;
 mod resting;
 mod stale;
+mod secure;
 mod store_loss;
 mod streaming;
 mod upgrades;
