@@ -165,8 +165,8 @@ pub enum Error {
         /// As it calls itself.
         caller: String,
     },
-    /// The call would come back to us.
-    #[error("the upstream of `{provider}` is this gateway itself")]
+    /// The call would come back to us, or has.
+    #[error("calls to `{provider}` come back to this gateway")]
     Loop {
         /// Whose.
         provider: String,
