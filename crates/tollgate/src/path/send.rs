@@ -21,9 +21,10 @@ use tollgate_config::provider::{Auth, Style};
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
-use super::admit::{Granted, OnItsWay};
+use super::admit::Granted;
 use super::connect;
 use super::credential::{Credential, Whose};
+use super::on_its_way::OnItsWay;
 use super::retry::{Ended, Tries};
 use super::route::Route;
 use super::{merge, query};
