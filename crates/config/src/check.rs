@@ -28,7 +28,6 @@ use tollgate_core::feedback::Dialects;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
-use crate::amount::Lifetime;
 use crate::field::{At, Fields};
 use crate::fill;
 use crate::origin::{Effective, effective};
@@ -228,8 +227,6 @@ fn provider(
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
-    let lifetimes: Vec<Lifetime> = found.ttl.iter().map(|(_, ttl)| *ttl).collect();
-    let cache = keeping::cache(fields, &lifetimes, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
     if preset.is_some() || !wants_preset(fields) {
@@ -241,6 +238,7 @@ fn provider(
         preset: preset.map(|preset| preset.name),
         dialect: dialect(fields, problems),
         domains,
+        own_domains: place::own_domains(fields),
         listen: place::listen(fields, problems),
         upstream: place::upstream(fields, "upstream", problems),
         enabled: fields.read("enabled", problems).unwrap_or(true),
@@ -252,14 +250,12 @@ fn provider(
         costs: cost::costs(fields, problems),
         concurrency: cost::concurrency(fields, problems),
         connections: fields.read("connections", problems).unwrap_or(CONNECTIONS),
-        late_arrival: fields
-            .read("late_arrival", problems)
-            .unwrap_or(LATE_ARRIVAL),
+        late_arrival: late_arrival(fields, problems),
         free_status: place::statuses(fields, problems),
+        cache: keeping::cache(fields, found.ttl.iter().map(|ttl| ttl.1), problems),
         entities: found.entities,
         entity_ttl: found.ttl,
         entity_dedup: found.dedup,
-        cache,
         dedup: or_default(fields, "dedup", problems),
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),
@@ -274,6 +270,11 @@ fn provider(
         on_store_loss: or_default(fields, "on_store_loss", problems),
         health,
     }
+}
+
+fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
+    let written = fields.read("late_arrival", problems);
+    written.unwrap_or(LATE_ARRIVAL)
 }
 
 /// How the provider speaks of limits: a dialect that `core` knows.

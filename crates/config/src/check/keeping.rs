@@ -16,13 +16,17 @@ use super::or_default;
 const OBJECT_MAX: u64 = 8 << 20;
 
 /// `cache:`, and what of it would not be obeyed.
-pub(super) fn cache(fields: &Fields<'_>, entities: &[Lifetime], problems: &mut Problems) -> Cache {
+pub(super) fn cache(
+    fields: &Fields<'_>,
+    mut entities: impl Iterator<Item = Lifetime>,
+    problems: &mut Problems,
+) -> Cache {
     let mut cache: Cache = or_default(fields, "cache", problems);
     let Some(at) = fields.get("cache") else {
         return cache;
     };
     let is_range = |ttl: &Lifetime| matches!(ttl, Lifetime::Between(..));
-    let has_range = is_range(&cache.ttl) || entities.iter().any(is_range);
+    let has_range = is_range(&cache.ttl) || entities.any(|ttl| is_range(&ttl));
     let mut warn = |name: &str, what: &str, remedy: &str| {
         if let Some(field) = below(&at, name) {
             problems.push(field.problem(Level::Warning, what, remedy));

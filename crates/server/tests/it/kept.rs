@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tollgate_core::time::Span;
 
 use crate::cache::{NO_RETRY, Still, counting, is};
 use crate::client::{get, get_with, post, soon, until};
@@ -186,6 +187,12 @@ async fn time_in_our_own_queue_is_no_age() {
     still.pass(5);
     word.notify_one();
     soon(busy).await.unwrap();
+    // A slot that comes back now is free a moment later.
+    until(|| {
+        still.clock.pass(Span(10));
+        patient.is_finished()
+    })
+    .await;
     assert_eq!(soon(patient).await.unwrap().status, 200);
     let kept = get(still.stand.address, "/x/a").await;
     assert_eq!(

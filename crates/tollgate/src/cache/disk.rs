@@ -120,10 +120,7 @@ impl Disk {
         bytes_max: u64,
     ) -> Result<(Disk, Salt), BookError> {
         let (writer, aside) = book::open(folder, bytes_max)?;
-        if let Some(aside) = aside {
-            let file = &aside.display().to_string();
-            Fact::CacheBegunAnew { file }.tell();
-        }
+        aside.iter().for_each(|aside| begun_anew(aside));
         let path = folder.join(DATABASE);
         let reader = book::connect(&path)?;
         let store = |source| BookError::Store {
@@ -134,9 +131,8 @@ impl Disk {
         let heard = last_purge(&reader).map_err(store)?;
         let (reads, questions) = sync_channel(READS_MAX);
         let (writes, orders) = sync_channel(WRITES_MAX);
-        let pending = Arc::new(AtomicU64::new(0));
-        let broken = Arc::new(AtomicBool::new(false));
-        let overdue = Arc::new(Overdue::default());
+        let (pending, broken) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let overdue = Arc::<Overdue>::default();
         let scribe = Scribe {
             conn: writer,
             bytes_max,
@@ -241,6 +237,11 @@ impl Disk {
         }
         done.await.ok()
     }
+}
+
+fn begun_anew(aside: &Path) {
+    let file = &aside.display().to_string();
+    Fact::CacheBegunAnew { file }.tell();
 }
 
 /// Says once that the database has failed, if that was for good.

@@ -214,14 +214,7 @@ fn record(
     let rule = plan.keeping.rule(route.entity.as_deref());
     let (status, headers) = (answered.head.status, &answered.head.headers);
     let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
-    let chosen = match (rule.lifetime.range(), &old) {
-        (None, _) => Span::ZERO,
-        (Some(range), None) if plan.keeping.adaptive => range.0,
-        (Some((least, most)), Some(old)) if plan.keeping.adaptive => {
-            old.kept.lifetime.max(least).min(most.max(least))
-        }
-        (Some(range), _) => fresh::spread(range, dice),
-    };
+    let chosen = chosen(rule, plan.keeping.adaptive, old.as_deref(), dice);
     let kept = judge(route, &plan, asked, status, headers, chosen, (sent, now))?;
     let expected = answered.body.size_hint().exact();
     let most = plan.keeping.object_max;
@@ -263,6 +256,19 @@ fn record(
         most,
         adapts: adapts.then(|| (rule.clone(), old)),
     })
+}
+
+/// The lifetime of a new answer, where the file leaves a choice.
+fn chosen(rule: &Rule, adaptive: bool, old: Option<&Object>, dice: u64) -> Span {
+    match (rule.lifetime.range(), old) {
+        (None, _) => Span::ZERO,
+        (Some((least, _)), None) if adaptive => least,
+        // That of an absence may lie below the range.
+        (Some((least, most)), Some(old)) if adaptive => {
+            old.kept.lifetime.max(least).min(most.max(least))
+        }
+        (Some(range), _) => fresh::spread(range, dice),
+    }
 }
 
 /// May it be kept, and how long is it good?

@@ -82,11 +82,7 @@ pub(crate) async fn learn(
     let granted = permit.granted();
     settle(plan, &head, (class, &feedback), permit, &mut flow);
     let probe = watch.probe;
-    let retry_after = if class.is_failure() {
-        feedback.wait
-    } else {
-        None
-    };
+    let retry_after = feedback.wait.filter(|_| class.is_failure());
     if let Some(rest) = watch.ended(class, retry_after, Some(&plan.cooldown)) {
         Fact::Cooled {
             provider: &route.live.name,
