@@ -223,9 +223,7 @@ impl Fact<'_> {
                 tracing::warn!(event = "key_set_aside", provider, status);
             }
             Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
-            Fact::NotReloaded { problem } => {
-                tracing::error!(event = "reload_refused", problem);
-            }
+            Fact::NotReloaded { problem } => tracing::error!(event = "reload_refused", problem),
             Fact::Ordered { provider, order } => {
                 tracing::warn!(event = "operator", provider, order);
             }

@@ -189,7 +189,7 @@ impl Shop {
                 uncounted: Arc::default(),
             },
             callers: ArcSwap::default(),
-            via: via::Via::new(fastrand::u64(..)),
+            via: via::Via::default(),
             ledger,
         };
         let unknown = means

@@ -63,12 +63,10 @@ pub(crate) async fn send(
 ) -> Result<Sent, Ended> {
     let Granted { mut permit, watch } = granted;
     let patience = connect::limit(route, plan);
+    let unconnected = |unreached| connect::ended(route, plan, patience, unreached);
     let mut conn = match expected.take(patience).await {
         Ok(conn) => conn,
-        Err(unreached) => {
-            let ended = connect::ended(route, plan, patience, unreached);
-            return Err(not_connected(watch, permit, ended));
-        }
+        Err(unreached) => return Err(not_connected(watch, permit, unconnected(unreached))),
     };
     if is_stale(route, &permit) {
         // If it was the handshake that took so long, the next attempt finds it done.
@@ -107,13 +105,11 @@ pub(crate) async fn send(
                 route.payload.restore(request.into_body());
                 Err(Ended::Again)
             }
-            None if upload.is_some_and(|upload| upload.has_failed()) => Err(no_body(watch)),
-            None => Err(broken(route, watch, Fault::Reset)),
+            None => Err(unanswered(route, watch, upload.as_deref(), Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
         Err(_) if route.left() == Some(Span::ZERO) => Err(too_late(route)),
-        Err(_) if upload.is_some_and(|upload| upload.is_awaited()) => Err(no_body(watch)),
-        Err(_) => Err(broken(route, watch, Fault::Timeout)),
+        Err(_) => Err(unanswered(route, watch, upload.as_deref(), Fault::Timeout)),
     }
 }
 
@@ -124,11 +120,17 @@ fn too_late(route: &Route) -> Ended {
     })
 }
 
-/// The caller's own upload broke off or stands still: it says nothing about the provider. How much of
-/// it the provider counts, nobody knows.
-fn no_body(watch: OnItsWay) -> Ended {
-    drop(watch);
-    Ended::Refused(Error::NoBody)
+/// Bytes have left, and no answer came: whose fault is that? An upload that its caller broke off or
+/// lets stand still says nothing about the provider. Whether it counts the call, nobody knows.
+fn unanswered(route: &Route, watch: OnItsWay, upload: Option<&Upload>, fault: Fault) -> Ended {
+    let is_callers = upload.is_some_and(|upload| match fault {
+        Fault::Timeout => upload.is_awaited(),
+        Fault::Reset | Fault::Connect | Fault::Dns => upload.has_failed(),
+    });
+    if is_callers {
+        return Ended::Refused(Error::NoBody);
+    }
+    broken(route, watch, fault)
 }
 
 /// Is the permit too old to send under?
