@@ -275,11 +275,14 @@ async fn admin(
 
 /// Where answers are kept: beside the ledger, unless the configuration says otherwise.
 fn cache(config: &Config) -> Cache {
-    if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
-        let why = "answers can be kept in sqlite:DIR or memory: only in this version";
-        Fact::CacheOnlyInMemory { why }.tell();
-    }
-    crate::cache::place(config).map_or_else(Cache::memory, |folder| Cache::open(&folder))
+    let Some(folder) = crate::cache::place(config) else {
+        if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
+            let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+            Fact::CacheOnlyInMemory { why }.tell();
+        }
+        return Cache::memory();
+    };
+    Cache::open(&folder)
 }
 
 /// The ledger that a store names.

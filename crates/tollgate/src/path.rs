@@ -14,6 +14,7 @@ pub mod permit;
 mod denied;
 mod account;
 mod admit;
+mod on_its_way;
 mod cache;
 mod connect;
 mod credential;

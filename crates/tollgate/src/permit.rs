@@ -76,6 +76,12 @@ impl Permit {
         }
     }
 
+    /// It was granted at this time, and handed out later.
+    pub(crate) fn granted_at(mut self, at: Micros) -> Permit {
+        self.held.granted = at;
+        self
+    }
+
     /// Marks the first terms as limits of the provider, of which its answers speak, and the last as
     /// this process's own: its connections, its pace. Those are free as soon as the attempt is over
     /// here, whatever may still happen at the provider.
@@ -106,7 +112,7 @@ impl Permit {
         self.held.waited
     }
 
-    /// When it was handed out, on the ledger's clock.
+    /// When it was granted, on the ledger's clock.
     #[must_use]
     pub fn granted(&self) -> Micros {
         self.held.granted

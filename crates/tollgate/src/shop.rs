@@ -20,6 +20,7 @@ mod savings;
 mod settings;
 mod slot;
 mod spare;
+mod via;
 pub(crate) use callers::{Callers, Claim, account};
 pub(crate) use keys::is_in;
 pub use links::{Links, each_link};
@@ -188,6 +189,7 @@ impl Shop {
                 uncounted: Arc::default(),
             },
             callers: ArcSwap::default(),
+            via: via::Via::new(fastrand::u64(..)),
             ledger,
         };
         let unknown = means

@@ -159,6 +159,10 @@ fn forbidden<H: Headers>(
     if matches!(answered.status, 206 | 304) || answered.status < 200 {
         return Err(NotKept::Partial);
     }
+    // About this one request, whatever they say of themselves (RFC 6585).
+    if matches!(answered.status, 428 | 429 | 431 | 511) {
+        return Err(NotKept::Status);
+    }
     if answered.no_store {
         return Err(NotKept::RequestNoStore);
     }

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
-    UPGRADE,
+    UPGRADE, VIA,
 };
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
@@ -21,9 +21,10 @@ use tollgate_config::provider::{Auth, Style};
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
-use super::admit::{Granted, OnItsWay};
+use super::admit::Granted;
 use super::connect;
 use super::credential::{Credential, Whose};
+use super::on_its_way::OnItsWay;
 use super::retry::{Ended, Tries};
 use super::route::Route;
 use super::{merge, query};
@@ -234,6 +235,9 @@ fn request(
     }
     let host = host.ok_or(Error::Malformed("the host is no host"))?;
     headers.insert(HOST, host.clone());
+    if !route.origin.tls {
+        headers.append(VIA, route.live.via.line().clone());
+    }
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }

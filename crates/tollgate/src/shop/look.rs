@@ -109,12 +109,6 @@ impl Live {
         }
     }
 
-    /// How many calls of this priority wait for a permit.
-    #[must_use]
-    pub fn waiting_at(&self, priority: Priority) -> usize {
-        self.permits.waiting(priority)
-    }
-
     /// How long its cool-down lasts; of an entity, if it has one of its own.
     #[must_use]
     pub fn cooling(&self, entity: Option<&str>) -> Option<Span> {
