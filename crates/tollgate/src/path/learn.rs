@@ -82,6 +82,8 @@ pub(crate) async fn learn(
             provider: &route.live.name,
             entity: route.entity.as_deref(),
             rest,
+            retry_after,
+            status: &route.live.status(),
         }
         .tell();
     }
