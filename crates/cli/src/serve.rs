@@ -205,7 +205,7 @@ async fn serve(
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        kept.flush().await;
+        kept.close().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
@@ -293,11 +293,14 @@ async fn admin(
 
 /// Where answers are kept: beside the ledger, unless the configuration says otherwise.
 fn cache(config: &Config) -> Cache {
-    if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
-        let why = "answers can be kept in sqlite:DIR or memory: only in this version";
-        Fact::CacheOnlyInMemory { why }.tell();
-    }
-    crate::cache::place(config).map_or_else(Cache::memory, |folder| Cache::open(&folder))
+    let Some(folder) = crate::cache::place(config) else {
+        if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
+            let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+            Fact::CacheOnlyInMemory { why }.tell();
+        }
+        return Cache::memory();
+    };
+    Cache::open(&folder)
 }
 
 /// The ledger that a store names. Where it cannot be opened, each provider obeys its `on_store_loss`

@@ -9,6 +9,7 @@
 mod auth;
 mod cost;
 mod entity;
+mod keeping;
 pub(crate) mod layers;
 mod limits;
 pub(crate) mod place;
@@ -27,6 +28,7 @@ use tollgate_core::feedback::Dialects;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
+use crate::amount::Lifetime;
 use crate::field::{At, Fields};
 use crate::fill;
 use crate::origin::{Effective, effective};
@@ -226,6 +228,8 @@ fn provider(
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
+    let lifetimes: Vec<Lifetime> = found.ttl.iter().map(|(_, ttl)| *ttl).collect();
+    let cache = keeping::cache(fields, &lifetimes, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
     if preset.is_some() || !wants_preset(fields) {
@@ -255,7 +259,7 @@ fn provider(
         entities: found.entities,
         entity_ttl: found.ttl,
         entity_dedup: found.dedup,
-        cache: or_default(fields, "cache", problems),
+        cache,
         dedup: or_default(fields, "dedup", problems),
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),

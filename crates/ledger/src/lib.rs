@@ -12,7 +12,7 @@ pub use clock::{Clock, ManualClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, Events};
 mod offered;
-pub use offered::{Loss, Lost, Offered};
+pub use offered::{Decided, Loss, Lost, Offered};
 mod heirs;
 use heirs::Heirs;
 mod memory;

@@ -239,6 +239,8 @@ pub enum NotAllowed {
     Unknown,
     /// It resolves to a private address that no provider file names.
     Private,
+    /// The address that was called is another provider's alone.
+    Elsewhere,
 }
 
 impl Stage {

@@ -27,12 +27,14 @@ mod token; //   the token in use, and who waits for the next
 mod login; //   the call that fetches one
 mod connect; // is there a connection?
 mod admit; // what to ask the gate for, and what its answer means
+mod on_its_way; //   an attempt that health waits to hear of
 pub mod permit; //   who waits and who goes
 mod denied; //   why there is none
 mod send; // the bytes leave
 mod learn; // what did the answer say?
 mod decode; //   a compressed body, opened beside what is passed on
 mod keep; // is the answer kept for later?
+mod scrub; //   what of it is not: keys, and what is of one moment
 mod target; //   which kept answers its links concern
 mod rates; // what the headers of an answer say of limits
 pub(crate) use account::Account;
@@ -41,10 +43,10 @@ pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
-pub(crate) use query::{parameters, without_parameter};
+pub(crate) use query::{encoded, parameters, without_parameter};
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
-pub(crate) use send::written;
+pub(crate) use send::{is_no_key, written};
 pub(crate) use token::Tokens;
 
 use std::sync::Arc;

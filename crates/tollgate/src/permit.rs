@@ -66,6 +66,12 @@ impl Permit {
         }
     }
 
+    /// It was granted at this time, and handed out later.
+    pub(crate) fn granted_at(mut self, at: Micros) -> Permit {
+        self.held.granted = at;
+        self
+    }
+
     /// Marks the first terms as limits of the provider, of which its answers speak, and the last as
     /// this process's own: its connections, its pace. Those are free as soon as the attempt is over
     /// here, whatever may still happen at the provider.
@@ -90,7 +96,7 @@ impl Permit {
         self.held.waited
     }
 
-    /// When it was handed out, on the ledger's clock.
+    /// When it was granted, on the ledger's clock.
     #[must_use]
     pub fn granted(&self) -> Micros {
         self.held.granted
@@ -159,6 +165,11 @@ impl Permit {
             readings,
         });
         self.held.state = State::Arrived;
+    }
+
+    /// The answer says nothing of whether the provider is well: no scope hears of it.
+    pub(crate) fn says_nothing_of_health(&mut self) {
+        self.held.ask.scopes.clear();
     }
 
     /// The body still flows: keep its place for this much longer.

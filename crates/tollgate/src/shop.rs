@@ -8,6 +8,7 @@
 mod callers;
 mod former;
 mod keeping;
+mod keys;
 mod links;
 mod live;
 mod look;
@@ -21,7 +22,8 @@ mod settings;
 mod slot;
 mod spare;
 pub(crate) use callers::{Callers, Claim, account};
-pub use links::Links;
+pub(crate) use keys::is_in;
+pub use links::{Links, each_link};
 pub use live::Live;
 pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};
@@ -305,6 +307,11 @@ impl Shop {
         self.shared.means.dialer.add_own_address(address);
     }
 
+    /// An address that was ours once: somebody else may have it now.
+    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+        self.shared.means.dialer.is_no_longer_ours(address);
+    }
+
     /// The provider of this name.
     pub fn named(&self, name: &str) -> Result<Arc<Live>, Error> {
         let shelf = self.shared.shelf.load();
@@ -350,6 +357,14 @@ impl Shop {
             });
         }
         Ok(None)
+    }
+
+    /// Is the host of a URL a domain of this provider?
+    pub fn is_at(&self, name: &str, authority: &str) -> Result<bool, Error> {
+        let host = Host::parse(authority)?;
+        let shelf = self.shared.shelf.load();
+        let found = shelf.domains.find(&host);
+        Ok(found.is_some_and(|slot| slot.name == name))
     }
 
     /// Every provider that has been called or asked for, by name. The others are known and not yet

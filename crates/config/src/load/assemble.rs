@@ -8,6 +8,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use crate::config::{Config, UnknownDomain};
+use crate::origin::{Effective, Origin};
 use crate::problem::{Level, Place, Problem, Problems};
 use crate::secret::{KeyFile, Secret, World};
 
@@ -50,6 +52,9 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
         said.extend(notes_of(one));
     }
     config.providers = governed.iter().map(|one| one.provider.clone()).collect();
+    if is_default(&base.values, "unknown_domain") {
+        config.unknown_domain = unknown_domain(&config);
+    }
     let built_in = built_in(
         sources,
         base.settings.presets,
@@ -99,6 +104,23 @@ fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
         }
     }
     named
+}
+
+/// Nobody said anything about it.
+fn is_default(values: &[Effective], path: &str) -> bool {
+    let said = values.iter().find(|value| value.path == path);
+    said.is_none_or(|value| value.origin == Origin::Default)
+}
+
+/// Where only this host gets in, hosts that nobody claims may be called. One address that others
+/// reach is enough to refuse them: the gateway must not become a proxy for everybody.
+fn unknown_domain(config: &Config) -> UnknownDomain {
+    let own = config.providers.iter().filter_map(|one| one.listen);
+    if own.chain([config.listen]).all(|at| at.ip().is_loopback()) {
+        UnknownDomain::Allow
+    } else {
+        UnknownDomain::Refuse
+    }
 }
 
 /// The file of `--env-file`, out of sight.

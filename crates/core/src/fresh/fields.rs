@@ -88,19 +88,19 @@ pub(super) fn has_token(headers: &impl Headers, name: &str, token: &str) -> bool
     found
 }
 
-/// What caches before us say of the answer's age: of a list its first member (RFC 9111, 5.1). What
-/// cannot be read, or stands on two lines, is as old as can be: an answer of unknown age had better
-/// be asked for again.
+/// What caches before us say of the answer's age: of a list its first member, and several lines are
+/// one list (RFC 9111, 5.1; RFC 9110, 5.3). What cannot be read is as old as can be: an answer of
+/// unknown age had better be asked for again.
 pub(super) fn age(headers: &impl Headers) -> Span {
-    if !has(headers, "age") {
-        return Span::ZERO;
-    }
-    let value = only(headers, "age");
-    let read = value.and_then(|value| {
-        let first = value.split(|byte| *byte == b',').next()?;
-        seconds(first.trim_ascii())
+    let mut first: Option<Option<u64>> = None;
+    headers.each("age", &mut |line| {
+        first.get_or_insert_with(|| {
+            let member = line.split(|byte| *byte == b',').next()?;
+            seconds(member.trim_ascii())
+        });
     });
-    Span::from_secs(read.unwrap_or(u64::from(u32::MAX)))
+    let told = first.map_or(0, |read| read.unwrap_or(u64::from(u32::MAX)));
+    Span::from_secs(told)
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_list_of_ages_the_first_counts_and_two_lines_are_as_old_as_can_be() {
+    fn of_a_list_of_ages_on_one_line_or_several_the_first_counts() {
         let told = |lines: &[&str]| {
             let lines: Vec<(&str, &[u8])> =
                 lines.iter().map(|line| ("age", line.as_bytes())).collect();
@@ -122,6 +122,8 @@ mod tests {
         for odd in ["", "-1", "1.5", "x, 0", ",0"] {
             assert_eq!(told(&[odd]), old, "{odd}");
         }
-        assert_eq!(told(&["0", "7200"]), old);
+        assert_eq!(told(&["0", "7200"]), Span::ZERO);
+        assert_eq!(told(&["7200", "0"]), Span::from_secs(7_200));
+        assert_eq!(told(&["x", "0"]), old);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Promises: at most so many connections in all, and so many of one address, because one host must
 //! not be able to keep all others out. Programs on this host are not counted by address unless it is
-//! asked for: they share one, and whoever can run them can do worse. Descriptors are left for upstreams and the store.
+//! asked for: they share one, and whoever can run them can do worse. Descriptors are left for
+//! upstreams and the store.
 //!
 //! Never: waits. Who finds no room is refused at once.
 

@@ -149,6 +149,8 @@ impl Doors {
             let stays = is_wanted(opened);
             if !stays {
                 opened.ending.send_replace(true);
+                let address = opened.listening.address;
+                self.shared.state.shop.is_no_longer_ours(address);
             }
             stays
         });

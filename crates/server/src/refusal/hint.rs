@@ -44,6 +44,10 @@ pub(super) fn hint(error: &Error) -> String {
             why: NotAllowed::Private,
             ..
         } => "name it as `upstream:` in a provider file if this is meant",
+        Error::NotAllowed {
+            why: NotAllowed::Elsewhere,
+            ..
+        } => "this address serves one provider only; use the gateway's own address",
         Error::NotThisCaller { .. } => {
             "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
         }

@@ -219,3 +219,27 @@ async fn answers_under_our_own_key_are_shared_and_the_key_is_in_no_answer() {
     is(&still.get("/x/a", &theirs).await, 200, "cache", "0");
     assert_eq!(upstream.asked()[0].headers["authorization"], "Bearer k1");
 }
+
+/// Many APIs answer by a version or a preference in a header and say nothing of it in `Vary`: each
+/// has an answer of its own.
+#[tokio::test]
+async fn another_version_or_preference_is_another_answer() {
+    let upstream = crate::cache::counting().await;
+    let still = Still::open(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let mut asked = 0;
+    for name in [
+        "x-github-api-version",
+        "notion-version",
+        "api-version",
+        "prefer",
+        "accept",
+    ] {
+        for value in ["1", "2"] {
+            let fresh = still.get("/x/a", &[(name, value)]).await;
+            is(&fresh, 200, "upstream", &asked.to_string());
+            let kept = still.get("/x/a", &[(name, value)]).await;
+            is(&kept, 200, "cache", &asked.to_string());
+            asked += 1;
+        }
+    }
+}

@@ -19,6 +19,7 @@ mod documents;
 mod hostile_client;
 mod hostile_upstream;
 mod background;
+mod blame;
 mod cache;
 mod cache_faults;
 mod cache_orders;

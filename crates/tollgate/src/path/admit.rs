@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Settle, Term, Terms, Why as Never};
-use tollgate_core::cooldown::CooldownSettings;
 use tollgate_core::gate::Place;
-use tollgate_core::health::{Answer as Result_, Class, Door, Event, Fault, WhenBlocked, Why};
+use tollgate_core::health::{Door, WhenBlocked, Why};
 use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
@@ -21,12 +21,13 @@ use tollgate_core::turn::hopeless;
 use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
+use super::on_its_way::OnItsWay;
 use super::permit::{Denied, Permits, Wanted};
 use super::rates::Rates;
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Instead, Live, Local, Machine, Plan, Who, just_now};
+use crate::shop::{Instead, Live, Local, Plan, Who, just_now};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -34,17 +35,6 @@ use crate::{Error, Permit};
 pub(crate) struct Granted {
     pub(crate) permit: Permit,
     pub(crate) watch: OnItsWay,
-}
-
-/// An attempt that health waits to hear of. Dropped, it says that nothing was learned.
-#[derive(Debug)]
-pub(crate) struct OnItsWay {
-    machine: Option<Arc<Machine>>,
-    granted: Micros,
-    /// The scope that rests if it is refused.
-    cooldown: ScopeId,
-    /// It tries whether the provider has recovered.
-    pub(crate) probe: bool,
 }
 
 /// Waits for a permit for one attempt.
@@ -72,18 +62,8 @@ pub(crate) async fn admit(
         }
         let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
         wants.take_over(permits, edition);
-        let answer = tokio::select! {
-            biased;
-            // Other limits hold now: the same call asks under those, in its old place.
-            answer = permits.acquire(wanted) => match answer {
-                Err(Denied::Recalled) => continue,
-                answer => answer,
-            },
-            Ok(()) = changes.changed() => {
-                permits.look_again();
-                continue;
-            }
-            () = route.raised() => continue, // in the name of somebody more urgent, in the old place
+        let Some(answer) = stand(route, permits, wanted, &mut changes).await else {
+            continue;
         };
         if wants.goes_on(route, &plan, &answer, until, loss) {
             continue; // somebody more patient waits for it too
@@ -106,6 +86,34 @@ pub(crate) async fn admit(
             live.spare.went_on();
         }
         return Ok(wants.granted(live, &plan, permit));
+    }
+}
+
+/// Stands in line. `None`: it is to be asked for anew, in the old place, because other limits hold or
+/// the pace has changed, or in the name of somebody more urgent.
+async fn stand(
+    route: &Route,
+    permits: &Permits,
+    wanted: Wanted,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<Result<Permit, Denied>> {
+    let (place, priority) = (wanted.seniority, wanted.priority);
+    let returns = || place.map(|place| permits.returns(place, priority));
+    tokio::select! {
+        biased;
+        answer = permits.acquire(wanted) => match answer {
+            Err(Denied::Recalled) => None,
+            answer => Some(answer),
+        },
+        Ok(()) = changes.changed() => {
+            returns();
+            permits.look_again();
+            None
+        }
+        () = route.raised() => {
+            returns();
+            None
+        }
     }
 }
 
@@ -458,36 +466,5 @@ fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
         limit: None,
         reason: Reason::StoreLost,
         retry_in,
-    }
-}
-
-impl OnItsWay {
-    /// No answer came.
-    pub(crate) fn broke(self, fault: Fault) {
-        self.ended(Class::of_fault(fault), None, None);
-    }
-
-    /// The attempt has come to its end. Returns the rest of its scope that begins with it.
-    pub(crate) fn ended(
-        mut self,
-        class: Class,
-        retry_after: Option<Span>,
-        rests: Option<&CooldownSettings>,
-    ) -> Option<Span> {
-        let answer = Result_ {
-            class,
-            granted: self.granted,
-            retry_after,
-        };
-        self.machine.take()?.answered(self.cooldown, answer, rests)
-    }
-}
-
-impl Drop for OnItsWay {
-    fn drop(&mut self) {
-        if let Some(machine) = self.machine.take() {
-            let granted = self.granted;
-            machine.on(Event::Dropped { granted });
-        }
     }
 }

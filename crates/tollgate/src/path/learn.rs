@@ -29,6 +29,10 @@ use crate::{Answer, Permit};
 /// pages for people, and their headers have to do.
 const REFUSAL_MAX: usize = 64 * 1024;
 
+/// How long a body is read to learn from it. Most come with their heads; the caller waits meanwhile,
+/// and what comes later is passed on unheard.
+const READ_WAIT: Span = Span::from_secs(5);
+
 /// An answer, and what it means.
 #[derive(Debug)]
 pub(crate) struct Answered {
@@ -60,7 +64,10 @@ pub(crate) async fn learn(
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
     let first = match most {
         0 => flow.glance().await,
-        most => flow.read(most).await,
+        most => {
+            let left = route.left().map_or(READ_WAIT, |left| left.min(READ_WAIT));
+            flow.read(most, left).await
+        }
     };
     let feedback = match most {
         0 => read(route, plan, &head, b""),
@@ -112,6 +119,10 @@ fn settle(
     if is_free && flow.has_ended() {
         // As if it had never been asked for. Once told that it arrived, a window keeps it.
         return permit.refund();
+    }
+    if class == Class::Other {
+        // A11: no success, so it ends no row of failures, neither this process's nor that of all.
+        permit.says_nothing_of_health();
     }
     if class == Class::ServerError {
         // It may come from in front of the limiter: no proof that the call was counted.

@@ -30,10 +30,6 @@ use crate::pool::Origin;
 use crate::shop::{Claim, Live, Plan, Price, Shop, Who, account, prices};
 use crate::timer::within;
 
-/// How long the body of a request may take to come in, where the caller sets no time: what proxies
-/// wait for a slow client.
-const BODY_WAIT: Span = Span::from_secs(60);
-
 /// What a caller asks for.
 #[derive(Debug)]
 pub struct Call<B> {
@@ -181,8 +177,7 @@ where
     let caller = call.said.caller.as_deref();
     let caller = caller.map_or_else(CallerId::default, account);
     let (place, path, query) = place(shop, call.target)?;
-    let patience = call.said.timeout.unwrap_or(BODY_WAIT);
-    let payload = within(Some(patience), Payload::gather(call.body))
+    let payload = within(call.said.timeout, Payload::gather(call.body))
         .await
         .map_err(|_| Error::NoBody)??;
     let provider = &place.plan.provider;

@@ -7,9 +7,6 @@
 //!
 //! Never: follows a redirect, or sends anything twice.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -25,13 +22,14 @@ use tollgate_config::provider::{Auth, Style};
 use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
-use super::admit::{Granted, OnItsWay};
+use super::admit::Granted;
 use super::connect;
 use super::credential::{Credential, Whose};
+use super::on_its_way::OnItsWay;
 use super::retry::{Ended, Tries};
 use super::route::Route;
 use super::{merge, query};
-use crate::body::{Outgoing, Payload};
+use crate::body::{Outgoing, Payload, Upload};
 use crate::error::Stage;
 use crate::event::Fact;
 use crate::pool::{Conn, Expected};
@@ -65,9 +63,13 @@ pub(crate) async fn send(
     tries: &mut Tries,
 ) -> Result<Sent, Ended> {
     let Granted { mut permit, watch } = granted;
-    let mut conn = match expected.take(connect::limit(route, plan)).await {
+    let patience = connect::limit(route, plan);
+    let mut conn = match expected.take(patience).await {
         Ok(conn) => conn,
-        Err(unreached) => return Err(not_connected(route, watch, permit, unreached)),
+        Err(unreached) => {
+            let ended = connect::ended(route, plan, patience, unreached);
+            return Err(not_connected(watch, permit, ended));
+        }
     };
     if is_stale(route, &permit) {
         // If it was the handshake that took so long, the next attempt finds it done.
@@ -75,12 +77,12 @@ pub(crate) async fn send(
         return Err(Ended::Again);
     }
     let request = request(route, plan, credential, conn.host())?;
-    let progress = request.body().progress();
+    let upload = request.body().upload();
     permit.sent();
     tries.made += 1;
     conn.wire.preamble.begins();
     let answer = conn.wire.sender.try_send_request(request);
-    let answer = flowing(route, plan, progress, answer).await;
+    let answer = flowing(route, plan, upload.as_deref(), answer).await;
     conn.wire.preamble.ends();
     match answer {
         Ok(Ok(mut response)) => {
@@ -106,10 +108,12 @@ pub(crate) async fn send(
                 route.payload.restore(request.into_body());
                 Err(Ended::Again)
             }
+            None if upload.is_some_and(|upload| upload.has_failed()) => Err(no_body(watch)),
             None => Err(broken(route, watch, Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
         Err(_) if route.left() == Some(Span::ZERO) => Err(too_late(route)),
+        Err(_) if upload.is_some_and(|upload| upload.is_awaited()) => Err(no_body(watch)),
         Err(_) => Err(broken(route, watch, Fault::Timeout)),
     }
 }
@@ -119,6 +123,13 @@ fn too_late(route: &Route) -> Ended {
         provider: route.live.name.clone(),
         at: Stage::Upstream,
     })
+}
+
+/// The caller's own upload broke off or stands still: it says nothing about the provider. How much of
+/// it the provider counts, nobody knows.
+fn no_body(watch: OnItsWay) -> Ended {
+    drop(watch);
+    Ended::Refused(Error::NoBody)
 }
 
 /// Is the permit too old to send under?
@@ -146,14 +157,8 @@ fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
 
 /// Health hears of it before the permit goes back, so that a probe that found nobody closes the
 /// scope and the next one does not follow at once.
-fn not_connected(
-    route: &Route,
-    watch: OnItsWay,
-    permit: Permit,
-    unreached: crate::pool::Unreached,
-) -> Ended {
+fn not_connected(watch: OnItsWay, permit: Permit, mut ended: Ended) -> Ended {
     let was_probe = watch.probe;
-    let mut ended = connect::ended(route, unreached);
     if let Ended::Fault { fault, probe, .. } = &mut ended {
         *probe = was_probe;
         watch.broke(*fault);
@@ -172,15 +177,12 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 async fn flowing<T>(
     route: &Route,
     plan: &Plan,
-    progress: Option<Arc<AtomicU64>>,
+    upload: Option<&Upload>,
     answer: impl Future<Output = T>,
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
     let most = plan.provider.timeouts.first_byte;
-    let gone = || {
-        let progress = progress.as_ref();
-        progress.map(|progress| progress.load(Ordering::Relaxed))
-    };
+    let gone = || upload.map(Upload::pieces);
     let (mut seen, mut rest) = (gone(), most);
     loop {
         let patience = route.left().map_or(rest, |left| left.min(rest));
@@ -256,7 +258,7 @@ fn request(
 /// the provider's own origin only, except those that never are.
 fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
     for (name, value) in &plan.provider.headers {
-        if (route.is_own || NO_KEYS.contains(&name.as_str()))
+        if (route.is_own || is_no_key(name))
             && let Ok(name) = HeaderName::try_from(name)
             && let Ok(value) = secret_value("", value.expose())
             && !headers.contains_key(&name)
@@ -264,6 +266,11 @@ fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
             headers.insert(name, value);
         }
     }
+}
+
+/// Is the value of this header no key, whoever sets it?
+pub(crate) fn is_no_key(name: &str) -> bool {
+    NO_KEYS.contains(&name)
 }
 
 /// A key and its companions as the headers that carry them, so that this is done once and not for

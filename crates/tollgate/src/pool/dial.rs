@@ -76,6 +76,14 @@ impl Dialer {
         self.own.write().push(address);
     }
 
+    /// An address that was ours once. One that was named twice is still ours after the first time.
+    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+        let mut own = self.own.write();
+        if let Some(index) = own.iter().position(|ours| *ours == address) {
+            own.swap_remove(index);
+        }
+    }
+
     pub(super) async fn dial(&self, origin: &Origin, most: Span) -> Result<Wire, Unreached> {
         // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
         // be copied with it a dozen times.
