@@ -89,11 +89,9 @@ fn end(served: Served) {
 
 /// The pause that is left, as callers are told it.
 fn retry_after(answer: &str) -> u64 {
-    let lines = answer.lines().map(str::to_ascii_lowercase);
-    let found = lines.filter_map(|line| line.strip_prefix("retry-after:")?.trim().parse().ok());
-    found
-        .last()
-        .unwrap_or_else(|| panic!("no pause in {answer}"))
+    let mut lines = answer.lines().map(str::to_ascii_lowercase);
+    let found = lines.find_map(|line| line.strip_prefix("retry-after:")?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("no pause in {answer}"))
 }
 
 /// What one call brings about holds for the next gateway, for what is left of it.
