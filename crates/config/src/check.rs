@@ -241,6 +241,7 @@ fn provider(
         preset: preset.map(|preset| preset.name),
         dialect: dialect(fields, problems),
         domains,
+        own_domains: place::own_domains(fields),
         listen: place::listen(fields, problems),
         upstream: place::upstream(fields, "upstream", problems),
         enabled: fields.read("enabled", problems).unwrap_or(true),

@@ -19,7 +19,7 @@ mod vary;
 
 pub use adapt::{Change, adapted, lengthened, spread};
 pub use control::Control;
-pub use fields::{Headers, http_date, is_connection_only};
+pub use fields::{Headers, http_date, is_connection_only, is_hop_by_hop};
 pub use keep::{Answered, Ignore, Lifetime, NotKept, Times, keep};
 pub use range::{Part, part};
 pub use validate::{is_not_modified, is_replaced_by_304};

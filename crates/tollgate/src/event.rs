@@ -90,6 +90,13 @@ pub enum Fact<'a> {
         /// Why.
         fault: Fault,
     },
+    /// An upstream could not prove who it is, or broke off in the middle of it.
+    NoTls {
+        /// Which.
+        host: &'a str,
+        /// Why, in words.
+        why: &'a str,
+    },
     /// A permit was too old when the bytes should have left, and went back.
     Stale {
         /// Whose.
@@ -207,6 +214,7 @@ impl Fact<'_> {
             Fact::Failed { provider, fault } => {
                 tracing::info!(event = "failed", provider, fault = fault.as_str());
             }
+            Fact::NoTls { host, why } => tracing::warn!(event = "no_tls", host, why),
             Fact::Stale { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
             }

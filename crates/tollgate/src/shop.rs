@@ -21,6 +21,7 @@ mod seen;
 mod settings;
 mod slot;
 mod spare;
+mod via;
 pub(crate) use callers::{Callers, Claim, account};
 pub(crate) use keys::is_in;
 pub use links::{Links, each_link};
@@ -199,6 +200,7 @@ impl Shop {
                 uncounted: Arc::default(),
             },
             callers: ArcSwap::default(),
+            via: via::Via::new(fastrand::u64(..)),
             ledger,
         };
         let unknown = means

@@ -25,9 +25,10 @@ impl Headers for &[(&str, &[u8])] {
     }
 }
 
-/// Headers between two neighbours, which are never kept (RFC 9110, 7.6.1; RFC 9111, 3.1).
+/// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy is
+/// meant to read or to send (11.7). In lower case.
 #[must_use]
-pub fn is_connection_only(name: &str) -> bool {
+pub fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
         "connection"
@@ -39,8 +40,14 @@ pub fn is_connection_only(name: &str) -> bool {
             | "te"
             | "transfer-encoding"
             | "upgrade"
-            | "trailer"
     )
+}
+
+/// What is not kept of an answer (RFC 9111, 3.1): what is between two neighbours, and the names of
+/// trailers, because those are not kept either.
+#[must_use]
+pub fn is_connection_only(name: &str) -> bool {
+    name == "trailer" || is_hop_by_hop(name)
 }
 
 /// A date in one of the three forms of HTTP; `now` decides the century of a two-digit year.

@@ -34,8 +34,8 @@ pub(super) enum Address {
 pub(super) enum Mount {
     /// `/tmdb@scanner`, or nothing where the whole address is the provider's.
     Under(String),
-    /// `/` before an absolute URL.
-    Url,
+    /// `/` before an absolute URL, whose origin is this: `https://api.example.org`.
+    Url(String),
     /// A proxy: links lead through it anyway.
     Proxy,
 }
@@ -106,6 +106,7 @@ fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
     };
+    let scheme = if tls { "https://" } else { "http://" };
     Address::Call {
         target: Target::Url {
             tls,
@@ -114,7 +115,7 @@ fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
             query,
         },
         caller: None,
-        mount: Mount::Url,
+        mount: Mount::Url([scheme, authority].concat()),
     }
 }
 

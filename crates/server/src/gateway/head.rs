@@ -9,8 +9,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
 };
 use http::{Method, Version, request};
 use smallvec::SmallVec;
@@ -19,25 +18,13 @@ use tollgate::path::{Said, UseCache};
 use tollgate_config::provider::Cost;
 use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
+use tollgate_core::fresh::is_hop_by_hop;
 use tollgate_core::time::Span;
 
 use super::address::caller;
 
 /// The longest time that a caller may name; past it a connection is dead anyway.
 const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
-
-/// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy
-/// is meant to read.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 /// The prefix of our own headers.
 const OWN: &str = "x-tollgate-";
@@ -174,7 +161,7 @@ pub(super) fn hop_by_hop(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    remove_all(headers, |name| HOP_BY_HOP.contains(name));
+    remove_all(headers, |name| is_hop_by_hop(name.as_str()));
 }
 
 /// Looks at the few that are there, instead of for each of those that might be.
@@ -371,6 +358,7 @@ mod tests {
             ("x-mine", "1"),
             ("keep-alive", "timeout=5"),
             ("proxy-authorization", "Basic eA=="),
+            ("proxy-authentication-info", "x"),
             ("te", "trailers, deflate"),
             ("x-tollgate-priority", "low"),
             ("x-tollgate-anything", "1"),

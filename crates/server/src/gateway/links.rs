@@ -30,9 +30,16 @@ fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
     }
     match mount {
         Mount::Proxy => url,
-        Mount::Url if is_absolute(&url) => format!("{here}/{url}"),
-        Mount::Url if url.starts_with('/') => format!("/{}{url}", links.origin),
-        Mount::Url => url,
+        // The caller's own host stands for the upstream, which callers may not know or reach.
+        Mount::Url(origin) => match links.below(&url) {
+            Some(path) if is_absolute(&url) => format!("{here}/{origin}{path}"),
+            Some(path) => format!("/{origin}{path}"),
+            None if is_absolute(&url) => format!("{here}/{url}"),
+            None if url.starts_with('/') && !url.starts_with("//") => {
+                format!("/{}{url}", links.origin)
+            }
+            None => url,
+        },
         Mount::Under(prefix) => match links.below(&url) {
             Some(path) if is_absolute(&url) => format!("{here}{prefix}{path}"),
             Some(path) => format!("{prefix}{path}"),
@@ -84,11 +91,19 @@ mod tests {
 
     #[test]
     fn a_link_of_an_absolute_url_keeps_its_url() {
+        let mount = Mount::Url("https://www.example.org".to_owned());
         assert_eq!(
-            to("https://elsewhere.org/a", &Mount::Url),
+            to("https://elsewhere.org/a", &mount),
             "http://127.0.0.1:4290/https://elsewhere.org/a"
         );
-        assert_eq!(to("/a", &Mount::Url), "/https://api.example.org/a");
+        assert_eq!(to("/a", &mount), "/https://api.example.org/a");
+        assert_eq!(to("//cdn.example.org/a", &mount), "//cdn.example.org/a");
+        // What is below the upstream comes back by the host that the caller used.
+        assert_eq!(to("/v3/a", &mount), "/https://www.example.org/a");
+        assert_eq!(
+            to("https://api.example.org/v3/a?p=2", &mount),
+            "http://127.0.0.1:4290/https://www.example.org/a?p=2"
+        );
         assert_eq!(
             to("http://api.example.org/a", &Mount::Proxy),
             "http://api.example.org/a"

@@ -153,7 +153,7 @@ async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_
         .keys()
         .map(http::HeaderName::as_str)
         .collect();
-    assert_eq!(names, ["host"]);
+    assert_eq!(names, ["host", "via"]);
     assert_eq!(asked[0].headers["host"], upstream.address.to_string());
     assert_eq!(answer.header("x-tollgate-source"), "upstream");
     assert_eq!(

@@ -19,7 +19,7 @@ fn is_well(stand: &Stand) {
     assert_eq!((state, failures), (State::Normal, 0));
 }
 
-/// A7: a caller that leaves before the connection is there has learned nothing about the provider.
+/// A caller that leaves before the connection is there has learned nothing about the provider.
 #[tokio::test]
 async fn impatient_callers_do_not_put_a_healthy_provider_to_sleep() {
     // It accepts, and takes its time for the TLS handshake.

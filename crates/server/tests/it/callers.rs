@@ -68,7 +68,7 @@ async fn a_caller_with_a_token_must_show_it() {
     for asked in upstream.asked() {
         let sent = format!("{:?} {}", asked.headers, asked.target);
         assert!(
-            !sent.contains("tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
+            !sent.contains("x-tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
         );
     }
     assert!(!crate::log::so_far().contains(TOKEN));

@@ -372,7 +372,8 @@ impl Wants {
                 no_permit(Reason::TooCostly, name, None)
             }
             // A recall is not seen here: whoever is recalled asks again.
-            Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
+            Denied::Lost | Denied::Recalled => store_lost(route, None),
+            Denied::Closed => no_permit(Reason::Ending, None, None),
         }
     }
 
@@ -433,7 +434,7 @@ fn nothing(route: &Route, limit: &str) -> Error {
         provider: route.live.name.clone(),
         entity: route.entity.clone(),
         limit: Some(limit.to_owned()),
-        reason: Reason::TooCostly,
+        reason: Reason::NoPart,
         retry_in: None,
     }
 }

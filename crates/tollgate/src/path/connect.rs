@@ -84,7 +84,7 @@ pub(crate) fn ended(route: &Route, plan: &Plan, most: Span, unreached: Unreached
             provider,
             entity: route.entity.clone(),
             limit: None,
-            reason: Reason::QueueFull,
+            reason: Reason::NoRoom,
             retry_in: Some(NO_ROOM_RETRY),
         }),
     }

@@ -177,6 +177,10 @@ where
     let caller = call.said.caller.as_deref();
     let caller = caller.map_or_else(CallerId::default, account);
     let (place, path, query) = place(shop, call.target)?;
+    if place.live.via.is_in(&call.headers) {
+        let provider = place.live.name.clone();
+        return Err(Error::Loop { provider });
+    }
     let payload = within(call.said.timeout, Payload::gather(call.body))
         .await
         .map_err(|_| Error::NoBody)??;
@@ -232,10 +236,13 @@ impl Route {
             .iter()
             .any(|domain| domain.matches(&to.host));
         let at = match &provider.upstream {
-            Some(upstream) if is_at_home => Upstream {
-                base: format!("{}{}", upstream.base, to.base),
-                ..upstream.clone()
-            },
+            Some(upstream) if is_at_home => {
+                let below = upstream.below(&to.host, &to.base).unwrap_or(&to.base);
+                Upstream {
+                    base: format!("{}{below}", upstream.base),
+                    ..upstream.clone()
+                }
+            }
             Some(_) | None => to.clone(),
         };
         let is_own = match &provider.upstream {
@@ -391,8 +398,9 @@ fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>),
             let live = shop.named(&name)?;
             let plan = live.plan();
             let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
-            let private = plan.provider.upstream.is_some() || shop.allows_private();
             let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
+            let is_named = plan.provider.upstream.is_some() || plan.provider.names(&upstream.host);
+            let private = is_named || shop.allows_private();
             Ok((to_upstream(live, plan, upstream, private), path, query))
         }
         Target::Url {
@@ -407,6 +415,8 @@ fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>),
             let live = found.unwrap_or_else(|| shop.unknown());
             let plan = live.plan();
             if let Some(upstream) = plan.provider.upstream.clone() {
+                let below = upstream.below(&host, &path).map(str::to_owned);
+                let path = below.unwrap_or(path);
                 let place = to_upstream(live, plan, upstream, true);
                 return Ok((Place { host, ..place }, path, query));
             }
@@ -416,7 +426,7 @@ fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>),
                     tls,
                     host: host.clone(),
                     port,
-                    private: shop.allows_private(),
+                    private: plan.provider.names(&host) || shop.allows_private(),
                 },
                 host,
                 base: String::new(),

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
-    UPGRADE,
+    UPGRADE, VIA,
 };
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
@@ -236,6 +236,9 @@ fn request(
     }
     let host = host.ok_or(Error::Malformed("the host is no host"))?;
     headers.insert(HOST, host.clone());
+    if !route.origin.tls {
+        headers.append(VIA, route.live.via.line().clone());
+    }
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }

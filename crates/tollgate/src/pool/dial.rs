@@ -24,6 +24,7 @@ use super::address::{Origin, is_private};
 use super::preamble::{Counted, Preamble};
 use super::tls::Roots;
 use crate::body::Outgoing;
+use crate::event::Fact;
 use crate::timer::{Late, within};
 
 /// Addresses of one name that are tried. Each gets its part of the time; more than this many would
@@ -105,7 +106,11 @@ impl Dialer {
         let stream = TlsConnector::from(self.tls.clone())
             .connect(name, stream)
             .await
-            .map_err(connect_failed)?;
+            .map_err(|error| {
+                let (host, why) = (origin.host.as_str(), error.to_string());
+                Fact::NoTls { host, why: &why }.tell();
+                connect_failed(error)
+            })?;
         shake_hands(stream).await
     }
 

@@ -109,12 +109,6 @@ impl Live {
         }
     }
 
-    /// How many calls of this priority wait for a permit.
-    #[must_use]
-    pub fn waiting_at(&self, priority: Priority) -> usize {
-        self.permits.waiting(priority)
-    }
-
     /// Entities that calls of this process were about, as far as something is counted by entity.
     #[must_use]
     pub fn entities(&self) -> Vec<String> {
