@@ -21,6 +21,18 @@ pub enum Blame {
     Tollgate,
 }
 
+impl Blame {
+    /// As in log lines.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Blame::Caller => "caller",
+            Blame::Provider => "provider",
+            Blame::Tollgate => "tollgate",
+        }
+    }
+}
+
 /// What holds a call back. The words are those of `reason` in every refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -30,8 +42,6 @@ pub enum Reason {
     Cooldown,
     /// Little is left, so only the cache is used.
     Degraded,
-    /// Too many calls failed, so none is sent for a while.
-    Sleep,
     /// Somebody asked for answers from the cache only.
     CacheOnly,
     /// As many calls as allowed are on their way.
@@ -62,7 +72,6 @@ impl Reason {
             Reason::Limit => "limit",
             Reason::Cooldown => "cooldown",
             Reason::Degraded => "degraded",
-            Reason::Sleep => "sleep",
             Reason::CacheOnly => "cache_only",
             Reason::Concurrency => "concurrency",
             Reason::OffPeak => "off_peak",

@@ -85,12 +85,7 @@ pub(crate) async fn learn(
         None
     };
     if let Some(rest) = watch.ended(class, retry_after, Some(&plan.cooldown)) {
-        Fact::Cooled {
-            provider: &route.live.name,
-            entity: route.entity.as_deref(),
-            rest,
-        }
-        .tell();
+        tell_rest(route, rest, retry_after);
     }
     if plan.provider.enabled {
         save(route, plan, credential, &feedback);
@@ -103,6 +98,18 @@ pub(crate) async fn learn(
         retry_after,
         probe,
     }
+}
+
+/// The scope of a refused call rests from now on.
+fn tell_rest(route: &Route, rest: Span, retry_after: Option<Span>) {
+    Fact::Cooled {
+        provider: &route.live.name,
+        entity: route.entity.as_deref(),
+        rest,
+        retry_after,
+        status: &route.live.status(),
+    }
+    .tell();
 }
 
 /// Tells the ledger what came of a permit. The rest of the answer takes it along.

@@ -1,8 +1,9 @@
 //! The send stage: the bytes leave, and with them the key.
 //!
-//! Promises: the one place where a key is added, and only for the provider's own origin. Nothing is
-//! written under a permit older than 500 ms: a process that was stopped in between asks again. What
-//! was refused before its first byte counts as not sent, anything else as sent.
+//! Promises: the one place where a key is added to a call (a login has its own in what it posts), and
+//! only for the provider's own origin. Nothing is written under a permit older than 500 ms: a process
+//! that was stopped in between asks again. What was refused before its first byte counts as not
+//! sent, anything else as sent.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -80,7 +81,7 @@ pub(crate) async fn send(
     conn.wire.preamble.begins();
     let answer = conn.wire.sender.try_send_request(request);
     let answer = flowing(route, plan, upload.as_deref(), answer).await;
-    conn.wire.preamble.is_over();
+    conn.wire.preamble.ends();
     match answer {
         Ok(Ok(mut response)) => {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {

@@ -343,11 +343,13 @@ impl Machine {
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
                     let provider = &self.provider;
+                    let status = &inner.health.status(self.ledger.at());
                     Fact::Transition {
                         provider,
                         from,
                         to,
                         reason,
+                        status,
                     }
                     .tell();
                 }
