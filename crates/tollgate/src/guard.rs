@@ -11,11 +11,14 @@
 
 mod clock;
 mod decide;
+mod ground;
+mod hint;
 mod key;
 mod lock;
 mod pace;
 mod plan;
 mod shard;
+mod slots;
 mod snapshot;
 mod table;
 mod take;
