@@ -227,11 +227,11 @@ fn provider(
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
+    let cache = keeping::cache(fields, &found.ttl, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
-    if preset.is_some() || !wants_preset(fields) {
-        warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
-    }
+    let is_unlimited = limits.is_empty() && !learn;
+    warn_if_idle(fields, preset, (&domains, is_unlimited), problems);
     Provider {
         // Without a name there is an error, so nobody sees this provider.
         name: name.unwrap_or_default(),
@@ -252,10 +252,10 @@ fn provider(
         connections: fields.read("connections", problems).unwrap_or(CONNECTIONS),
         late_arrival: late_arrival(fields, problems),
         free_status: place::statuses(fields, problems),
-        cache: keeping::cache(fields, found.ttl.iter().map(|ttl| ttl.1), problems),
         entities: found.entities,
         entity_ttl: found.ttl,
         entity_dedup: found.dedup,
+        cache,
         dedup: or_default(fields, "dedup", problems),
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),
@@ -273,8 +273,8 @@ fn provider(
 }
 
 fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
-    let written = fields.read("late_arrival", problems);
-    written.unwrap_or(LATE_ARRIVAL)
+    let said = fields.read("late_arrival", problems);
+    said.unwrap_or(LATE_ARRIVAL)
 }
 
 /// How the provider speaks of limits: a dialect that `core` knows.
@@ -358,7 +358,15 @@ fn wants_preset(fields: &Fields<'_>) -> bool {
     named.is_some_and(|name| name != "none")
 }
 
-fn warn_if_idle(fields: &Fields<'_>, domains: &[Domain], unlimited: bool, problems: &mut Problems) {
+fn warn_if_idle(
+    fields: &Fields<'_>,
+    preset: Option<&'static Preset>,
+    (domains, unlimited): (&Vec<Domain>, bool),
+    problems: &mut Problems,
+) {
+    if preset.is_none() && wants_preset(fields) {
+        return; // it names one that does not exist, which is told
+    }
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
     if domains.is_empty() && fields.get("upstream").is_none() && !acquire_only {
         problems.push(fields.at.problem(

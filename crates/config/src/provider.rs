@@ -114,6 +114,16 @@ impl Upstream {
         let rest = path.strip_prefix(&self.base)?;
         (self.host == *host && rest.starts_with('/')).then_some(rest)
     }
+
+    /// Where an address of the provider's domains is reached by way of this upstream.
+    #[must_use]
+    pub fn instead_of(&self, to: &Upstream) -> Upstream {
+        let below = self.below(&to.host, &to.base).unwrap_or(&to.base);
+        Upstream {
+            base: format!("{}{below}", self.base),
+            ..self.clone()
+        }
+    }
 }
 
 words! {

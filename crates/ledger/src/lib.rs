@@ -4,7 +4,8 @@
 //! transaction, with a `now` that was read after the lock was held. A permit is counted before it
 //! is handed out. Waiting asks share one transaction.
 //!
-//! Never: decides anything, and never lets an instant cross: clocks of processes and stores differ.
+//! Never: decides anything, or reads an instant on another clock than it was taken on: what is told
+//! to a ledger from outside is an age or a delay.
 
 mod clock;
 pub use clock::{Clock, ManualClock};

@@ -164,7 +164,6 @@ fn kind(error: &Error) -> (StatusCode, &'static str) {
             }
             Reason::StoreLost => (StatusCode::SERVICE_UNAVAILABLE, "StoreLost"),
             Reason::Deadline => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
-            Reason::Sleep => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
             Reason::Degraded | Reason::CacheOnly | Reason::CacheAsked => {
                 (StatusCode::GATEWAY_TIMEOUT, "NotInCache")
             }

@@ -21,6 +21,18 @@ pub enum Blame {
     Tollgate,
 }
 
+impl Blame {
+    /// As in log lines.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Blame::Caller => "caller",
+            Blame::Provider => "provider",
+            Blame::Tollgate => "tollgate",
+        }
+    }
+}
+
 /// What holds a call back. The words are those of `reason` in every refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -30,8 +42,6 @@ pub enum Reason {
     Cooldown,
     /// Little is left, so only the cache is used.
     Degraded,
-    /// Too many calls failed, so none is sent for a while.
-    Sleep,
     /// By order only the cache is used.
     CacheOnly,
     /// The call itself asked for the cache only.
@@ -64,7 +74,6 @@ impl Reason {
             Reason::Limit => "limit",
             Reason::Cooldown => "cooldown",
             Reason::Degraded => "degraded",
-            Reason::Sleep => "sleep",
             Reason::CacheOnly | Reason::CacheAsked => "cache_only",
             Reason::Concurrency => "concurrency",
             Reason::OffPeak => "off_peak",
@@ -329,7 +338,6 @@ fn no_permit(
         Reason::Degraded | Reason::CacheOnly | Reason::CacheAsked => {
             "only the cache is used".to_owned()
         }
-        Reason::Sleep => "it sleeps".to_owned(),
         Reason::Deadline => "the time is up".to_owned(),
     };
     match retry_in {

@@ -17,6 +17,7 @@ mod meter;
 mod part;
 mod plan;
 mod savings;
+mod seen;
 mod settings;
 mod slot;
 mod spare;
@@ -41,6 +42,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_config::config::Caller;
+use tollgate_config::problem::nearest;
 use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
@@ -164,6 +166,15 @@ struct Shelf {
     scopes: HashMap<ScopeId, Arc<Slot>>,
 }
 
+impl Shelf {
+    /// The nearest name that exists, if one is near.
+    fn nearest(&self, wrong: &str) -> Option<String> {
+        let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        nearest(wrong, &names).map(str::to_owned)
+    }
+}
+
 impl Shop {
     /// Opens a shop with these providers. Must be called inside a tokio runtime.
     pub fn build(
@@ -189,7 +200,7 @@ impl Shop {
                 uncounted: Arc::default(),
             },
             callers: ArcSwap::default(),
-            via: via::Via::new(fastrand::u64(..)),
+            via: via::Via::default(),
             ledger,
         };
         let unknown = means
@@ -294,8 +305,8 @@ impl Shop {
     }
 
     /// An address of ours: a call to it would come back to us for ever.
-    pub fn is_ours(&self, address: SocketAddr) {
-        self.shared.means.dialer.is_ours(address);
+    pub fn add_own_address(&self, address: SocketAddr) {
+        self.shared.means.dialer.add_own_address(address);
     }
 
     /// An address that was ours once: somebody else may have it now.
@@ -311,7 +322,7 @@ impl Shop {
             .get(name)
             .ok_or_else(|| Error::UnknownProvider {
                 name: name.chars().take(64).collect(),
-                nearest: nearest(name, shelf.names.keys()),
+                nearest: shelf.nearest(name),
             })?;
         Ok(slot.live(&self.shared.means))
     }
@@ -328,7 +339,7 @@ impl Shop {
     /// Why calls are refused although nothing is wrong with them: the ledger's store is lost, and some
     /// provider with limits must not go on without it (`on_store_loss: closed`).
     #[must_use]
-    pub fn is_closed(&self) -> Option<String> {
+    pub fn why_closed(&self) -> Option<String> {
         let ledger = self.ledger();
         ledger.loss()?;
         let shelf = self.shared.shelf.load();
@@ -469,19 +480,6 @@ fn nobody() -> Provider {
     let checked = Draft::read("unknown", FILE).map(|draft| draft.check(&World::empty()));
     let provider = checked.ok().and_then(|checked| checked.provider);
     provider.expect("a test builds a shop from it")
-}
-
-/// The nearest name that exists, if one is near.
-fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a String>) -> Option<String> {
-    // Longer than any name by so much that it cannot be one; keeps the work small.
-    if wrong.len() > 64 {
-        return None;
-    }
-    names
-        .map(|name| (strsim::osa_distance(wrong, name), name))
-        .filter(|(distance, name)| *distance <= name.len().max(3) / 3)
-        .min()
-        .map(|(_, name)| name.clone())
 }
 
 fn settings_refused(provider: &str, problems: Vec<Problem>) -> BuildError {

@@ -5,6 +5,8 @@
 //!
 //! Never: an error. What is meant is clear enough to go on with.
 
+use tollgate_core::entity::Entity;
+
 use crate::amount::Lifetime;
 use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
@@ -18,7 +20,7 @@ const OBJECT_MAX: u64 = 8 << 20;
 /// `cache:`, and what of it would not be obeyed.
 pub(super) fn cache(
     fields: &Fields<'_>,
-    mut entities: impl Iterator<Item = Lifetime>,
+    entities: &[(Entity, Lifetime)],
     problems: &mut Problems,
 ) -> Cache {
     let mut cache: Cache = or_default(fields, "cache", problems);
@@ -26,7 +28,7 @@ pub(super) fn cache(
         return cache;
     };
     let is_range = |ttl: &Lifetime| matches!(ttl, Lifetime::Between(..));
-    let has_range = is_range(&cache.ttl) || entities.any(|ttl| is_range(&ttl));
+    let has_range = is_range(&cache.ttl) || entities.iter().any(|(_, ttl)| is_range(ttl));
     let mut warn = |name: &str, what: &str, remedy: &str| {
         if let Some(field) = below(&at, name) {
             problems.push(field.problem(Level::Warning, what, remedy));

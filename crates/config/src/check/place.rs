@@ -263,7 +263,7 @@ mod tests {
     use crate::check::Draft;
     use crate::secret::World;
 
-    /// What a preset brings along is a host on the web, whatever its name leads to.
+    /// H4: what a preset brings along is a host on the web, whatever its name leads to.
     #[test]
     fn only_domains_of_the_file_itself_are_its_own() {
         let names = |text: &str, host: &str| {

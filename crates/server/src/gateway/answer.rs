@@ -180,7 +180,7 @@ fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
 
 /// Can calls be answered? Not while the store that counts them is lost and they must be counted.
 fn ready(state: &State) -> Response<ReplyBody> {
-    let Some(trouble) = state.shop.is_closed() else {
+    let Some(trouble) = state.shop.why_closed() else {
         return own(StatusCode::OK, "ready");
     };
     let body = json!({

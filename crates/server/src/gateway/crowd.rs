@@ -104,7 +104,6 @@ fn place(peer: IpAddr) -> IpAddr {
 
 /// How many connections the descriptors of this process carry, at most `wanted`. The soft limit is
 /// raised to the hard one first: it is meant for programs that use `select`.
-#[cfg(unix)]
 pub(super) fn affordable(wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -123,11 +122,6 @@ pub(super) fn affordable(wanted: usize) -> usize {
         Some(descriptors) => carried(descriptors, wanted),
         None => wanted,
     }
-}
-
-#[cfg(not(unix))]
-pub(super) fn affordable(wanted: usize) -> usize {
-    wanted
 }
 
 fn carried(descriptors: u64, wanted: usize) -> usize {

@@ -1,7 +1,8 @@
 //! Heads of requests: what callers say about a call, what must not be passed on, what is refused.
 //!
-//! Promises: every `X-Tollgate-*` header is obeyed or refused, and none is passed on; hop-by-hop
-//! headers end here; a request that two servers could read differently is refused.
+//! Promises: the `X-Tollgate-*` headers of the documentation are obeyed or refused, others of that
+//! prefix mean nothing, and none is passed on; hop-by-hop headers, `Host` and `Expect` end here; a
+//! request that two servers could read differently is refused.
 //!
 //! Never: touches any other header.
 

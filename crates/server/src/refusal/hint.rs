@@ -111,10 +111,8 @@ fn of_reason(reason: Reason) -> &'static str {
         Reason::StoreLost => {
             "the log of tollgate says why; on_store_loss in the provider's file says what happens meanwhile"
         }
-        Reason::Degraded
-        | Reason::CacheOnly
-        | Reason::CacheAsked
-        | Reason::Sleep
-        | Reason::Deadline => "come back later",
+        Reason::Degraded | Reason::CacheOnly | Reason::CacheAsked | Reason::Deadline => {
+            "come back later"
+        }
     }
 }

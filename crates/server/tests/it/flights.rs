@@ -220,46 +220,6 @@ async fn s7_a_client_with_a_condition_does_not_share_with_one_without() {
     assert_eq!(stand.shop.named("x").unwrap().joined(), 0);
 }
 
-/// S7: a 304 is an answer to a condition: it is shared with those who have set the same, and with
-/// nobody else.
-#[tokio::test]
-async fn s7_a_304_is_shared_only_with_callers_of_the_same_condition() {
-    fn by_tag(_: usize, asked: &Asked) -> Reply {
-        let is_same = asked
-            .headers
-            .get("if-none-match")
-            .is_some_and(|tag| tag == "\"a\"");
-        reply(if is_same { 304 } else { 200 }, &[("etag", "\"a\"")], "")
-    }
-    for rest in ["cache: {ttl: 1h}", ""] {
-        let (upstream, word) = gated(by_tag).await;
-        let rest = format!("{rest}\nlimits: [100/1s]");
-        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
-        let live = stand.shop.named("x").unwrap();
-        let (same, other) = ([("if-none-match", "\"a\"")], [("if-none-match", "\"b\"")]);
-        let first = ask_with(&stand, "/x/a", &same);
-        until(|| upstream.count() == 1).await;
-        let second = ask_with(&stand, "/x/a", &same);
-        until(|| live.joined() == 1).await;
-        let third = ask_with(&stand, "/x/a", &other);
-        until(|| upstream.count() == 2 || live.joined() == 2).await;
-        let mut statuses = Vec::new();
-        for call in [first, second, third] {
-            until(|| {
-                word.notify_one();
-                call.is_finished()
-            })
-            .await;
-            statuses.push(call.await.unwrap().status);
-        }
-        assert_eq!(
-            (statuses, upstream.count()),
-            (vec![304, 304, 200], 2),
-            "{rest}"
-        );
-    }
-}
-
 /// S7: what tells two questions apart.
 #[tokio::test]
 async fn s7_another_method_parameter_credential_or_cookie_is_another_question() {

@@ -275,7 +275,7 @@ impl Flow {
                 if self.incoming.is_end_stream() {
                     self.end();
                 } else {
-                    self.is_alive(self.every);
+                    self.keep_alive(self.every);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -307,7 +307,7 @@ impl Flow {
             let rest = Span(self.idle.0.saturating_sub(first.0));
             idle.timer = Box::pin(tokio::time::sleep(rest.into()));
             let is_over = idle.timer.as_mut().poll(cx).is_ready();
-            self.is_alive(Span::ZERO);
+            self.keep_alive(Span::ZERO);
             if !is_over {
                 return Poll::Pending;
             }
@@ -318,7 +318,7 @@ impl Flow {
     }
 
     /// Keeps the place of a long answer, at most so often.
-    fn is_alive(&mut self, every: Span) {
+    fn keep_alive(&mut self, every: Span) {
         if let Some(permit) = &mut self.permit {
             let now = permit.now();
             if now.since(self.alive) >= every {

@@ -227,6 +227,7 @@ impl Wants {
         (place, edition): (u64, u64),
     ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
+        route.live.seen.note(plan, who.entity);
         let mut wants = Wants {
             terms: SmallVec::new(),
             limits: 0,

@@ -84,12 +84,7 @@ pub(crate) async fn learn(
     let probe = watch.probe;
     let retry_after = feedback.wait.filter(|_| class.is_failure());
     if let Some(rest) = watch.ended(class, retry_after, Some(&plan.cooldown)) {
-        Fact::Cooled {
-            provider: &route.live.name,
-            entity: route.entity.as_deref(),
-            rest,
-        }
-        .tell();
+        tell_rest(route, rest, retry_after);
     }
     if plan.provider.enabled {
         save(route, plan, credential, &feedback);
@@ -103,6 +98,18 @@ pub(crate) async fn learn(
         probe,
         granted: Some(granted),
     }
+}
+
+/// The scope of a refused call rests from now on.
+fn tell_rest(route: &Route, rest: Span, retry_after: Option<Span>) {
+    Fact::Cooled {
+        provider: &route.live.name,
+        entity: route.entity.as_deref(),
+        rest,
+        retry_after,
+        status: &route.live.status(),
+    }
+    .tell();
 }
 
 /// Tells the ledger what came of a permit. The rest of the answer takes it along.

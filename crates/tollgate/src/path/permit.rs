@@ -233,9 +233,8 @@ impl Permits {
         match ledger.offer_at_once(&ask) {
             Some(Verdict::Go { marks }) => {
                 state.gate.went_past(wanted.caller, &ask.terms);
-                let place = wanted.seniority.unwrap_or_else(|| state.next_place());
                 drop(state);
-                let permit = Permit::new(ledger.clone(), ask, marks, place, Span::ZERO);
+                let permit = Permit::new(ledger.clone(), ask, marks, Span::ZERO);
                 Ok(Ok(permit))
             }
             Some(Verdict::Never(why)) => Ok(Err(Denied::Never(why))),
@@ -436,14 +435,12 @@ impl Shared {
 
     fn answer(&self, resolved: Resolved, since: Micros, at: Micros) -> Result<Permit, Denied> {
         let Resolved {
-            ask,
-            seniority,
-            resolution,
+            ask, resolution, ..
         } = resolved;
         match resolution {
             Resolution::Go { marks } => {
                 let waited = at.since(since);
-                let permit = Permit::new(self.ledger.clone(), ask, marks, seniority, waited);
+                let permit = Permit::new(self.ledger.clone(), ask, marks, waited);
                 Ok(permit.granted_at(at))
             }
             Resolution::Refused { place, retry_in } => Err(Denied::Refused { place, retry_in }),

@@ -177,10 +177,7 @@ where
     let caller = call.said.caller.as_deref();
     let caller = caller.map_or_else(CallerId::default, account);
     let (place, path, query) = place(shop, call.target)?;
-    if place.live.via.is_in(&call.headers) {
-        let provider = place.live.name.clone();
-        return Err(Error::Loop { provider });
-    }
+    has_not_come_back(&place.live, &call.headers)?;
     let payload = within(call.said.timeout, Payload::gather(call.body))
         .await
         .map_err(|_| Error::NoBody)??;
@@ -236,13 +233,7 @@ impl Route {
             .iter()
             .any(|domain| domain.matches(&to.host));
         let at = match &provider.upstream {
-            Some(upstream) if is_at_home => {
-                let below = upstream.below(&to.host, &to.base).unwrap_or(&to.base);
-                Upstream {
-                    base: format!("{}{below}", upstream.base),
-                    ..upstream.clone()
-                }
-            }
+            Some(upstream) if is_at_home => upstream.instead_of(to),
             Some(_) | None => to.clone(),
         };
         let is_own = match &provider.upstream {
@@ -386,6 +377,15 @@ impl Route {
         self.deadline
             .map(|deadline| deadline.since(self.live.ledger.at()))
     }
+}
+
+/// A call that we have sent ourselves would go round for ever.
+fn has_not_come_back(live: &Live, headers: &HeaderMap) -> Result<(), Error> {
+    if live.via.is_in(headers) {
+        let provider = live.name.clone();
+        return Err(Error::Loop { provider });
+    }
+    Ok(())
 }
 
 /// A path below what stands before it, which is nearly always nothing.

@@ -1,8 +1,9 @@
 //! The send stage: the bytes leave, and with them the key.
 //!
-//! Promises: the one place where a key is added, and only for the provider's own origin. Nothing is
-//! written under a permit older than 500 ms: a process that was stopped in between asks again. What
-//! was refused before its first byte counts as not sent, anything else as sent.
+//! Promises: the one place where a key is added to a call (a login has its own in what it posts), and
+//! only for the provider's own origin. Nothing is written under a permit older than 500 ms: a process
+//! that was stopped in between asks again. What was refused before its first byte counts as not
+//! sent, anything else as sent.
 //!
 //! Never: follows a redirect, or sends anything twice.
 
@@ -63,12 +64,10 @@ pub(crate) async fn send(
 ) -> Result<Sent, Ended> {
     let Granted { mut permit, watch } = granted;
     let patience = connect::limit(route, plan);
+    let unconnected = |unreached| connect::ended(route, plan, patience, unreached);
     let mut conn = match expected.take(patience).await {
         Ok(conn) => conn,
-        Err(unreached) => {
-            let ended = connect::ended(route, plan, patience, unreached);
-            return Err(not_connected(watch, permit, ended));
-        }
+        Err(unreached) => return Err(not_connected(watch, permit, unconnected(unreached))),
     };
     if is_stale(route, &permit) {
         // If it was the handshake that took so long, the next attempt finds it done.
@@ -82,7 +81,7 @@ pub(crate) async fn send(
     conn.wire.preamble.begins();
     let answer = conn.wire.sender.try_send_request(request);
     let answer = flowing(route, plan, upload.as_deref(), answer).await;
-    conn.wire.preamble.is_over();
+    conn.wire.preamble.ends();
     match answer {
         Ok(Ok(mut response)) => {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -107,13 +106,11 @@ pub(crate) async fn send(
                 route.payload.restore(request.into_body());
                 Err(Ended::Again)
             }
-            None if upload.is_some_and(|upload| upload.has_failed()) => Err(no_body(watch)),
-            None => Err(broken(route, watch, Fault::Reset)),
+            None => Err(unanswered(route, watch, upload.as_deref(), Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
         Err(_) if route.left() == Some(Span::ZERO) => Err(too_late(route)),
-        Err(_) if upload.is_some_and(|upload| upload.is_awaited()) => Err(no_body(watch)),
-        Err(_) => Err(broken(route, watch, Fault::Timeout)),
+        Err(_) => Err(unanswered(route, watch, upload.as_deref(), Fault::Timeout)),
     }
 }
 
@@ -124,11 +121,17 @@ fn too_late(route: &Route) -> Ended {
     })
 }
 
-/// The caller's own upload broke off or stands still: it says nothing about the provider. How much of
-/// it the provider counts, nobody knows.
-fn no_body(watch: OnItsWay) -> Ended {
-    drop(watch);
-    Ended::Refused(Error::NoBody)
+/// Bytes have left, and no answer came: whose fault is that? An upload that its caller broke off or
+/// lets stand still says nothing about the provider. Whether it counts the call, nobody knows.
+fn unanswered(route: &Route, watch: OnItsWay, upload: Option<&Upload>, fault: Fault) -> Ended {
+    let is_callers = upload.is_some_and(|upload| match fault {
+        Fault::Timeout => upload.is_awaited(),
+        Fault::Reset | Fault::Connect | Fault::Dns => upload.has_failed(),
+    });
+    if is_callers {
+        return Ended::Refused(Error::NoBody);
+    }
+    broken(route, watch, fault)
 }
 
 /// Is the permit too old to send under?

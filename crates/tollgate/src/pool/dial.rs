@@ -73,7 +73,7 @@ impl Dialer {
     }
 
     /// An address of ours, which must not be called.
-    pub fn is_ours(&self, address: SocketAddr) {
+    pub fn add_own_address(&self, address: SocketAddr) {
         self.own.write().push(address);
     }
 

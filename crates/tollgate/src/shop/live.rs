@@ -18,6 +18,7 @@ use tollgate_ledger::Ledger;
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
 use super::savings::{Saved, Savings};
+use super::seen::Seen;
 use super::spare::{Common, Spare};
 use super::via::Via;
 use crate::path::permit::Permits;
@@ -47,6 +48,8 @@ pub struct Live {
     pub(crate) writes: Writes,
     /// Calls that cost nothing.
     pub(crate) saved: Saved,
+    /// Entities that calls were about.
+    pub(crate) seen: Seen,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -76,6 +79,7 @@ impl Live {
             items: Items::default(),
             writes: Writes::default(),
             saved: Saved::default(),
+            seen: Seen::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),

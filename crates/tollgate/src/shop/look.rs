@@ -109,6 +109,12 @@ impl Live {
         }
     }
 
+    /// Entities that calls of this process were about, as far as something is counted by entity.
+    #[must_use]
+    pub fn entities(&self) -> Vec<String> {
+        self.seen.names()
+    }
+
     /// How long its cool-down lasts; of an entity, if it has one of its own.
     #[must_use]
     pub fn cooling(&self, entity: Option<&str>) -> Option<Span> {

@@ -343,11 +343,13 @@ impl Machine {
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
                     let provider = &self.provider;
+                    let status = &inner.health.status(self.ledger.at());
                     Fact::Transition {
                         provider,
                         from,
                         to,
                         reason,
+                        status,
                     }
                     .tell();
                 }
@@ -460,7 +462,7 @@ mod tests {
         let is_needed = |number: &usize| *number > 0;
         let new = scope(SCOPES_MAX);
         assert!(!has_room(&mut known, new, &mut next_look, now, is_needed));
-        now = now + ROOM_EVERY;
+        now += ROOM_EVERY;
         assert!(has_room(&mut known, new, &mut next_look, now, is_needed));
         assert_eq!(known.len(), SCOPES_MAX - 1);
     }

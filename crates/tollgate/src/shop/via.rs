@@ -6,6 +6,8 @@
 //! Never: goes to an upstream over TLS. Another gateway is called in the clear; providers on the web
 //! are not, and some servers answer calls with a `Via` otherwise, uncompressed for instance.
 
+use std::hash::{BuildHasher, RandomState};
+
 use http::header::{HeaderMap, HeaderValue, VIA};
 
 /// The name of this run.
@@ -15,8 +17,15 @@ pub(crate) struct Via {
     line: HeaderValue,
 }
 
+impl Default for Via {
+    /// Keys of the standard library's hash come from the system's random source.
+    fn default() -> Via {
+        Via::new(RandomState::new().hash_one(0))
+    }
+}
+
 impl Via {
-    pub(super) fn new(number: u64) -> Via {
+    fn new(number: u64) -> Via {
         let line = HeaderValue::try_from(format!("1.1 tollgate-{number:016x}"));
         Via {
             line: line.expect("hexadecimal digits"),
