@@ -13,15 +13,7 @@ pub(super) fn hint(error: &Error) -> String {
     let fixed = match error {
         Error::NoPermit { reason, .. } => of_reason(*reason),
         Error::Asleep { .. } => "come back after resetIn",
-        Error::NotInCache {
-            reason: Reason::Degraded,
-            ..
-        } => "little of the quota is left; `tollgate reset` ends degrade mode by hand",
-        Error::NotInCache {
-            reason: Reason::CacheAsked,
-            ..
-        } => "leave out `X-Tollgate-Cache: only` and `only-if-cached` to have the provider asked",
-        Error::NotInCache { .. } => "`tollgate resume` lets calls through again",
+        Error::NotInCache { reason, .. } => not_in_cache(*reason),
         Error::TooLate { .. } => {
             "raise X-Tollgate-Timeout, or queue.timeout in the provider's file"
         }
@@ -71,6 +63,18 @@ pub(super) fn hint(error: &Error) -> String {
         Error::NoBody => "send the whole body, and faster",
     };
     fixed.to_owned()
+}
+
+fn not_in_cache(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Degraded => {
+            "little of the quota is left; `tollgate reset` ends degrade mode by hand"
+        }
+        Reason::CacheAsked => {
+            "leave out `X-Tollgate-Cache: only` and `only-if-cached` to have the provider asked"
+        }
+        _other => "`tollgate resume` lets calls through again",
+    }
 }
 
 fn of_token(why: NoToken) -> &'static str {
