@@ -6,8 +6,8 @@
 //! among threads. A refusal says how long to wait, never zero. Memory is bounded by a number of
 //! keys; beyond it new keys share one strict bucket per plan, and no key in debt is forgotten.
 //!
-//! Never: reads a clock, draws a random number, does I/O, holds a caller's name, or settles: a
-//! guard is not a ledger.
+//! Never: reads a clock to decide (whoever asks brings the time, from [`TickClock`] for instance),
+//! draws a random number, does I/O, holds a caller's name, or settles: a guard is not a ledger.
 
 mod clock;
 mod decide;

@@ -2,7 +2,8 @@
 //! end is not clear.
 //!
 //! Promises: a head has its time from its first byte on, each piece of a body its own, and what is
-//! written must be taken within its time. Timers are made only where bytes are waited for, so a quick caller costs none.
+//! written must be taken within its time. Timers are made only where bytes are waited for, so a
+//! quick caller costs none.
 //!
 //! What the parser answers by itself to a request that it cannot read is kept back until the
 //! connection ends with it or goes on; in the first case it is said in JSON (`unread.rs`).

@@ -30,10 +30,6 @@ use crate::pool::Origin;
 use crate::shop::{Claim, Live, Plan, Price, Shop, Who, account, prices};
 use crate::timer::within;
 
-/// How long the body of a request may take to come in, where the caller sets no time: what proxies
-/// wait for a slow client.
-const BODY_WAIT: Span = Span::from_secs(60);
-
 /// What a caller asks for.
 #[derive(Debug)]
 pub struct Call<B> {
@@ -181,8 +177,8 @@ where
     let caller = call.said.caller.as_deref();
     let caller = caller.map_or_else(CallerId::default, account);
     let (place, path, query) = place(shop, call.target)?;
-    let patience = call.said.timeout.unwrap_or(BODY_WAIT);
-    let payload = within(Some(patience), Payload::gather(call.body))
+    has_not_come_back(&place.live, &call.headers)?;
+    let payload = within(call.said.timeout, Payload::gather(call.body))
         .await
         .map_err(|_| Error::NoBody)??;
     let provider = &place.plan.provider;
@@ -237,10 +233,7 @@ impl Route {
             .iter()
             .any(|domain| domain.matches(&to.host));
         let at = match &provider.upstream {
-            Some(upstream) if is_at_home => Upstream {
-                base: format!("{}{}", upstream.base, to.base),
-                ..upstream.clone()
-            },
+            Some(upstream) if is_at_home => upstream.instead_of(to),
             Some(_) | None => to.clone(),
         };
         let is_own = match &provider.upstream {
@@ -381,6 +374,15 @@ impl Route {
     }
 }
 
+/// A call that we have sent ourselves would go round for ever.
+fn has_not_come_back(live: &Live, headers: &HeaderMap) -> Result<(), Error> {
+    if live.via.is_in(headers) {
+        let provider = live.name.clone();
+        return Err(Error::Loop { provider });
+    }
+    Ok(())
+}
+
 /// A path below what stands before it, which is nearly always nothing.
 fn below(base: &str, path: String) -> String {
     if base.is_empty() {
@@ -396,8 +398,9 @@ fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>),
             let live = shop.named(&name)?;
             let plan = live.plan();
             let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
-            let private = plan.provider.upstream.is_some() || shop.allows_private();
             let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
+            let is_named = plan.provider.upstream.is_some() || plan.provider.names(&upstream.host);
+            let private = is_named || shop.allows_private();
             Ok((to_upstream(live, plan, upstream, private), path, query))
         }
         Target::Url {
@@ -412,6 +415,8 @@ fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>),
             let live = found.unwrap_or_else(|| shop.unknown());
             let plan = live.plan();
             if let Some(upstream) = plan.provider.upstream.clone() {
+                let below = upstream.below(&host, &path).map(str::to_owned);
+                let path = below.unwrap_or(path);
                 let place = to_upstream(live, plan, upstream, true);
                 return Ok((Place { host, ..place }, path, query));
             }
@@ -421,7 +426,7 @@ fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>),
                     tls,
                     host: host.clone(),
                     port,
-                    private: shop.allows_private(),
+                    private: plan.provider.names(&host) || shop.allows_private(),
                 },
                 host,
                 base: String::new(),
