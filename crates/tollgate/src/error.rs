@@ -325,7 +325,6 @@ fn no_permit(
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
         Reason::OffPeak => "background calls go in off-peak hours only".to_owned(),
         Reason::Degraded | Reason::CacheOnly => "only the cache is used".to_owned(),
-        Reason::Sleep => "it sleeps".to_owned(),
         Reason::Deadline => "the time is up".to_owned(),
     };
     match retry_in {

@@ -115,7 +115,7 @@ fn every_block_of_settings_is_read() {
     let is = whole();
     assert_eq!(
         (is.cache.mode, is.cache.ttl),
-        (CacheMode::Rfc9111, Lifetime::For(secs(86_400)))
+        (CacheMode::Ttl, Lifetime::For(secs(86_400)))
     );
     assert_eq!(
         (is.cache.stale, is.cache.adaptive, is.cache.vary),

@@ -121,12 +121,33 @@ fn test_only_files(sources: &[Source]) -> Vec<String> {
             if is_test_only(&group.stream())
                 && let Some(name) = module_without_body(&trees, behind)
             {
-                let folder = module_folder(&source.path);
-                found.extend([format!("{folder}/{name}.rs"), format!("{folder}/{name}/")]);
+                found.push(match file_of_module(&trees, behind) {
+                    Some(file) => format!("{}/{file}", folder(&source.path)),
+                    None => format!("{}/{name}.rs", module_folder(&source.path)),
+                });
+                found.push(format!("{}/{name}/", module_folder(&source.path)));
             }
         }
     }
     found
+}
+
+/// The file that `#[path = "…"]` names for the module that follows.
+fn file_of_module(trees: &[TokenTree], at: usize) -> Option<String> {
+    let (group, _) = attribute(trees, at)?;
+    let words: Vec<String> = group
+        .stream()
+        .into_iter()
+        .map(|word| word.to_string())
+        .collect();
+    match words.as_slice() {
+        [path, is, file] if path == "path" && is == "=" => Some(file.trim_matches('"').to_owned()),
+        _ => None,
+    }
+}
+
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 fn module_without_body(trees: &[TokenTree], at: usize) -> Option<String> {
@@ -217,5 +238,13 @@ mod tests {
         };
         assert!(with("#[cfg(test)]\nmod tests;").is_empty());
         assert_eq!(with("mod tests;").len(), 1);
+        let beside = |declaration| {
+            found(&[
+                ("crates/x/src/y/a.rs", declaration),
+                ("crates/x/src/y/a_tests.rs", tests),
+            ])
+        };
+        assert!(beside("#[cfg(test)]\n#[path = \"a_tests.rs\"]\nmod tests;").is_empty());
+        assert_eq!(beside("#[path = \"a_tests.rs\"]\nmod tests;").len(), 1);
     }
 }

@@ -48,7 +48,7 @@ fn a_full_table_is_mapped_once_and_gives_it_back_when_it_empties() {
     let (table, plan) = filled(MANY);
     let mapped = table.mapped_bytes();
     // 64 bytes per slot, ten slots for seven keys, in whole huge pages.
-    assert!(mapped >= MANY * 91 && mapped <= MANY * 92 + (2 << 20));
+    assert!((MANY * 91..=MANY * 92 + (2 << 20)).contains(&mapped));
     assert!(all_owe_one(&table, &plan));
     table.sweep(at(DAY), usize::MAX);
     assert_eq!((table.len(), table.mapped_bytes()), (0, 0));
