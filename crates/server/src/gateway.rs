@@ -15,6 +15,7 @@ pub use doors::Doors;
 mod framing;
 mod full;
 mod head;
+mod lane;
 mod line;
 pub use line::Patience;
 mod links;

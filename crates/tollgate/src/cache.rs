@@ -18,7 +18,8 @@ mod scribe;
 
 pub use desk::{DeskError, Row, purge, rows};
 pub(crate) use key::{Key, Keyed, Place, Salt, Url, variant};
-pub(crate) use object::{Object, Shelf};
+pub use object::Written;
+pub(crate) use object::{Form, Object, Shelf};
 
 use std::collections::HashSet;
 use std::path::Path;

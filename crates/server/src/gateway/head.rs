@@ -8,8 +8,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Version, request};
 use smallvec::SmallVec;
@@ -135,6 +135,15 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
     let (name, token) = pair.unzip();
     let token = token.filter(|token| !token.is_empty());
     (name, token.map(Secret::new))
+}
+
+/// A header that says nothing about the call, its connection or its body: it is passed on as it is,
+/// and nothing else is done about it.
+pub(super) fn is_plain(name: &HeaderName) -> bool {
+    !HOP_BY_HOP.contains(name)
+        && name != EXPECT
+        && name != CONTENT_LENGTH
+        && !is_said(name.as_str())
 }
 
 /// Takes out what ends here.
