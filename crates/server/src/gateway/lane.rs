@@ -189,3 +189,7 @@ fn written(reply: Reply) -> Option<Written> {
 fn reply_length(body: &ReplyBody) -> u64 {
     http_body::Body::size_hint(body).exact().unwrap_or(0)
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;
