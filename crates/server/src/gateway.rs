@@ -9,6 +9,7 @@
 
 mod address;
 mod answer;
+mod carry;
 mod crowd;
 mod doors;
 pub use doors::Doors;

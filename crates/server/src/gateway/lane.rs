@@ -17,23 +17,45 @@ use http::header::{
 };
 use http::{StatusCode, Uri};
 use tollgate::body::ReplyBody;
-use tollgate::cache::Written;
+use tollgate::cache::{Sheet, Written};
 use tollgate::path::{self, Reply, Said, Target, Trail};
 
 use super::address::{Address, Mount};
 use super::answer::{ID, dress, sign};
+use super::line::SHORT;
 use super::visit::Visit;
 use super::{head, links};
 
 /// Headers of a plain request, at most. Browsers send some twenty.
 const HEADERS_MAX: usize = 32;
 
-/// A head as long as this has been prepared for nobody: its gaps are filled in a buffer that every
-/// connection keeps.
+/// The longest head that is prepared. Its gaps are filled in a buffer that each connection keeps, and
+/// most heads of APIs have some hundred bytes.
 const WRITTEN_MAX: usize = 4 * 1_024;
 
-/// Head and body up to this size are written as one.
-const SHORT: usize = 2 * 1_024;
+/// What follows the head of an answer.
+#[derive(Debug)]
+pub(super) enum Rest {
+    /// These bytes, which may be none.
+    Bytes(Bytes),
+    /// A file in memory.
+    Sheet(Arc<Sheet>),
+}
+
+impl Default for Rest {
+    fn default() -> Rest {
+        Rest::Bytes(Bytes::new())
+    }
+}
+
+impl Rest {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Rest::Bytes(bytes) => bytes.len(),
+            Rest::Sheet(sheet) => sheet.len(),
+        }
+    }
+}
 
 /// Answers what can be answered at once, for one connection.
 #[derive(Debug)]
@@ -53,7 +75,7 @@ impl Lane {
 
     /// Answers a request, if it is plain and its answer at hand: the head goes into `out`, and what is
     /// given back follows it. `None`: nothing has happened.
-    pub(super) fn answer(&self, request: &[u8], out: &mut Vec<u8>) -> Option<Bytes> {
+    pub(super) fn answer(&self, request: &[u8], out: &mut Vec<u8>) -> Option<Rest> {
         let visit = &*self.0;
         let state = &visit.state;
         if state.is_draining() {
@@ -80,9 +102,10 @@ impl Lane {
         }
         if out.len() + hit.body().len() <= SHORT {
             out.extend_from_slice(hit.body());
-            return Some(Bytes::new());
+            return Some(Rest::default());
         }
-        Some(hit.body().clone())
+        let sheet = hit.sheet().map(Rest::Sheet);
+        Some(sheet.unwrap_or_else(|| Rest::Bytes(hit.body().clone())))
     }
 }
 

@@ -1,6 +1,9 @@
 //! The short way beside the ordinary one: the same bytes, or it does not answer at all.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +25,7 @@ struct Stage {
     lane: Lane,
     clock: Arc<ManualClock>,
     /// Ends it when it is dropped.
-    _gateway: Gateway,
+    gateway: Gateway,
     _ending: watch::Sender<bool>,
 }
 
@@ -69,7 +72,7 @@ impl Stage {
             address,
             lane: Lane::new(Arc::new(visit)),
             clock,
-            _gateway: gateway,
+            gateway,
             _ending: ending,
         }
     }
@@ -99,7 +102,8 @@ impl Stage {
         let mut out = Vec::new();
         let body = self.lane.answer(request.as_bytes(), &mut out);
         match &body {
-            Some(body) => out.extend_from_slice(body),
+            Some(Rest::Bytes(body)) => out.extend_from_slice(body),
+            Some(Rest::Sheet(sheet)) => out.extend_from_slice(&content(sheet)),
             None => assert!(out.is_empty(), "half an answer"),
         }
         body.map(|_| String::from_utf8(out).unwrap())
@@ -132,6 +136,15 @@ fn length(read: &str) -> Option<usize> {
     }
 }
 
+fn content(sheet: &Sheet) -> Vec<u8> {
+    let file = sheet.as_fd().try_clone_to_owned().unwrap();
+    let mut read = vec![0; sheet.len()];
+    std::fs::File::from(file)
+        .read_exact_at(&mut read, 0)
+        .unwrap();
+    read
+}
+
 fn unnumbered(answer: &str) -> String {
     let line = |line: &str| match line.starts_with("x-tollgate-id: ") {
         true => "x-tollgate-id: N".to_owned(),
@@ -152,7 +165,7 @@ const TTL: &str = "limits: [1000/1s]\ncache: {ttl: 1h}";
 
 #[tokio::test]
 async fn both_ways_give_the_same_bytes() {
-    let large = "y".repeat(70_000);
+    let [some, large, huge] = [20_000, 70_000, 1_000_000].map(|length| "y".repeat(length));
     for (lines, body) in [
         (format!("{DATE_LINE}\r\nContent-Length: 3"), "abc"),
         (
@@ -172,6 +185,14 @@ async fn both_ways_give_the_same_bytes() {
             "3\r\nabc\r\n0\r\n\r\n",
         ),
         (
+            format!("{DATE_LINE}\r\nContent-Length: 20000"),
+            some.as_str(),
+        ),
+        (
+            format!("{DATE_LINE}\r\nContent-Length: 1000000"),
+            huge.as_str(),
+        ),
+        (
             format!("{DATE_LINE}\r\nContent-Length: 70000"),
             large.as_str(),
         ),
@@ -188,6 +209,22 @@ async fn both_ways_give_the_same_bytes() {
             ))
             .await;
     }
+}
+
+/// The parser has never heard of a request on this connection, and yet it ends at once.
+#[tokio::test]
+async fn a_connection_that_only_had_the_short_way_does_not_hold_up_the_end() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let request = get("/x/a", "");
+    stage.asked(&request, 1).await;
+    let mut stream = TcpStream::connect(stage.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut read = [0; 4_096];
+    assert_ne!(stream.read(&mut read).await.unwrap(), 0);
+    let drained = tokio::time::timeout(Duration::from_secs(5), stage.gateway.drain());
+    assert!(drained.await.is_ok(), "it waited for the grace");
+    assert_eq!(stream.read(&mut read).await.unwrap(), 0);
 }
 
 #[tokio::test]

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 use tollgate_core::time::Span;
 
+use super::carry::Carry;
 use super::framing::Framing;
-use super::lane::Lane;
+use super::lane::{Lane, Rest};
 use super::unread;
 
 /// How long callers may take.
@@ -60,7 +60,7 @@ impl Default for Patience {
 
 /// Head and body of an answer up to this size are written as one. Most answers of APIs are no
 /// longer, and it is no burden for the stack.
-const SHORT: usize = 2 * 1_024;
+pub(super) const SHORT: usize = 2 * 1_024;
 
 /// What was seen on a connection, for whoever answers its requests.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ pub(super) struct Line<S> {
     /// What must be written before anything else: what the parser has answered by itself, perhaps, or
     /// an answer of the short way, whose body is beside it. And how much of both was written.
     kept: Vec<u8>,
-    kept_body: Bytes,
+    kept_rest: Rest,
     written: usize,
 }
 
@@ -144,7 +144,7 @@ impl<S> Line<S> {
             idle_since: None,
             idle: None,
             kept: Vec::new(),
-            kept_body: Bytes::new(),
+            kept_rest: Rest::default(),
             written: 0,
         }
     }
@@ -169,10 +169,10 @@ impl<S> Line<S> {
             return false;
         }
         let answer = self.lane.as_ref();
-        let Some(body) = answer.and_then(|lane| lane.answer(bytes, &mut self.kept)) else {
+        let Some(rest) = answer.and_then(|lane| lane.answer(bytes, &mut self.kept)) else {
             return false;
         };
-        self.kept_body = body;
+        self.kept_rest = rest;
         self.framing.passed();
         self.seen.begun.fetch_add(1, Ordering::AcqRel);
         self.seen.ends();
@@ -266,23 +266,27 @@ impl<S> Line<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Line<S> {
+impl<S: Carry> Line<S> {
     /// Writes what must be written before anything else.
     fn release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.kept.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        while self.written < self.kept.len() + self.kept_body.len() {
+        while self.written < self.kept.len() + self.kept_rest.len() {
             let head = self.kept.get(self.written..).unwrap_or_default();
             let sent = self.written.saturating_sub(self.kept.len());
-            let body = self.kept_body.get(sent..).unwrap_or_default();
             let stream = Pin::new(&mut self.stream);
-            let written = match (head, body) {
-                (one, []) | ([], one) => stream.poll_write(cx, one),
-                (head, body) => {
+            let written = match (head, &self.kept_rest) {
+                ([], Rest::Bytes(body)) => {
+                    stream.poll_write(cx, body.get(sent..).unwrap_or_default())
+                }
+                (head, Rest::Bytes(body)) if body.is_empty() => stream.poll_write(cx, head),
+                (head, Rest::Bytes(body)) => {
                     let pieces = [io::IoSlice::new(head), io::IoSlice::new(body)];
                     stream.poll_write_vectored(cx, &pieces)
                 }
+                ([], Rest::Sheet(sheet)) => self.stream.poll_sheet(cx, sheet, sent),
+                (head, Rest::Sheet(_)) => self.stream.poll_head(cx, head),
             };
             match ready!(self.taken(cx, written)).unwrap_or_else(late)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -290,7 +294,7 @@ impl<S: AsyncWrite + Unpin> Line<S> {
             }
         }
         self.kept.clear();
-        (self.kept_body, self.written) = (Bytes::new(), 0);
+        (self.kept_rest, self.written) = (Rest::default(), 0);
         Poll::Ready(Ok(()))
     }
 
@@ -325,7 +329,7 @@ fn late<T>() -> io::Result<T> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<S> {
+impl<S: AsyncRead + Carry> AsyncRead for Line<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -364,7 +368,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
+impl<S: Carry> AsyncWrite for Line<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

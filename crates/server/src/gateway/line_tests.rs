@@ -7,7 +7,24 @@
 use std::time::Duration;
 
 use super::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tollgate::cache::Sheet;
+
+/// No socket: it takes no files.
+impl Carry for DuplexStream {
+    fn poll_head(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(cx, bytes)
+    }
+
+    fn poll_sheet(
+        &mut self,
+        _cx: &mut Context<'_>,
+        _sheet: &Sheet,
+        _from: usize,
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}
 
 async fn dribble(seen: &Arc<Seen>, gap: Duration) -> io::Result<usize> {
     let (mut client, server) = tokio::io::duplex(64);

@@ -13,6 +13,7 @@ use tollgate_core::fresh::Kept;
 use tollgate_core::time::Wall;
 
 use super::key::{Url, Variant};
+use super::sheet::Sheet;
 
 /// What an object costs beside its body and headers, roughly: its maps, counts and key.
 const OVERHEAD: usize = 512;
@@ -38,14 +39,18 @@ pub(crate) struct Object {
     pub(crate) body: Bytes,
     pub(crate) provider: String,
     pub(crate) entity: Option<String>,
-    /// How its head is written.
+    /// How it is written.
     pub(crate) form: Form,
 }
 
-/// The head of an answer as it is written to callers, made when it is first wanted. `None` inside:
-/// it cannot be prepared.
+/// An answer as it is written to callers, made when it is first wanted. No head inside: it cannot be
+/// prepared.
 #[derive(Debug, Default)]
-pub(crate) struct Form(pub(crate) OnceLock<Option<Written>>);
+pub(crate) struct Form {
+    pub(crate) head: OnceLock<Option<Written>>,
+    /// Its body as a file, once there was room for it.
+    pub(crate) sheet: OnceLock<Arc<Sheet>>,
+}
 
 impl Clone for Form {
     /// Whoever copies an object is about to change it, and then its head is another.

@@ -20,7 +20,7 @@ use tollgate_core::time::Span;
 
 use super::route::{Call, Said, Target, bodiless};
 use super::{Reply, cache, serve};
-use crate::cache::{Object, Written};
+use crate::cache::{Object, Sheet, Written};
 use crate::shop::{Live, Shop};
 
 /// What makes an answer depend on more than its question.
@@ -83,10 +83,21 @@ impl Hit {
         &self.object.body
     }
 
+    /// The body as a file, where that is the quicker way to a socket.
+    #[must_use]
+    pub fn sheet(&self) -> Option<Arc<Sheet>> {
+        let sheet = &self.object.form.sheet;
+        if let Some(sheet) = sheet.get() {
+            return Some(sheet.clone());
+        }
+        let new = Sheet::of(&self.object.body)?;
+        Some(sheet.get_or_init(|| new).clone())
+    }
+
     /// Its head as it is written: made of the whole answer the first time, and kept with it.
     pub fn written(&self, write: impl FnOnce(Reply) -> Option<Written>) -> Option<&Written> {
-        let form = &self.object.form.0;
-        form.get_or_init(|| write(serve::plain(&self.object, self.age)))
+        let head = &self.object.form.head;
+        head.get_or_init(|| write(serve::plain(&self.object, self.age)))
             .as_ref()
     }
 }
