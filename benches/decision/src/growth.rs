@@ -3,27 +3,40 @@
 use std::hint::black_box;
 
 use crate::measure::{Contender, Dice, compare, cpu_ns};
-use crate::report::Report;
+use crate::report::{Report, Table};
 use crate::subjects::{governor_keyed, ours};
 use crate::{Effort, heap};
 
+/// Below the table.
+const NOTE: &str = "Bytes are what was asked of the allocator and what the table has mapped itself; a table made \
+    for ten million keys starts with 4,096 nearly empty shards. The work is O(1) in the number of keys; the time \
+    rises as the slots outgrow one level of the processor's caches after the other. A first sight may grow a shard \
+    or be the first on a huge page: that is the worst one.";
+
 pub fn run(effort: Effort, report: &mut Report) {
-    let mut text = String::from(
-        "| keys | Tollgate, three limits | bytes per key | worst first sight of a key | governor, one limit | bytes per key |\n|---|---|---|---|---|---|\n",
-    );
+    let column = |name: &str, unit: &str| (name.to_owned(), unit.to_owned(), 0);
+    let mut rows = Vec::new();
     let mut count = 1;
     while count <= effort.keys_max {
-        text += &point(effort, count);
+        rows.push((count.to_string(), point(effort, count)));
         count *= 10;
     }
-    text += "\nBytes are what was asked of the allocator; a table made for ten million keys starts with \
-             4,096 nearly empty shards. The work is O(1) in the number of keys; the time rises as the \
-             slots outgrow one level of the processor's caches after the other. A first sight may \
-             grow a shard: that is the worst one, page faults of the new memory included.\n";
-    report.section("Growth", text);
+    report.table(Table {
+        title: "Growth".into(),
+        head: "keys".into(),
+        columns: vec![
+            column("Tollgate, three limits", " ns"),
+            column("bytes per key", ""),
+            column("worst first sight of a key", " µs"),
+            column("governor, one limit", " ns"),
+            column("bytes per key", ""),
+        ],
+        rows,
+        note: NOTE.into(),
+    });
 }
 
-fn point(effort: Effort, count: u64) -> String {
+fn point(effort: Effort, count: u64) -> Vec<f64> {
     let before = heap::live();
     let guard = ours(effort.keys_max);
     let mut worst = 0;
@@ -33,7 +46,7 @@ fn point(effort: Effort, count: u64) -> String {
         black_box(guard.number(name));
         worst = worst.max(cpu_ns() - start);
     }
-    let own_bytes = (heap::live() - before) / count;
+    let own_bytes = (heap::live() + guard.table.mapped_bytes() as u64 - before) / count;
     let before = heap::live();
     let govern = governor_keyed::<u64>();
     for name in 0..count {
@@ -61,10 +74,11 @@ fn point(effort: Effort, count: u64) -> String {
         },
     ];
     let timings = compare(1, effort.rounds.min(31), effort.cold, &contenders);
-    format!(
-        "| {count} | {:.0} ns | {own_bytes} | {:.0} µs | {:.0} ns | {governor_bytes} |\n",
+    vec![
         timings[1].ns,
+        own_bytes as f64,
         worst as f64 / 1_000.0,
         timings[0].ns,
-    )
+        governor_bytes as f64,
+    ]
 }

@@ -65,10 +65,11 @@ fn one_limit(effort: Effort, report: &mut Report) {
     let timings = [1, 2].map(|threads| compare(threads, effort.rounds, effort.hot, &contenders));
     report.goal(row("one hot key, 1 thread", &timings[0], Some(2), 1.05));
     report.goal(row("one hot key, 2 threads", &timings[1], Some(2), 1.0));
-    report.section(
+    report.table(side_by_side(
         "All peers on one key",
-        side_by_side("one hot key", &timings),
-    );
+        "one hot key",
+        &timings,
+    ));
 }
 
 fn three_limits(effort: Effort, report: &mut Report) {
@@ -144,8 +145,9 @@ pub fn others(effort: Effort, report: &mut Report) {
     ];
     let timings =
         [1, 2].map(|threads| compare(threads, effort.rounds, effort.hot / 4, &contenders));
-    report.section(
+    report.table(side_by_side(
         "Without a goal",
-        side_by_side("decision on hot keys", &timings),
-    );
+        "decision on hot keys",
+        &timings,
+    ));
 }

@@ -1,12 +1,14 @@
 //! `cargo run --release --manifest-path benches/decision/Cargo.toml -- --out FILE`
 //!
-//! Runs every row of the decision engine's table side by side with the peers, prints it as
+//! Measures every row of the decision engine's table side by side with the peers, prints it as
 //! markdown and writes it to FILE: between the markers `<!-- decision:begin -->` and
-//! `<!-- decision:end -->` if FILE has them, else as the whole file. `--quick` takes fewer rounds and `--only PART` one part (for
-//! trying, not for publishing).
+//! `<!-- decision:end -->` if FILE has them, else as the whole file. `--only PART` measures one part and
+//! keeps what FILE's results say about the others, `--processes N` sets how often, and `--quick` takes
+//! fewer rounds (for trying, not for publishing).
 //!
 //! Promises: every figure is CPU time or a ratio taken in interleaved rounds, because machines
-//! are shared. Goals that are missed are printed as missed.
+//! are shared. Every part is measured in processes of its own, several of them, so that no figure
+//! depends on what ran before. Goals that are missed are printed as missed.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads clocks")]
 
@@ -19,7 +21,9 @@ mod report;
 mod stall;
 mod subjects;
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 #[global_allocator]
 static HEAP: heap::Counting = heap::Counting;
@@ -38,10 +42,10 @@ pub struct Effort {
 }
 
 /// One part of the report.
-type Part = fn(Effort, &mut report::Report);
+type Measured = fn(Effort, &mut report::Report);
 
 /// The parts by name, in the order of the report.
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Measured); 7] = [
     ("hot", hot::run),
     ("numbers", many::numbers),
     ("strings", many::strings),
@@ -51,48 +55,117 @@ const PARTS: [(&str, Part); 7] = [
     ("growth", growth::run),
 ];
 
-fn main() -> std::io::Result<()> {
-    let (mut out, mut only) = (None, None);
-    let mut effort = Effort {
-        rounds: 201,
-        hot: 10_000,
-        cold: 5_000,
-        keys_max: 10_000_000,
+/// Processes per part: where the system puts a process's memory moves a figure by a tenth.
+const PROCESSES: usize = 5;
+
+/// What was asked for.
+struct Asked {
+    out: Option<PathBuf>,
+    only: Option<String>,
+    quick: bool,
+    processes: usize,
+    /// Measure this part here, and print what was found for the parent.
+    child: Option<String>,
+}
+
+fn main() -> io::Result<()> {
+    let Some(asked) = asked(std::env::args().skip(1)) else {
+        eprintln!("use --out FILE, --only PART, --processes N (above 0), --quick; parts are:");
+        PARTS.iter().for_each(|(name, _)| eprintln!("  {name}"));
+        std::process::exit(2);
     };
-    let mut arguments = std::env::args().skip(1);
+    match &asked.child {
+        Some(part) => child(part, asked.quick),
+        None => parent(&asked),
+    }
+}
+
+fn asked(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
+    let mut asked = Asked {
+        out: None,
+        only: None,
+        quick: false,
+        processes: PROCESSES,
+        child: None,
+    };
+    let part = |name: &String| PARTS.iter().any(|(part, _)| part == name);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--out" => out = arguments.next(),
-            "--quick" => {
-                effort = Effort {
-                    rounds: 41,
-                    keys_max: 1_000_000,
-                    ..effort
-                };
-            }
-            "--only" => only = arguments.next(),
-            other => {
-                eprintln!("unknown argument `{other}`; use --out FILE, --quick, --only PART");
-                std::process::exit(2);
-            }
+            "--out" => asked.out = Some(arguments.next()?.into()),
+            "--only" => asked.only = Some(arguments.next().filter(part)?),
+            "--child" => asked.child = Some(arguments.next().filter(part)?),
+            "--quick" => asked.quick = true,
+            "--processes" => asked.processes = arguments.next()?.parse().ok().filter(|&n| n > 0)?,
+            _ => return None,
         }
     }
+    Some(asked)
+}
+
+/// Measures one part in this process.
+fn child(part: &str, quick: bool) -> io::Result<()> {
+    let effort = Effort {
+        rounds: if quick { 41 } else { 101 },
+        hot: 10_000,
+        cold: 5_000,
+        keys_max: if quick { 1_000_000 } else { 10_000_000 },
+    };
     let mut report = report::Report::default();
-    for (name, run) in PARTS {
-        if only.as_deref().is_none_or(|only| only == name) {
-            run(effort, &mut report);
+    for (_, run) in PARTS.iter().filter(|(name, _)| *name == part) {
+        run(effort, &mut report);
+    }
+    Ok(serde_json::to_writer(io::stdout(), &report)?)
+}
+
+/// Has every part measured, each time by a process that has done nothing before.
+fn parent(asked: &Asked) -> io::Result<()> {
+    let mut parts = Vec::new();
+    for (name, _) in PARTS {
+        let wanted = asked.only.as_deref().is_none_or(|only| only == name);
+        let mut part = match &asked.out {
+            Some(out) if !wanted => report::Part::load(out, name)?,
+            _ => report::Part::default(),
+        };
+        if wanted {
+            for _ in 0..asked.processes {
+                part.add(measured(name, asked.quick)?);
+            }
+            if let Some(out) = &asked.out {
+                part.save(out, name)?;
+            }
+        }
+        if !part.processes.is_empty() {
+            parts.push(part);
         }
     }
-    let text = report.markdown();
-    std::io::stdout().write_all(text.as_bytes())?;
-    if let Some(path) = out {
-        std::fs::write(&path, placed(&path, &text))?;
+    let text = report::markdown(&parts);
+    io::stdout().write_all(text.as_bytes())?;
+    if let Some(path) = &asked.out {
+        std::fs::write(path, placed(path, &text))?;
     }
     Ok(())
 }
 
+/// What a new process finds.
+fn measured(part: &str, quick: bool) -> io::Result<report::Report> {
+    let mut child = Command::new(std::env::current_exe()?);
+    child.args(["--child", part]).stderr(Stdio::inherit());
+    if quick {
+        child.arg("--quick");
+    }
+    let output = child.output()?;
+    if !output.status.success() {
+        let why = format!(
+            "the process that measured `{part}` failed: {}",
+            output.status
+        );
+        return Err(io::Error::other(why));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
 /// `text` between the markers of the file at `path`, or alone if there are none.
-fn placed(path: &str, text: &str) -> String {
+fn placed(path: &Path, text: &str) -> String {
     const BEGIN: &str = "<!-- decision:begin -->";
     const END: &str = "<!-- decision:end -->";
     let old = std::fs::read_to_string(path).unwrap_or_default();

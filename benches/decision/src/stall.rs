@@ -32,12 +32,13 @@ pub fn run(effort: Effort, report: &mut Report) {
     );
     report.goal(Goal {
         measure: "worst decision beside a sweep of 1 M stale keys".into(),
-        peer: format!("{:.0} µs", median(peer)),
-        floor: "–".into(),
-        ours: format!("{:.0} µs", median(own)),
+        unit: "µs".into(),
+        peer: Some(median(peer)),
+        floor: None,
+        ours: median(own),
         value: ratio,
         bar: 0.1,
-        unit: "x",
+        bar_unit: "x".into(),
     });
 }
 

@@ -195,7 +195,12 @@ fn folder(options: &Options) -> anyhow::Result<PathBuf> {
 
 /// The folder of `cache.db`; `None` = memory.
 pub(crate) fn place(config: &Config) -> Option<PathBuf> {
-    match config.cache_store.as_ref().unwrap_or(&config.store) {
+    // Servers keep no answers in this version: what is named for them is kept beside the ledger.
+    let store = match &config.cache_store {
+        Some(own @ (Store::Sqlite(_) | Store::Memory)) => own,
+        Some(Store::Postgres(_) | Store::Redis(_)) | None => &config.store,
+    };
+    match store {
         Store::Sqlite(folder) => Some(PathBuf::from(folder)),
         Store::Memory | Store::Postgres(_) | Store::Redis(_) => None,
     }

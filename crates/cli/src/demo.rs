@@ -35,6 +35,12 @@ const LIMIT: u64 = 20;
 const FRAME: Duration = Duration::from_millis(250);
 const FRAMES_PER_SECOND: u64 = 4;
 
+/// How long it runs if nobody says so and nobody can press a key; the outage is planned by this too.
+const SECONDS: u64 = 20;
+
+/// The longest run: the providers' logs hold every call of it.
+const SECONDS_MAX: u64 = 600;
+
 const EXAMPLES: &str = "\
 Example:
   tollgate demo --seconds 20";
@@ -45,9 +51,9 @@ Example:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Demo {
-    /// How long it runs
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(5..=600))]
-    seconds: u64,
+    /// How long it runs; default: until q on a terminal (10 minutes at most), else 20 s
+    #[arg(long, value_parser = clap::value_parser!(u64).range(5..=SECONDS_MAX))]
+    seconds: Option<u64>,
 
     /// Keep the last table as a picture, for both themes
     #[arg(long, value_name = "FILE")]
@@ -67,16 +73,18 @@ impl Demo {
     }
 
     async fn show(&self) -> anyhow::Result<ExitCode> {
-        let mut twins = Twins::start(self.seconds).await?;
-        let sides = if io::stdout().is_terminal() {
-            self.draw(&mut twins).await?
+        let is_watched = io::stdout().is_terminal();
+        let length = Length::of(self.seconds, is_watched && io::stdin().is_terminal());
+        let mut twins = Twins::start(length).await?;
+        let (sides, seconds) = if is_watched {
+            draw(&mut twins, length).await?
         } else {
-            self.list(&twins).await?
+            list(&twins, length).await?
         };
         if let Some(path) = &self.svg {
             let mut screen = Screen::new(true, twins.door());
-            let table = screen.frame(&sides, &twins.now(), self.seconds, self.seconds);
-            let text = table + "\n" + &screen.verdict(&sides[1], self.seconds);
+            let table = screen.frame(&sides, &twins.now(), seconds, length.shown);
+            let text = table + "\n" + &screen.verdict(&sides[1], seconds);
             std::fs::write(path, picture::svg(&text))
                 .with_context(|| format!("could not write {}", path.display()))?;
         }
@@ -87,58 +95,79 @@ impl Demo {
             ExitCode::FAILURE
         })
     }
+}
 
-    /// The table, drawn in place, with keys.
-    async fn draw(&self, twins: &mut Twins) -> anyhow::Result<[Side; 2]> {
-        let mut screen = Screen::new(!is_plain(), twins.door());
-        let mut keys = Keys::listen();
-        let mut beat = tokio::time::interval(FRAME);
-        for frame in 0..=self.seconds * FRAMES_PER_SECOND {
-            beat.tick().await;
-            while let Some(key) = keys.pressed() {
-                match key {
-                    Key::Outage => twins.outage()?,
-                    Key::Halve => twins.halve()?,
-                    Key::Burst => twins.burst(),
-                    Key::Quit => {
-                        return self.last(twins, &mut screen, frame / FRAMES_PER_SECOND, keys);
-                    }
+/// How long it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Length {
+    /// It ends after so many seconds, or earlier by key.
+    most: u64,
+    /// What people were told of that; `None` = it ends when they want.
+    shown: Option<u64>,
+    /// The planned outage lies in the middle of so many.
+    planned: u64,
+}
+
+impl Length {
+    fn of(wanted: Option<u64>, has_keys: bool) -> Length {
+        let shown = wanted.or((!has_keys).then_some(SECONDS));
+        Length {
+            most: shown.unwrap_or(SECONDS_MAX),
+            shown,
+            planned: shown.unwrap_or(SECONDS),
+        }
+    }
+}
+
+/// The table, drawn in place, with keys; and for how long it ran.
+async fn draw(twins: &mut Twins, length: Length) -> anyhow::Result<([Side; 2], u64)> {
+    let mut screen = Screen::new(!is_plain(), twins.door());
+    let mut keys = Keys::listen();
+    let mut beat = tokio::time::interval(FRAME);
+    let mut seconds = length.most;
+    'frames: for frame in 0..=length.most * FRAMES_PER_SECOND {
+        beat.tick().await;
+        while let Some(key) = keys.pressed() {
+            match key {
+                Key::Outage => twins.outage()?,
+                Key::Halve => twins.halve()?,
+                Key::Burst => twins.burst(),
+                Key::Quit => {
+                    seconds = frame / FRAMES_PER_SECOND;
+                    break 'frames;
                 }
             }
-            let seconds = frame / FRAMES_PER_SECOND;
-            say(&screen.frame(&twins.sides(), &twins.now(), seconds, self.seconds))?;
         }
-        self.last(twins, &mut screen, self.seconds, keys)
+        let second = frame / FRAMES_PER_SECOND;
+        say(&screen.frame(&twins.sides(), &twins.now(), second, length.shown))?;
     }
+    drop(keys); // the terminal is as it was, before the last lines
+    last(twins, &mut screen, seconds, length)
+}
 
-    fn last(
-        &self,
-        twins: &Twins,
-        screen: &mut Screen,
-        seconds: u64,
-        keys: Keys,
-    ) -> anyhow::Result<[Side; 2]> {
-        drop(keys); // the terminal is as it was, before the last lines
-        let sides = twins.sides();
-        say(&screen.frame(&sides, &twins.now(), seconds, self.seconds))?;
-        say(&screen.verdict(&sides[1], seconds))?;
-        Ok(sides)
-    }
-
-    /// One line a second, then the table once.
-    async fn list(&self, twins: &Twins) -> anyhow::Result<[Side; 2]> {
-        let mut screen = Screen::new(false, twins.door());
-        let mut beat = tokio::time::interval(Duration::from_secs(1));
+/// One line a second, then the table once.
+async fn list(twins: &Twins, length: Length) -> anyhow::Result<([Side; 2], u64)> {
+    let mut screen = Screen::new(false, twins.door());
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    beat.tick().await;
+    for second in 1..=length.most {
         beat.tick().await;
-        for second in 1..=self.seconds {
-            beat.tick().await;
-            say(&screen::line(&twins.sides(), &twins.now(), second))?;
-        }
-        let sides = twins.sides();
-        say(&screen.frame(&sides, &twins.now(), self.seconds, self.seconds))?;
-        say(&screen.verdict(&sides[1], self.seconds))?;
-        Ok(sides)
+        say(&screen::line(&twins.sides(), &twins.now(), second))?;
     }
+    last(twins, &mut screen, length.most, length)
+}
+
+/// The last table and what follows from it.
+fn last(
+    twins: &Twins,
+    screen: &mut Screen,
+    seconds: u64,
+    length: Length,
+) -> anyhow::Result<([Side; 2], u64)> {
+    let sides = twins.sides();
+    say(&screen.frame(&sides, &twins.now(), seconds, length.shown))?;
+    say(&screen.verdict(&sides[1], seconds))?;
+    Ok((sides, seconds))
 }
 
 fn is_plain() -> bool {
@@ -157,4 +186,21 @@ fn say(text: &str) -> io::Result<()> {
 )]
 async fn rest(span: Duration) {
     tokio::time::sleep(span).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_length_it_ends_by_key_where_there_are_keys() {
+        let length = |most, shown, planned| Length {
+            most,
+            shown,
+            planned,
+        };
+        assert_eq!(Length::of(None, true), length(600, None, 20));
+        assert_eq!(Length::of(None, false), length(20, Some(20), 20));
+        assert_eq!(Length::of(Some(60), true), length(60, Some(60), 60));
+    }
 }

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tollgate_config::problem::nearest;
 use tollgate_core::feedback::{BODY_MAX, Dialects, Response, read};
 use tollgate_core::time::Wall;
 
@@ -186,14 +187,9 @@ fn known_provider(name: &str) -> Result<String, String> {
     if let Some(dialect) = dialects.get(name) {
         return Ok(dialect.name().to_owned());
     }
-    let wanted = name.to_ascii_lowercase();
-    let near = dialects
-        .names()
-        .map(|known| (strsim::damerau_levenshtein(known, &wanted), known));
-    // Two slips of the finger still look like the name; more would be guessing.
-    let hint = near.min().filter(|(distance, _)| *distance <= 2);
-    let hint = hint
-        .map(|(_, known)| format!("did you mean `{known}`? "))
+    let names: Vec<&str> = dialects.names().collect();
+    let hint = nearest(name, &names)
+        .map(|known| format!("did you mean `{known}`? "))
         .unwrap_or_default();
     Err(format!(
         "no dialect of this name; {hint}use `generic` for the standard rules alone"

@@ -15,6 +15,7 @@ mod completions;
 mod demo;
 mod explain;
 mod init;
+mod log;
 mod options;
 mod orders;
 mod provider;

@@ -175,7 +175,7 @@ pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
     Ok(encoded(name))
 }
 
-/// Everything but letters, digits, `-`, `_` and `.` as `%XX`.
+/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` is a way up.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     text.bytes()

@@ -7,6 +7,7 @@
 //!
 //! Never: keeps a key anywhere but in memory.
 
+mod sealed;
 mod systemd;
 mod watch;
 
@@ -14,6 +15,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -38,6 +40,10 @@ Examples:
   tollgate serve --provider tmdb.yaml --provider-dir providers/
   tollgate serve --offline                         # nothing is sent until `tollgate resume NAME`
   curl http://127.0.0.1:4290/tmdb/3/movie/550";
+
+/// How long a file that is being read may keep the process at its end: a disk answers sooner, or not
+/// at all.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Run the gateway: applications call it in place of the provider
 ///
@@ -64,25 +70,26 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let sockets =
+        sealed::seal()?;
+        let mut sockets =
             Sockets::take().context("a socket of the service manager is no TCP socket")?;
-        let sources = self.sources(&sockets)?;
-        let loaded = match Config::load(&sources, &disk::world()) {
-            Ok(loaded) => loaded,
-            Err(problems) => {
-                tell(&problems)?;
-                bail!("the configuration has errors; mend them and start again");
-            }
-        };
+        let mut sources = self.sources(&sockets)?;
+        let mut loaded = load(&sources)?;
+        let own = sockets.of_providers(|name| loaded.config.provider(name).is_some())?;
+        if !own.is_empty() {
+            sources.set.extend(own);
+            loaded = load(&sources)?;
+        }
         tell(&loaded.problems)?;
-        let _log = tracing_subscriber::fmt()
-            .with_env_filter(log_filter())
-            .with_writer(io::stderr)
-            .try_init();
+        crate::log::begin(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
-        let ended = runtime.block_on(serve(loaded, sources, self.offline, sockets));
-        // Whoever still reads a file does not keep the process.
-        runtime.shutdown_background();
+        let ledger = open(&loaded.config.store)?;
+        let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
+        let ended = runtime.block_on(serving);
+        // Everybody who has a permit gives it back; whoever still reads a file does not keep the process.
+        runtime.shutdown_timeout(LAST_WORDS);
+        // The last handle: waits until everything that was told is written.
+        drop(ledger);
         ended
     }
 
@@ -111,6 +118,13 @@ impl Serve {
             .extend(every.map(|every| ("auto_recover", every)));
         Ok(sources)
     }
+}
+
+fn load(sources: &Sources) -> anyhow::Result<Loaded> {
+    Config::load(sources, &disk::world()).or_else(|problems| {
+        tell(&problems)?;
+        bail!("the configuration has errors; mend them and start again")
+    })
 }
 
 /// A length of time, or a number of minutes. Laid over a file a bare number would be seconds.
@@ -143,9 +157,10 @@ async fn serve(
     loaded: Loaded,
     sources: Sources,
     offline: bool,
-    sockets: Sockets,
+    mut sockets: Sockets,
+    ledger: Ledger,
 ) -> anyhow::Result<ExitCode> {
-    let mut orders = watch::Orders::listen()?;
+    let mut orders = watch::Orders::listen(loaded.config.log.file.clone())?;
     let config = loaded.config.clone();
     let wants_admin = wants_admin(&loaded);
     let options = ShopOptions {
@@ -160,21 +175,19 @@ async fn serve(
         ..ShopOptions::default()
     };
     let providers = config.all().map(|provider| (**provider).clone());
-    let shop = Shop::build(providers.collect(), open(&config.store)?, options)?;
+    let shop = Shop::build(providers.collect(), ledger, options)?;
     let kept = shop.cache().clone();
     shop.know(&config.callers);
     let daemon = Daemon::new(shop.clone(), sources, loaded, disk::world);
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
-    let mut listening = vec![match sockets.gateway {
-        Some(socket) => gateway.listen_on(TcpListener::from_std(socket)?, Door::All)?,
-        None => listen(&mut gateway, config.listen, Door::All).await?,
-    }];
-    let own = config
-        .providers
-        .iter()
-        .filter_map(|provider| Some((provider.listen?, Door::Provider(provider.name.clone()))));
-    for (address, door) in own {
-        listening.push(listen(&mut gateway, address, door).await?);
+    let socket = sockets.gateway.take();
+    let mut listening = vec![listen(&mut gateway, socket, config.listen, Door::All).await?];
+    for provider in config.all() {
+        if let Some(address) = provider.listen {
+            let door = Door::Provider(provider.name.clone());
+            let socket = sockets.own.remove(&provider.name);
+            listening.push(listen(&mut gateway, socket, address, door).await?);
+        }
     }
     daemon.serves(gateway.doors());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
@@ -192,7 +205,7 @@ async fn serve(
         if let Some(admin) = admin {
             admin.drain().await;
         }
-        kept.flush().await;
+        kept.close().await;
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
@@ -200,11 +213,16 @@ async fn serve(
     }
 }
 
+/// A socket that is open already, or one of its own.
 async fn listen(
     gateway: &mut Gateway,
+    socket: Option<std::net::TcpListener>,
     address: SocketAddr,
     door: Door,
 ) -> anyhow::Result<Listening> {
+    if let Some(socket) = socket {
+        return Ok(gateway.listen_on(TcpListener::from_std(socket)?, door)?);
+    }
     gateway.listen(address, door).await.with_context(|| {
         format!("could not listen on {address}; is it in use? choose another with --listen")
     })
@@ -275,27 +293,36 @@ async fn admin(
 
 /// Where answers are kept: beside the ledger, unless the configuration says otherwise.
 fn cache(config: &Config) -> Cache {
-    if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
-        let why = "answers can be kept in sqlite:DIR or memory: only in this version";
-        Fact::CacheOnlyInMemory { why }.tell();
-    }
-    crate::cache::place(config).map_or_else(Cache::memory, |folder| Cache::open(&folder))
+    let Some(folder) = crate::cache::place(config) else {
+        if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
+            let why = "answers can be kept in sqlite:DIR or memory: only in this version";
+            Fact::CacheOnlyInMemory { why }.tell();
+        }
+        return Cache::memory();
+    };
+    Cache::open(&folder)
 }
 
-/// The ledger that a store names.
+/// The ledger that a store names. Where it cannot be opened, each provider obeys its `on_store_loss`
+/// until it can.
 pub(crate) fn open(store: &Store) -> anyhow::Result<Ledger> {
+    let (ledger, why) = try_open(store)?;
+    if let Some(why) = why {
+        let mut out = io::stderr().lock();
+        writeln!(out, "error: {why}")?;
+        writeln!(out, "  calls follow on_store_loss until it is mended")?;
+    }
+    Ok(ledger)
+}
+
+/// The same, with the reason if it is lost from the start.
+pub(crate) fn try_open(store: &Store) -> anyhow::Result<(Ledger, Option<String>)> {
     match store {
-        Store::Memory => Ok(Ledger::memory(Clock::System)),
+        Store::Memory => Ok((Ledger::memory(Clock::System), None)),
         Store::Sqlite(folder) => {
             let (ledger, why) = Ledger::sqlite_or_lost(folder, Clock::System)
                 .with_context(|| format!("could not open the ledger in {folder}"))?;
-            if let Some(why) = why {
-                // Each provider obeys its on_store_loss until the folder can be opened.
-                let mut out = io::stderr().lock();
-                writeln!(out, "error: {}", why.in_full())?;
-                writeln!(out, "  calls follow on_store_loss until it is mended")?;
-            }
-            Ok(ledger)
+            Ok((ledger, why.map(|why| why.in_full())))
         }
         Store::Postgres(_) | Store::Redis(_) => {
             bail!("this store is not built yet; use --store sqlite:DIR or --store memory:")
@@ -341,10 +368,4 @@ fn print(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io:
         writeln!(out, "  {:<16} http://{}", "(admin)", admin.address())?;
     }
     out.flush()
-}
-
-/// `TOLLGATE_LOG`, such as `debug`; by default what an operator wants to know.
-fn log_filter() -> tracing_subscriber::EnvFilter {
-    let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_else(|_| "info".to_owned());
-    tracing_subscriber::EnvFilter::new(wanted)
 }

@@ -8,10 +8,8 @@
 use std::io::{self, IsTerminal};
 
 /// A terminal that does not echo. Ctrl-C still ends the program, and then the shell puts it right.
-#[cfg(unix)]
 pub(crate) struct Quiet(rustix::termios::Termios);
 
-#[cfg(unix)]
 impl Quiet {
     /// Gives each key at once: for single keys.
     pub(crate) fn by_key() -> Option<Quiet> {
@@ -38,26 +36,10 @@ impl Quiet {
     }
 }
 
-#[cfg(unix)]
 impl Drop for Quiet {
     fn drop(&mut self) {
         use rustix::termios::{OptionalActions, tcsetattr};
         // Best effort: there is nobody left to tell.
         tcsetattr(io::stdin(), OptionalActions::Now, &self.0).ok();
-    }
-}
-
-/// Elsewhere nothing is changed, and so nothing is asked.
-#[cfg(not(unix))]
-pub(crate) struct Quiet;
-
-#[cfg(not(unix))]
-impl Quiet {
-    pub(crate) fn by_key() -> Option<Quiet> {
-        None
-    }
-
-    pub(crate) fn by_line() -> Option<Quiet> {
-        None
     }
 }

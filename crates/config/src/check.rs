@@ -9,6 +9,7 @@
 mod auth;
 mod cost;
 mod entity;
+mod keeping;
 pub(crate) mod layers;
 mod limits;
 pub(crate) mod place;
@@ -226,17 +227,18 @@ fn provider(
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
+    let cache = keeping::cache(fields, &found.ttl, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
-    if preset.is_some() || !wants_preset(fields) {
-        warn_if_idle(fields, &domains, limits.is_empty() && !learn, problems);
-    }
+    let is_unlimited = limits.is_empty() && !learn;
+    warn_if_idle(fields, preset, (&domains, is_unlimited), problems);
     Provider {
         // Without a name there is an error, so nobody sees this provider.
         name: name.unwrap_or_default(),
         preset: preset.map(|preset| preset.name),
         dialect: dialect(fields, problems),
         domains,
+        own_domains: place::own_domains(fields),
         listen: place::listen(fields, problems),
         upstream: place::upstream(fields, "upstream", problems),
         enabled: fields.read("enabled", problems).unwrap_or(true),
@@ -248,14 +250,12 @@ fn provider(
         costs: cost::costs(fields, problems),
         concurrency: cost::concurrency(fields, problems),
         connections: fields.read("connections", problems).unwrap_or(CONNECTIONS),
-        late_arrival: fields
-            .read("late_arrival", problems)
-            .unwrap_or(LATE_ARRIVAL),
+        late_arrival: late_arrival(fields, problems),
         free_status: place::statuses(fields, problems),
         entities: found.entities,
         entity_ttl: found.ttl,
         entity_dedup: found.dedup,
-        cache: or_default(fields, "cache", problems),
+        cache,
         dedup: or_default(fields, "dedup", problems),
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),
@@ -270,6 +270,11 @@ fn provider(
         on_store_loss: or_default(fields, "on_store_loss", problems),
         health,
     }
+}
+
+fn late_arrival(fields: &Fields<'_>, problems: &mut Problems) -> Span {
+    let said = fields.read("late_arrival", problems);
+    said.unwrap_or(LATE_ARRIVAL)
 }
 
 /// How the provider speaks of limits: a dialect that `core` knows.
@@ -353,7 +358,15 @@ fn wants_preset(fields: &Fields<'_>) -> bool {
     named.is_some_and(|name| name != "none")
 }
 
-fn warn_if_idle(fields: &Fields<'_>, domains: &[Domain], unlimited: bool, problems: &mut Problems) {
+fn warn_if_idle(
+    fields: &Fields<'_>,
+    preset: Option<&'static Preset>,
+    (domains, unlimited): (&Vec<Domain>, bool),
+    problems: &mut Problems,
+) {
+    if preset.is_none() && wants_preset(fields) {
+        return; // it names one that does not exist, which is told
+    }
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
     if domains.is_empty() && fields.get("upstream").is_none() && !acquire_only {
         problems.push(fields.at.problem(

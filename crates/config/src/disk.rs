@@ -60,15 +60,9 @@ fn look(path: &str) -> Result<Seen, String> {
 }
 
 /// Group or others may read it.
-#[cfg(unix)]
 fn is_open(about: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     about.mode() & 0o044 != 0
-}
-
-#[cfg(not(unix))]
-fn is_open(_: &Metadata) -> bool {
-    false
 }
 
 /// The system's reason in short words; nothing of a file's content.

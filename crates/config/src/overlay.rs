@@ -90,17 +90,18 @@ fn flatten(path: &str, prefix: &str, keys: &mut Vec<Key>) {
             flatten(&path, &name, keys);
             continue;
         }
-        let name = name.to_ascii_uppercase();
-        // COOLDOWN_FACTOR is the health machine's; `cooldown.factor` is set by its path.
-        if keys.iter().all(|key| key.name != name) {
-            keys.push(Key {
-                name,
-                path,
-                doc: field.meaning(),
-                target: Target::Field,
-                shape: field.shape,
-            });
-        }
+        let name = match path.as_str() {
+            // COOLDOWN_FACTOR is the health machine's, by its document.
+            "cooldown.factor" => "COOLDOWN_BACKOFF_FACTOR".to_owned(),
+            _ => name.to_ascii_uppercase(),
+        };
+        keys.push(Key {
+            name,
+            path,
+            doc: field.meaning(),
+            target: Target::Field,
+            shape: field.shape,
+        });
     }
 }
 

@@ -34,6 +34,8 @@ pub struct Provider {
     pub dialect: String,
     /// The hosts that belong to it.
     pub domains: Vec<Domain>,
+    /// Those of them that its own file names, and no preset: they may be private addresses.
+    pub own_domains: Vec<Domain>,
     /// An address of the gateway that is this provider only.
     pub listen: Option<SocketAddr>,
     /// Where calls go, if not to the host they name.
@@ -94,6 +96,34 @@ pub struct Provider {
     pub on_store_loss: OnStoreLoss,
     /// The health machine.
     pub health: HealthSettings,
+}
+
+impl Provider {
+    /// Has whoever wrote the file named this host?
+    #[must_use]
+    pub fn names(&self, host: &Host) -> bool {
+        self.own_domains.iter().any(|domain| domain.matches(host))
+    }
+}
+
+impl Upstream {
+    /// What of a URL's path stands below the base; `None` if it is not there. A URL on the upstream's
+    /// own host has the base in it already.
+    #[must_use]
+    pub fn below<'a>(&self, host: &Host, path: &'a str) -> Option<&'a str> {
+        let rest = path.strip_prefix(&self.base)?;
+        (self.host == *host && rest.starts_with('/')).then_some(rest)
+    }
+
+    /// Where an address of the provider's domains is reached by way of this upstream.
+    #[must_use]
+    pub fn instead_of(&self, to: &Upstream) -> Upstream {
+        let below = self.below(&to.host, &to.base).unwrap_or(&to.base);
+        Upstream {
+            base: format!("{}{below}", self.base),
+            ..self.clone()
+        }
+    }
 }
 
 words! {

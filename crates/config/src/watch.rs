@@ -6,6 +6,7 @@
 //!
 //! Never: reads or loads anything; it only says that it is time to.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -47,7 +48,6 @@ pub enum Look {
 /// Says when to look again.
 pub struct Watch {
     changes: mpsc::Receiver<()>,
-    #[cfg(unix)]
     hangups: tokio::signal::unix::Signal,
     quiet: Duration,
     // Watches as long as it lives.
@@ -67,12 +67,20 @@ pub struct WatchError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 impl Watch {
     /// Watches these files and folders, and SIGHUP. What is not there yet is watched by the folder it
-    /// would stand in. Must be called inside a tokio runtime.
-    pub fn begin(paths: &[String], quiet: Duration) -> Result<Watch, WatchError> {
+    /// would stand in. `log` is what the process itself writes there: a look that leads to a line must
+    /// not lead to a look. Must be called inside a tokio runtime.
+    pub fn begin(
+        paths: &[String],
+        log: Option<&str>,
+        quiet: Duration,
+    ) -> Result<Watch, WatchError> {
+        let log = log.and_then(|path| Path::new(path).file_name()?.to_str().map(str::to_owned));
         // One place: a second change before anybody looked says nothing new.
         let (tell, changes) = mpsc::channel(1);
         let heard = move |event: notify::Result<Event>| {
-            if event.is_ok_and(|event| !is_changed(event.kind) || is_elsewhere(&event.paths)) {
+            if event.is_ok_and(|event| {
+                !is_changed(event.kind) || is_elsewhere(&event.paths, log.as_deref())
+            }) {
                 return;
             }
             // Full means that a look is due already. An error of the watcher is a reason to look too.
@@ -86,7 +94,6 @@ impl Watch {
         }
         Ok(Watch {
             changes,
-            #[cfg(unix)]
             hangups: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
                 .map_err(|error| WatchError(error.into()))?,
             quiet,
@@ -96,15 +103,9 @@ impl Watch {
 
     /// The next reason to look again. Cancelling loses nothing but a reason that another will repeat.
     pub async fn next(&mut self) -> Look {
-        #[cfg(unix)]
         let look = tokio::select! {
             _ = self.hangups.recv() => return Look::Signal,
             _ = self.changes.recv() => Look::Files,
-        };
-        #[cfg(not(unix))]
-        let look = {
-            self.changes.recv().await;
-            Look::Files
         };
         for _ in 0..ROUNDS_MAX {
             if timeout(self.quiet, self.changes.recv()).await.is_err() {
@@ -122,10 +123,15 @@ fn is_changed(kind: EventKind) -> bool {
 
 /// Is it about files that nobody keeps settings in? A log or a store that lies in the same folder
 /// changes all the time.
-fn is_elsewhere(paths: &[PathBuf]) -> bool {
+fn is_elsewhere(paths: &[PathBuf], log: Option<&str>) -> bool {
     let is_other = |path: &PathBuf| {
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        ending.is_some_and(|ending| NOT_SETTINGS.contains(&ending))
+        let text = |part: Option<&OsStr>| part.and_then(|part| part.to_str().map(str::to_owned));
+        let (name, ending) = (text(path.file_name()), text(path.extension()));
+        // The log, and the older ones beside it.
+        let is_log = log
+            .zip(name)
+            .is_some_and(|(log, name)| name.starts_with(log));
+        is_log || ending.is_some_and(|ending| NOT_SETTINGS.contains(&ending.as_str()))
     };
     !paths.is_empty() && paths.iter().all(is_other)
 }
@@ -155,8 +161,9 @@ mod tests {
     fn logs_and_stores_beside_the_settings_are_no_change() {
         let about = |names: &[&str]| {
             let paths: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
-            is_elsewhere(&paths)
+            is_elsewhere(&paths, Some("told.txt"))
         };
+        assert!(about(&["conf/told.txt"]) && about(&["conf/told.txt", "conf/told.txt.1"]));
         assert!(about(&["conf/gateway.log"]) && about(&["conf/ledger.db-wal", "conf/ledger.db"]));
         for names in [
             &["conf/tmdb.yaml"][..],

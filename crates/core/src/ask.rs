@@ -217,7 +217,8 @@ pub enum Settle {
     Permit {
         /// Which one.
         id: PermitId,
-        /// The terms it was granted under. For [`Outcome::Finished`] and [`Outcome::Whole`] their `cost` is the true cost.
+        /// The terms it was granted under. For [`Outcome::Finished`] and [`Outcome::Whole`] their
+        /// `cost` is the true cost.
         terms: Terms,
         /// The scopes it was granted under: a probe that never left gives its place back.
         scopes: Scopes,

@@ -19,7 +19,7 @@ mod vary;
 
 pub use adapt::{Change, adapted, lengthened, spread};
 pub use control::Control;
-pub use fields::{Headers, http_date, is_connection_only};
+pub use fields::{Headers, http_date, is_connection_only, is_hop_by_hop};
 pub use keep::{Answered, Ignore, Lifetime, NotKept, Times, keep};
 pub use range::{Part, part};
 pub use validate::{is_not_modified, is_replaced_by_304};
@@ -165,15 +165,16 @@ impl Kept {
         if self.ask_always {
             return ask;
         }
-        if demand.max_age.is_some_and(|most| self.age(now) > most) {
-            return ask;
+        let left = self.fresh_until.since(now);
+        let is_too_old = demand.max_age.is_some_and(|most| self.age(now) > most);
+        if is_too_old || demand.min_fresh.is_some_and(|least| left < least) {
+            // Whoever asks for a newer one would rather wait.
+            return Look::Ask { fallback: false };
         }
         if now < self.fresh_until {
-            let left = self.fresh_until.since(now);
-            let is_enough = demand.min_fresh.is_none_or(|least| left >= least);
-            return if is_enough { Look::Fresh } else { ask };
+            return Look::Fresh;
         }
-        if self.strict || demand.min_fresh.is_some() {
+        if self.strict {
             return ask;
         }
         let old_by = now.since(self.fresh_until);

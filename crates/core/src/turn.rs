@@ -1,7 +1,7 @@
 //! The one decision: what became of earlier permits, then who may go now.
 //!
-//! This is all the semantics a ledger has. Memory, SQLite and Postgres call it inside their lock or
-//! transaction; the Redis script mirrors it.
+//! This is all the semantics a ledger has. Every backend, memory and SQLite today, calls it inside its
+//! lock or transaction.
 //!
 //! Promises: all terms and scopes of an ask, or none: nothing is counted until every one of them
 //! agrees. An ask that is refused by a cell keeps that cell from later asks of the batch that are

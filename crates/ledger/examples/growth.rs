@@ -158,7 +158,7 @@ fn child(folder: &str, gap: Span) {
             seq += 1;
             let ask = ask(CellId(9), &rule, std::process::id(), seq);
             let at = ledger.now().at;
-            let verdicts = ledger.offer(vec![ask.clone()]).await.unwrap();
+            let verdicts = ledger.offer(vec![ask.clone()]).await.unwrap().verdicts;
             waits.push(ledger.now().at.since(at).0);
             if let [(_, Verdict::Go { .. })] = verdicts[..] {
                 ledger.settle(arrived(ask));

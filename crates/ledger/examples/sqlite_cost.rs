@@ -105,7 +105,7 @@ impl Row {
         for _ in 0..turns {
             let asks: Vec<Ask> = (0..permits).map(|_| ask(cell, rule, &mut seq)).collect();
             let at = ledger.now().at;
-            let verdicts = ledger.offer(asks.clone()).await.unwrap();
+            let verdicts = ledger.offer(asks.clone()).await.unwrap().verdicts;
             self.latency.push(micros(ledger.now().at.since(at)));
             settle_all(ledger, asks, verdicts);
         }
@@ -141,7 +141,7 @@ async fn callers(name: &str, cell: CellId, ledger: &Ledger, rule: &Arc<Rule>) {
             for _ in 0..TURNS / 4 {
                 let ask = ask(cell, &rule, &mut seq);
                 let at = ledger.now().at;
-                let verdicts = ledger.offer(vec![ask.clone()]).await.unwrap();
+                let verdicts = ledger.offer(vec![ask.clone()]).await.unwrap().verdicts;
                 latency.push(micros(ledger.now().at.since(at)));
                 settle_all(&ledger, vec![ask], verdicts);
             }
@@ -210,7 +210,10 @@ fn share(folder: &str) {
     while ledger.now().at.since(began) < Span::from_secs(2) {
         let ask = ask(CellId(9), &rule, &mut seq);
         let at = ledger.now().at;
-        let verdicts = runtime.block_on(ledger.offer(vec![ask.clone()])).unwrap();
+        let verdicts = runtime
+            .block_on(ledger.offer(vec![ask.clone()]))
+            .unwrap()
+            .verdicts;
         latency.push(micros(ledger.now().at.since(at)));
         settle_all(&ledger, vec![ask], verdicts);
     }

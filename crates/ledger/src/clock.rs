@@ -1,4 +1,4 @@
-//! The one place that reads a clock.
+//! The clocks of ledgers and of everything on the path of a call. Guards have one of their own.
 //!
 //! Promises: the ledger clock counts through suspend and never steps (`CLOCK_BOOTTIME`), and it is
 //! shared by all processes of one boot. The wall clock is read through std, so that tools which

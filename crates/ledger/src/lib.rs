@@ -4,14 +4,15 @@
 //! transaction, with a `now` that was read after the lock was held. A permit is counted before it
 //! is handed out. Waiting asks share one transaction.
 //!
-//! Never: decides anything, and never lets an instant cross: clocks of processes and stores differ.
+//! Never: decides anything, or reads an instant on another clock than it was taken on: what is told
+//! to a ledger from outside is an age or a delay.
 
 mod clock;
 pub use clock::{Clock, ManualClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, Events};
 mod offered;
-pub use offered::{Loss, Lost, Offered};
+pub use offered::{Decided, Loss, Lost, Offered};
 mod heirs;
 use heirs::Heirs;
 mod memory;

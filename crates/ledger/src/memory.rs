@@ -67,7 +67,7 @@ impl MemoryLedger {
     pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
         let turn = self.turn(&[], &asks);
         let answer = asks.into_iter().zip(turn.verdicts).collect();
-        Offered::ready(ledger.clone(), Ok(answer))
+        Offered::ready(ledger.clone(), Ok((self.at(), answer)))
     }
 
     pub(crate) fn offer_at_once(&self, ask: &Ask) -> Option<Verdict> {

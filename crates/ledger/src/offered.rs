@@ -31,8 +31,18 @@ pub struct Loss {
     pub is_final: bool,
 }
 
-/// What a store says to an offer: the asks as they were given, each with its verdict.
-pub(crate) type Answer = Result<Vec<(Ask, Verdict)>, Lost>;
+/// What was decided of an offer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// When, on the ledger's clock: a permit is as old as this, however late it is handed out.
+    pub at: Micros,
+    /// The verdict of each ask, in their order.
+    pub verdicts: Vec<(PermitId, Verdict)>,
+}
+
+/// What a store says to an offer, and when it decided: the asks as they were given, each with its
+/// verdict.
+pub(crate) type Answer = Result<(Micros, Vec<(Ask, Verdict)>), Lost>;
 
 /// The verdicts of one offer, once they are there.
 #[derive(Debug)]
@@ -73,7 +83,7 @@ impl Offered {
 }
 
 impl Future for Offered {
-    type Output = Result<Vec<(PermitId, Verdict)>, Lost>;
+    type Output = Result<Decided, Lost>;
 
     /// Once: like every future, it is not to be polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -87,11 +97,11 @@ impl Future for Offered {
             State::Taken => Err(Lost),
         };
         self.state = State::Taken;
-        let verdicts = answer.map(|answer| {
+        Poll::Ready(answer.map(|(at, answer)| {
             let by_id = answer.into_iter().map(|(ask, verdict)| (ask.id, verdict));
-            by_id.collect()
-        });
-        Poll::Ready(verdicts)
+            let verdicts = by_id.collect();
+            Decided { at, verdicts }
+        }))
     }
 }
 
@@ -106,7 +116,7 @@ impl Drop for Offered {
             }
             State::Taken => return,
         };
-        for settle in answer.into_iter().flat_map(unsent) {
+        for settle in answer.into_iter().flat_map(|(_, asks)| unsent(asks)) {
             self.ledger.settle(settle);
         }
     }

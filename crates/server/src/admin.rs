@@ -91,7 +91,7 @@ impl Admin {
         if options.token.is_none() && !address.ip().is_loopback() {
             return Err(AdminError::NoToken(address));
         }
-        daemon.shop().is_ours(address);
+        daemon.shop().add_own_address(address);
         let ending = watch::Sender::new(false);
         let safety = Safety::new(address, options.token);
         let router = routes::router(daemon.clone(), safety, ending.subscribe());

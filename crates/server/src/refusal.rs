@@ -159,16 +159,18 @@ fn say_when(headers: &mut HeaderMap, wait: Span) {
 fn kind(error: &Error) -> (StatusCode, &'static str) {
     match error {
         Error::NoPermit { reason, .. } => match reason {
-            Reason::QueueFull => (StatusCode::SERVICE_UNAVAILABLE, "QueueFull"),
+            Reason::QueueFull | Reason::NoRoom | Reason::Ending => {
+                (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
+            }
             Reason::StoreLost => (StatusCode::SERVICE_UNAVAILABLE, "StoreLost"),
             Reason::Deadline => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
-            Reason::Sleep => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
             Reason::Degraded | Reason::CacheOnly => (StatusCode::GATEWAY_TIMEOUT, "NotInCache"),
             Reason::Limit
             | Reason::Cooldown
             | Reason::Concurrency
             | Reason::OffPeak
-            | Reason::TooCostly => (StatusCode::TOO_MANY_REQUESTS, "RateLimitExceeded"),
+            | Reason::TooCostly
+            | Reason::NoPart => (StatusCode::TOO_MANY_REQUESTS, "RateLimitExceeded"),
         },
         Error::Asleep { .. } => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
         Error::NotInCache { .. } => (StatusCode::GATEWAY_TIMEOUT, "NotInCache"),
@@ -210,5 +212,55 @@ fn sentence(text: &str) -> String {
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    async fn told(reason: Reason) -> (u16, serde_json::Value) {
+        let error = Error::NoPermit {
+            provider: "x".to_owned(),
+            entity: None,
+            limit: Some("1/1s".to_owned()),
+            reason,
+            retry_in: None,
+        };
+        let response = refusal(&error, "1");
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    /// Reasons of our own keep to the words of the contract, and say what really helps.
+    #[tokio::test]
+    async fn what_is_wrong_with_us_is_said_in_words_of_its_own() {
+        for (reason, status, error, word, helps) in [
+            (Reason::NoRoom, 503, "QueueFull", "queue_full", "ulimit -n"),
+            (
+                Reason::Ending,
+                503,
+                "QueueFull",
+                "queue_full",
+                "started anew",
+            ),
+            (
+                Reason::NoPart,
+                429,
+                "RateLimitExceeded",
+                "too_costly",
+                "`nodes`",
+            ),
+        ] {
+            let (told, json) = told(reason).await;
+            assert_eq!(
+                (told, &json["error"], &json["reason"]),
+                (status, &error.into(), &word.into())
+            );
+            assert!(json["hint"].as_str().unwrap().contains(helps), "{json}");
+        }
     }
 }

@@ -19,15 +19,18 @@ pub use tunnel::Tunnel;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
+use tollgate_core::time::Span;
 
 use crate::Error;
+use crate::timer::within;
 
 /// Any error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -36,11 +39,17 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// such bodies are 256 MiB, which a host has; nearly all API calls are below 64 KiB.
 pub const WHOLE_MAX: usize = 256 * 1024;
 
+/// How long the body of a request may stand still before the permit: what proxies wait for a slow
+/// client. One that flows is not cut, however slow.
+const STILL_MAX: Span = Span::from_secs(60);
+
 /// What a caller sends.
 #[derive(Debug)]
 pub(crate) enum Payload {
     /// All of it: it can be sent again.
     Whole(Bytes),
+    /// All of it, and the trailers behind it.
+    Trailed(Bytes, Box<HeaderMap>),
     /// The rest is still coming: it can be sent once.
     Stream(Option<BoxBody<Bytes, BodyError>>),
 }
@@ -49,13 +58,51 @@ pub(crate) enum Payload {
 #[derive(Debug)]
 pub struct Outgoing {
     kind: Kind,
-    /// Of a stream: how many pieces of it have left.
-    progress: Option<Arc<AtomicU64>>,
+    /// Of a stream: how it goes.
+    upload: Option<Arc<Upload>>,
+}
+
+/// How an upload goes, for whoever waits for its answer.
+#[derive(Debug, Default)]
+pub(crate) struct Upload {
+    pieces: AtomicU64,
+    /// The connection has taken all that came and waits for the caller.
+    is_awaited: AtomicBool,
+    has_failed: AtomicBool,
+}
+
+impl Upload {
+    /// How many pieces have left: an upload that flows is not cut.
+    pub(crate) fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
+
+    /// The next piece is the caller's to send.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
+    }
+
+    /// The caller broke off.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, frame: &Poll<Option<Result<Frame<Bytes>, BodyError>>>) {
+        self.is_awaited.store(frame.is_pending(), Ordering::Relaxed);
+        match frame {
+            Poll::Pending => {}
+            Poll::Ready(Some(Err(_))) => self.has_failed.store(true, Ordering::Relaxed),
+            Poll::Ready(Some(Ok(_)) | None) => {
+                self.pieces.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
 enum Kind {
     Whole(Option<Bytes>),
+    Trailed(Option<Bytes>, Option<Box<HeaderMap>>),
     Stream(BoxBody<Bytes, BodyError>),
 }
 
@@ -74,12 +121,13 @@ impl Payload {
             if body.size_hint().lower() > WHOLE_MAX as u64 {
                 break;
             }
-            let Some(frame) = body.frame().await else {
+            let frame = within(Some(STILL_MAX), body.frame()).await;
+            let Some(frame) = frame.map_err(|_| Error::NoBody)? else {
                 return Ok(Payload::Whole(read.freeze()));
             };
-            let Ok(data) = frame.map_err(|_| Error::NoBody)?.into_data() else {
-                // Trailers end a body; alone they are not worth a stream.
-                return Ok(Payload::Whole(read.freeze()));
+            let data = match frame.map_err(|_| Error::NoBody)?.into_data() {
+                Ok(data) => data,
+                Err(last) => return Ok(Payload::with_trailers(read.freeze(), last)),
             };
             read.extend_from_slice(&data);
             if read.len() > WHOLE_MAX {
@@ -95,10 +143,18 @@ impl Payload {
         ))))
     }
 
+    /// Trailers end a body.
+    fn with_trailers(bytes: Bytes, last: Frame<Bytes>) -> Payload {
+        match last.into_trailers() {
+            Ok(trailers) => Payload::Trailed(bytes, Box::new(trailers)),
+            Err(_) => Payload::Whole(bytes),
+        }
+    }
+
     /// What has been read so far, for what is decided by the body.
     pub(crate) fn known(&self) -> &[u8] {
         match self {
-            Payload::Whole(bytes) => bytes,
+            Payload::Whole(bytes) | Payload::Trailed(bytes, _) => bytes,
             Payload::Stream(_) => &[],
         }
     }
@@ -111,7 +167,7 @@ impl Payload {
     /// Can it be sent once more?
     pub(crate) fn is_left(&self) -> bool {
         match self {
-            Payload::Whole(_) | Payload::Stream(Some(_)) => true,
+            Payload::Whole(_) | Payload::Trailed(..) | Payload::Stream(Some(_)) => true,
             Payload::Stream(None) => false,
         }
     }
@@ -127,23 +183,26 @@ impl Payload {
     pub(crate) fn outgoing(&mut self) -> Outgoing {
         let kind = match self {
             Payload::Whole(bytes) => Kind::Whole(Some(bytes.clone())),
+            Payload::Trailed(bytes, trailers) => {
+                Kind::Trailed(Some(bytes.clone()), Some(trailers.clone()))
+            }
             Payload::Stream(stream) => match stream.take() {
                 Some(stream) => Kind::Stream(stream),
                 None => Kind::Whole(None),
             },
         };
-        let progress = match kind {
-            Kind::Whole(_) => None,
+        let upload = match kind {
+            Kind::Whole(_) | Kind::Trailed(..) => None,
             Kind::Stream(_) => Some(Arc::default()),
         };
-        Outgoing { kind, progress }
+        Outgoing { kind, upload }
     }
 }
 
 impl Outgoing {
-    /// Counts the pieces that have left, for the timeout of an upload that flows.
-    pub(crate) fn progress(&self) -> Option<Arc<AtomicU64>> {
-        self.progress.clone()
+    /// How it goes, if it is a stream.
+    pub(crate) fn upload(&self) -> Option<Arc<Upload>> {
+        self.upload.clone()
     }
 }
 
@@ -160,17 +219,25 @@ impl Body for Outgoing {
                 let bytes = bytes.take().filter(|bytes| !bytes.is_empty());
                 return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))));
             }
-            Kind::Stream(stream) => ready!(Pin::new(stream).poll_frame(cx)),
+            Kind::Trailed(bytes, trailers) => {
+                if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+                let trailers = trailers.take().map(|trailers| Frame::trailers(*trailers));
+                return Poll::Ready(trailers.map(Ok));
+            }
+            Kind::Stream(stream) => Pin::new(stream).poll_frame(cx),
         };
-        if let Some(progress) = &self.progress {
-            progress.fetch_add(1, Ordering::Relaxed);
+        if let Some(upload) = &self.upload {
+            upload.note(&frame);
         }
-        Poll::Ready(frame)
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            Kind::Trailed(_, trailers) => trailers.is_none(),
             Kind::Stream(stream) => stream.is_end_stream(),
         }
     }
@@ -180,6 +247,8 @@ impl Body for Outgoing {
             Kind::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
             }
+            // Trailers go behind chunks only, so the length stays unsaid.
+            Kind::Trailed(..) => SizeHint::default(),
             Kind::Stream(stream) => stream.size_hint(),
         }
     }
@@ -216,5 +285,55 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Chained<B> {
             Some(rest) => SizeHint::with_exact(first + rest),
             None => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many bytes, one after the other, each after this long.
+    struct Slow {
+        left: usize,
+        every: Span,
+        timer: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
+    }
+
+    impl Body for Slow {
+        type Data = Bytes;
+        type Error = BodyError;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            let every = self.every;
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(crate::timer::rest(Some(every))));
+            std::task::ready!(timer.as_mut().poll(cx));
+            self.timer = None;
+            self.left -= 1;
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
+        }
+    }
+
+    async fn gathered(left: usize, every: u64) -> Result<Payload, Error> {
+        Payload::gather(Slow {
+            left,
+            every: Span::from_secs(every),
+            timer: None,
+        })
+        .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_body_that_flows_slowly_is_not_cut_and_one_that_stands_still_is() {
+        let slow = gathered(10, 50).await.unwrap();
+        assert_eq!(slow.known(), b"xxxxxxxxxx");
+        assert!(matches!(gathered(2, 61).await, Err(Error::NoBody)));
     }
 }

@@ -203,6 +203,14 @@ impl Cache {
             disk.flush().await;
         }
     }
+
+    /// The end: waits until what was kept so far is on disk and what must be forgotten is, though not
+    /// for ever if somebody else holds the file.
+    pub async fn close(&self) {
+        if let Some(disk) = &self.shared.disk {
+            disk.close().await;
+        }
+    }
 }
 
 #[cfg(test)]

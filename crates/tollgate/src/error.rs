@@ -21,6 +21,18 @@ pub enum Blame {
     Tollgate,
 }
 
+impl Blame {
+    /// As in log lines.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Blame::Caller => "caller",
+            Blame::Provider => "provider",
+            Blame::Tollgate => "tollgate",
+        }
+    }
+}
+
 /// What holds a call back. The words are those of `reason` in every refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -30,8 +42,6 @@ pub enum Reason {
     Cooldown,
     /// Little is left, so only the cache is used.
     Degraded,
-    /// Too many calls failed, so none is sent for a while.
-    Sleep,
     /// Somebody asked for answers from the cache only.
     CacheOnly,
     /// As many calls as allowed are on their way.
@@ -40,12 +50,18 @@ pub enum Reason {
     OffPeak,
     /// Too many wait already.
     QueueFull,
+    /// This process has no descriptor left for another connection.
+    NoRoom,
+    /// This process ends.
+    Ending,
     /// The caller's time is up.
     Deadline,
     /// The ledger cannot be reached.
     StoreLost,
     /// The call costs more than its limit ever has.
     TooCostly,
+    /// The limit is smaller than the number of nodes that share it, so this one has no part of it.
+    NoPart,
 }
 
 impl Reason {
@@ -56,14 +72,13 @@ impl Reason {
             Reason::Limit => "limit",
             Reason::Cooldown => "cooldown",
             Reason::Degraded => "degraded",
-            Reason::Sleep => "sleep",
             Reason::CacheOnly => "cache_only",
             Reason::Concurrency => "concurrency",
             Reason::OffPeak => "off_peak",
-            Reason::QueueFull => "queue_full",
+            Reason::QueueFull | Reason::NoRoom | Reason::Ending => "queue_full",
             Reason::Deadline => "deadline",
             Reason::StoreLost => "store_lost",
-            Reason::TooCostly => "too_costly",
+            Reason::TooCostly | Reason::NoPart => "too_costly",
         }
     }
 }
@@ -72,7 +87,7 @@ impl Reason {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// No permit in time.
-    #[error("{}", no_permit(.provider, *.reason))]
+    #[error("{}", no_permit(.provider, *.reason, .limit.as_deref(), *.retry_in))]
     NoPermit {
         /// Whose.
         provider: String,
@@ -159,8 +174,8 @@ pub enum Error {
         /// As it calls itself.
         caller: String,
     },
-    /// The call would come back to us.
-    #[error("the upstream of `{provider}` is this gateway itself")]
+    /// The call would come back to us, or has.
+    #[error("calls to `{provider}` come back to this gateway")]
     Loop {
         /// Whose.
         provider: String,
@@ -230,6 +245,8 @@ pub enum NotAllowed {
     Unknown,
     /// It resolves to a private address that no provider file names.
     Private,
+    /// The address that was called is another provider's alone.
+    Elsewhere,
 }
 
 impl Stage {
@@ -247,7 +264,7 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::NoPermit {
-                reason: Reason::StoreLost,
+                reason: Reason::StoreLost | Reason::NoRoom | Reason::Ending | Reason::NoPart,
                 ..
             }
             | Error::NoCredential {
@@ -276,11 +293,46 @@ impl Error {
     }
 }
 
-fn no_permit(provider: &str, reason: Reason) -> String {
-    if reason == Reason::StoreLost {
-        return format!("the ledger that counts the calls to `{provider}` cannot be reached");
+fn no_permit(
+    provider: &str,
+    reason: Reason,
+    limit: Option<&str>,
+    retry_in: Option<Span>,
+) -> String {
+    let limit = limit.map_or_else(
+        || "its limit".to_owned(),
+        |name| format!("the limit `{name}`"),
+    );
+    let why = match reason {
+        Reason::StoreLost => {
+            return format!("the ledger that counts the calls to `{provider}` cannot be reached");
+        }
+        Reason::NoRoom => {
+            return format!("this process has no file descriptor left to call `{provider}`");
+        }
+        Reason::Ending => return format!("tollgate is ending and no longer calls `{provider}`"),
+        Reason::NoPart => {
+            return format!(
+                "{limit} of `{provider}` is smaller than the number of nodes, so this one has no part of it"
+            );
+        }
+        Reason::TooCostly => {
+            return format!("the call to `{provider}` costs more than {limit} ever has");
+        }
+        Reason::QueueFull => return format!("too many calls wait for `{provider}` already"),
+        Reason::Limit => format!("{limit} is used up"),
+        Reason::Concurrency => format!("{limit} of calls at a time is reached"),
+        Reason::Cooldown => "the provider asked for a pause".to_owned(),
+        Reason::OffPeak => "background calls go in off-peak hours only".to_owned(),
+        Reason::Degraded | Reason::CacheOnly => "only the cache is used".to_owned(),
+        Reason::Deadline => "the time is up".to_owned(),
+    };
+    match retry_in {
+        Some(retry_in) => {
+            format!("no permit for `{provider}` in time: {why}; it may go on in {retry_in}")
+        }
+        None => format!("no permit for `{provider}` in time: {why}"),
     }
-    format!("no permit for `{provider}` in time")
 }
 
 fn words(fault: Fault) -> &'static str {
@@ -289,5 +341,33 @@ fn words(fault: Fault) -> &'static str {
         Fault::Dns => "its name has no address",
         Fault::Connect => "no connection",
         Fault::Reset => "the connection broke before the answer was whole",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(reason: Reason, limit: Option<&str>, retry_in: Option<Span>) -> String {
+        Error::NoPermit {
+            provider: "tmdb".to_owned(),
+            entity: None,
+            limit: limit.map(str::to_owned),
+            reason,
+            retry_in,
+        }
+        .to_string()
+    }
+
+    #[test]
+    fn a_refusal_names_its_reason_its_limit_and_the_time() {
+        let refused = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
+        assert!(refused.contains("`tmdb`") && refused.contains("the limit `1000/1d` is used up"));
+        assert!(
+            refused.ends_with(&Span::from_secs(90).to_string()),
+            "{refused}"
+        );
+        assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
+        assert!(text(Reason::NoPart, Some("3/1s"), None).contains("number of nodes"));
     }
 }

@@ -5,9 +5,32 @@
 //!
 //! Never: decides. Nothing waits for a fact to be told.
 
+use std::fmt;
+
 use tollgate_core::ask::Priority;
-use tollgate_core::health::{Fault, Reason, State};
+use tollgate_core::health::{Fault, Rate, Reason, State, Status};
 use tollgate_core::time::Span;
+
+/// What is not known is `none`.
+struct OrNone<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrNone<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(known) => known.fmt(f),
+            None => f.write_str("none"),
+        }
+    }
+}
+
+/// A rate with its unit: `18rps`.
+struct PerSecond(Rate);
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}rps", self.0)
+    }
+}
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -22,6 +45,8 @@ pub enum Fact<'a> {
         to: State,
         /// Why.
         reason: Reason,
+        /// How it stands now.
+        status: &'a Status,
     },
     /// A provider refused a call: its scope rests.
     Cooled {
@@ -31,6 +56,10 @@ pub enum Fact<'a> {
         entity: Option<&'a str>,
         /// For how long.
         rest: Span,
+        /// What the provider asked for, as it was read.
+        retry_after: Option<Span>,
+        /// How the provider stands now.
+        status: &'a Status,
     },
     /// A call came to an answer.
     Answered {
@@ -60,6 +89,13 @@ pub enum Fact<'a> {
         provider: &'a str,
         /// Why.
         fault: Fault,
+    },
+    /// An upstream could not prove who it is, or broke off in the middle of it.
+    NoTls {
+        /// Which.
+        host: &'a str,
+        /// Why, in words.
+        why: &'a str,
     },
     /// A permit was too old when the bytes should have left, and went back.
     Stale {
@@ -170,30 +206,15 @@ impl Fact<'_> {
     /// Tells it.
     pub fn tell(&self) {
         match self {
-            Fact::Transition {
-                provider,
-                from,
-                to,
-                reason,
-            } => tracing::warn!(
-                comp = "ratelimiter", event = "state_transition", provider,
-                from = from.name(), to = to.name(), reason = %reason
-            ),
-            Fact::Cooled {
-                provider,
-                entity,
-                rest,
-            } => tracing::warn!(
-                comp = "ratelimiter", event = "cooldown", provider,
-                entity = entity.unwrap_or("none"), rest = %rest
-            ),
+            Fact::Transition { .. } | Fact::Cooled { .. } => self.tell_of_health(),
             Fact::Answered { .. } => self.tell_answer(),
             Fact::Refused { id, error } => {
-                tracing::info!(event = "refused", id, error = %error);
+                tracing::info!(event = "refused", id, blame = error.blame().word(), error = %error);
             }
             Fact::Failed { provider, fault } => {
                 tracing::info!(event = "failed", provider, fault = fault.as_str());
             }
+            Fact::NoTls { host, why } => tracing::warn!(event = "no_tls", host, why),
             Fact::Stale { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
             }
@@ -215,9 +236,7 @@ impl Fact<'_> {
                 tracing::warn!(event = "key_set_aside", provider, status);
             }
             Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
-            Fact::NotReloaded { problem } => {
-                tracing::error!(event = "reload_refused", problem);
-            }
+            Fact::NotReloaded { problem } => tracing::error!(event = "reload_refused", problem),
             Fact::Ordered { provider, order } => {
                 tracing::warn!(event = "operator", provider, order);
             }
@@ -226,6 +245,40 @@ impl Fact<'_> {
                 tracing::debug!(event = "descriptors", before, now);
             }
             Fact::Draining => tracing::info!(event = "draining"),
+        }
+    }
+
+    /// What the rate limiter did, with the keys of its standard (A16).
+    fn tell_of_health(&self) {
+        match self {
+            Fact::Transition {
+                provider,
+                from,
+                to,
+                reason,
+                status,
+            } => tracing::warn!(
+                comp = "ratelimiter", state = to.name(), event = "state_transition",
+                sleep = %OrNone(status.sleep_left), consec429 = status.consec429,
+                err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
+                sem = %OrNone(status.sem), retry_after = "none",
+                provider, from = from.name(), to = to.name(), reason = %reason
+            ),
+            Fact::Cooled {
+                provider,
+                entity,
+                rest,
+                retry_after,
+                status,
+            } => tracing::warn!(
+                comp = "ratelimiter", state = status.state.name(), event = "cooldown",
+                sleep = %rest, consec429 = status.consec429,
+                err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
+                sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
+                provider, entity = entity.unwrap_or("none")
+            ),
+            // Told by whoever called this.
+            _ => {}
         }
     }
 

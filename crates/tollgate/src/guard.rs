@@ -6,16 +6,19 @@
 //! among threads. A refusal says how long to wait, never zero. Memory is bounded by a number of
 //! keys; beyond it new keys share one strict bucket per plan, and no key in debt is forgotten.
 //!
-//! Never: reads a clock, draws a random number, does I/O, holds a caller's name, or settles: a
-//! guard is not a ledger.
+//! Never: reads a clock to decide (whoever asks brings the time, from [`TickClock`] for instance),
+//! draws a random number, does I/O, holds a caller's name, or settles: a guard is not a ledger.
 
 mod clock;
 mod decide;
+mod ground;
+mod hint;
 mod key;
 mod lock;
 mod pace;
 mod plan;
 mod shard;
+mod slots;
 mod snapshot;
 mod table;
 mod take;

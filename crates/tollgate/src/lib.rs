@@ -1,8 +1,11 @@
 //! Govern calls to APIs from inside a program.
 //!
-//! Promises: every module here is usable without the daemon.
+//! A [`Shop`] of providers over a ledger, and [`path::call`]: that is all of it. The daemon adds
+//! addresses and files.
 //!
-//! Never: reads a clock outside a module called `clock`.
+//! Promises: needs no daemon, and no clock but its ledger's (guards have one of their own).
+//!
+//! Never: reads a file of configuration; providers come in checked.
 
 pub mod body;
 pub mod cache;

@@ -10,33 +10,35 @@
 //!
 //! Never: a hidden attempt below this path.
 
-pub mod permit;
-mod denied;
-mod account;
-mod admit;
-mod cache;
-mod connect;
-mod credential;
-mod decode;
-mod flight;
-mod hit;
-mod keep;
-mod landing;
-mod learn;
-mod login;
-mod merge;
-mod place;
-mod query;
-mod rates;
-mod recipe;
-mod retry;
-mod route;
-mod send;
-mod serve;
-mod share;
-mod target;
-mod token;
-mod urgency;
+mod route; // which provider, entity, caller, priority, cost and deadline?
+mod place; //   whose call it is, and where it goes
+mod query; //   where a key stands in a query, and when two ask the same
+mod cache; // is there an answer already?
+mod hit; //   the first two stages in one step, for the plainest calls
+mod serve; //   how a kept answer goes to the caller, and how it is renewed
+mod flight; // is somebody asking the same right now?
+mod share; //   what is the same question, and who may share its answer
+mod landing; //   how a flight ends
+mod urgency; //   as urgent and patient as all who wait for it
+mod merge; // can it be a part of a larger question?
+mod recipe; //   how parts are asked for together, and taken apart
+mod retry; // once more? Everything below happens once per attempt
+mod credential; // with which key
+mod account; //   the credentials that tokens are fetched for
+mod token; //   the token in use, and who waits for the next
+mod login; //   the call that fetches one
+mod connect; // is there a connection?
+mod admit; // what to ask the gate for, and what its answer means
+mod on_its_way; //   an attempt that health waits to hear of
+pub mod permit; //   who waits and who goes
+mod denied; //   why there is none
+mod send; // the bytes leave
+mod learn; // what did the answer say?
+mod decode; //   a compressed body, opened beside what is passed on
+mod keep; // is the answer kept for later?
+mod scrub; //   what of it is not: keys, and what is of one moment
+mod target; //   which kept answers its links concern
+mod rates; // what the headers of an answer say of limits
 pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::Aside;
@@ -44,10 +46,10 @@ pub(crate) use flight::Flights;
 pub use hit::{Hit, at_hand};
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
-pub(crate) use query::{parameters, without_parameter};
+pub(crate) use query::{encoded, parameters, without_parameter};
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
-pub(crate) use send::written;
+pub(crate) use send::{is_no_key, written};
 pub(crate) use token::Tokens;
 
 use std::sync::Arc;

@@ -5,9 +5,7 @@
 //!
 //! Never: clones.
 
-use tollgate_core::ask::{
-    Ask, Evidence, Marks, Outcome, PermitId, Reading, Readings, Settle, Term, Terms,
-};
+use tollgate_core::ask::{Ask, Evidence, Marks, Outcome, Reading, Readings, Settle, Term, Terms};
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
@@ -24,7 +22,6 @@ struct Held {
     ledger: Ledger,
     ask: Ask,
     marks: Marks,
-    seniority: u64,
     granted: Micros,
     waited: Span,
     state: State,
@@ -53,20 +50,13 @@ pub struct Answer {
 }
 
 impl Permit {
-    pub(crate) fn new(
-        ledger: Ledger,
-        ask: Ask,
-        marks: Marks,
-        seniority: u64,
-        waited: Span,
-    ) -> Permit {
+    pub(crate) fn new(ledger: Ledger, ask: Ask, marks: Marks, waited: Span) -> Permit {
         let granted = ledger.at();
         Permit {
             held: Box::new(Held {
                 ledger,
                 ask,
                 marks,
-                seniority,
                 granted,
                 waited,
                 state: State::Held,
@@ -74,6 +64,12 @@ impl Permit {
                 local: 0,
             }),
         }
+    }
+
+    /// It was granted at this time, and handed out later.
+    pub(crate) fn granted_at(mut self, at: Micros) -> Permit {
+        self.held.granted = at;
+        self
     }
 
     /// Marks the first terms as limits of the provider, of which its answers speak, and the last as
@@ -94,19 +90,13 @@ impl Permit {
             .unwrap_or(&self.held.ask.terms)
     }
 
-    /// Its name.
-    #[must_use]
-    pub fn id(&self) -> PermitId {
-        self.held.ask.id
-    }
-
     /// How long the call waited for it.
     #[must_use]
     pub fn waited(&self) -> Span {
         self.held.waited
     }
 
-    /// When it was handed out, on the ledger's clock.
+    /// When it was granted, on the ledger's clock.
     #[must_use]
     pub fn granted(&self) -> Micros {
         self.held.granted
@@ -116,12 +106,6 @@ impl Permit {
     #[must_use]
     pub fn now(&self) -> Micros {
         self.held.ledger.at()
-    }
-
-    /// The limits it was granted under.
-    #[must_use]
-    pub fn terms(&self) -> &Terms {
-        &self.held.ask.terms
     }
 
     /// How long ago it was handed out. A sender checks this right before the write: a process that
@@ -140,12 +124,6 @@ impl Permit {
     /// The counts at its grant, one per limit.
     pub(crate) fn marks(&self) -> &Marks {
         &self.held.marks
-    }
-
-    /// Its place in the order of arrival; a retry of the same call asks with it again.
-    #[must_use]
-    pub fn seniority(&self) -> u64 {
-        self.held.seniority
     }
 
     /// Bytes are about to leave: from now on it counts as sent.
@@ -187,6 +165,11 @@ impl Permit {
             readings,
         });
         self.held.state = State::Arrived;
+    }
+
+    /// The answer says nothing of whether the provider is well: no scope hears of it.
+    pub(crate) fn says_nothing_of_health(&mut self) {
+        self.held.ask.scopes.clear();
     }
 
     /// The body still flows: keep its place for this much longer.

@@ -47,7 +47,9 @@ const READY_AMONG: usize = 8;
 const PRUNE_EVERY: Span = Span::from_millis(100);
 
 /// Upstreams of one provider that are remembered. A provider has a handful; calls to unknown
-/// domains share one pool, and past this many those without connections are forgotten.
+/// domains share one pool. With each new one those that nobody wants and whose connections are too old
+/// are forgotten, and past this many also those whose connections could still be used: what is left
+/// has a call each, which the gateway bounds.
 const LANES_MAX: usize = 1_024;
 
 /// The connections of one provider; clones share them.
@@ -123,8 +125,10 @@ impl Pool {
         let lane = match lanes.get(origin) {
             Some(lane) => lane.clone(),
             None => {
+                let now = self.shared.ledger.at();
+                lanes.retain(|_, lane| !lane.is_forgotten(now));
                 if lanes.len() >= LANES_MAX {
-                    lanes.retain(|_, lane| !lane.is_forgotten());
+                    lanes.retain(|_, lane| lane.is_busy());
                 }
                 let lane = Arc::new(Lane {
                     host: HeaderValue::try_from(origin.authority()).ok(),
@@ -264,13 +268,24 @@ impl Lane {
         state.idle.push(Idle { wire, since: now });
     }
 
-    fn is_forgotten(&self) -> bool {
-        let state = self.state.lock();
-        state.idle.is_empty() && state.opening == 0 && state.expected == 0
+    /// Closes what is too old to be used. Nothing is left and nobody wants it?
+    fn is_forgotten(&self, now: Micros) -> bool {
+        let mut state = self.state.lock();
+        state.prune(now);
+        state.idle.is_empty() && !state.is_busy()
+    }
+
+    /// Somebody wants it now.
+    fn is_busy(&self) -> bool {
+        self.state.lock().is_busy()
     }
 }
 
 impl LaneState {
+    fn is_busy(&self) -> bool {
+        self.opening > 0 || self.expected > 0
+    }
+
     /// Takes out the dead: now and then, and at once when the youngest has died, because then the
     /// other side has probably closed them all.
     fn prune(&mut self, now: Micros) {
@@ -285,5 +300,45 @@ impl LaneState {
 impl Idle {
     fn is_fit(&self, now: Micros) -> bool {
         !self.wire.sender.is_closed() && now.since(self.since) < IDLE_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tollgate_core::domain::Host;
+    use tollgate_core::time::Now;
+    use tollgate_ledger::{Clock, ManualClock};
+
+    use super::*;
+
+    /// An upstream, and the connection that was opened to it.
+    async fn warmed(pool: &Pool) -> (Origin, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = Origin {
+            tls: false,
+            host: Host::parse("127.0.0.1").unwrap(),
+            port: listener.local_addr().unwrap().port(),
+            private: true,
+        };
+        let expected = pool.expect(&origin);
+        expected.warm(1, Span::from_secs(5)).await.unwrap();
+        (origin, listener.accept().await.unwrap().0)
+    }
+
+    /// A host that is never called again does not keep its connection.
+    #[tokio::test]
+    async fn old_connections_are_closed_when_another_upstream_is_called() {
+        let clock = ManualClock::new(Now::default());
+        let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+        let dialer = Dialer::new(&Roots::Only(Vec::new())).unwrap();
+        let pool = Pool::new(Arc::new(dialer), ledger);
+        let (first, mut opened) = warmed(&pool).await;
+        clock.pass(IDLE_MAX);
+        let (second, _kept) = warmed(&pool).await;
+        assert_eq!(opened.read(&mut [0]).await.unwrap(), 0, "it is closed");
+        let lanes = pool.shared.lanes.lock();
+        assert!(!lanes.contains_key(&first) && lanes.contains_key(&second));
     }
 }

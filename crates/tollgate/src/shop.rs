@@ -8,6 +8,7 @@
 mod callers;
 mod former;
 mod keeping;
+mod keys;
 mod links;
 mod live;
 mod look;
@@ -16,11 +17,14 @@ mod meter;
 mod part;
 mod plan;
 mod savings;
+mod seen;
 mod settings;
 mod slot;
 mod spare;
+mod via;
 pub(crate) use callers::{Callers, Claim, account};
-pub use links::Links;
+pub(crate) use keys::is_in;
+pub use links::{Links, each_link};
 pub use live::Live;
 pub use look::LimitLook;
 pub(crate) use machine::{Local, Machine};
@@ -38,6 +42,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_config::config::Caller;
+use tollgate_config::problem::nearest;
 use tollgate_config::{Draft, Provider, World};
 use tollgate_core::ask::ScopeId;
 use tollgate_core::domain::{DomainTable, Host};
@@ -161,6 +166,15 @@ struct Shelf {
     scopes: HashMap<ScopeId, Arc<Slot>>,
 }
 
+impl Shelf {
+    /// The nearest name that exists, if one is near.
+    fn nearest(&self, wrong: &str) -> Option<String> {
+        let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        nearest(wrong, &names).map(str::to_owned)
+    }
+}
+
 impl Shop {
     /// Opens a shop with these providers. Must be called inside a tokio runtime.
     pub fn build(
@@ -186,6 +200,7 @@ impl Shop {
                 uncounted: Arc::default(),
             },
             callers: ArcSwap::default(),
+            via: via::Via::default(),
             ledger,
         };
         let unknown = means
@@ -290,8 +305,13 @@ impl Shop {
     }
 
     /// An address of ours: a call to it would come back to us for ever.
-    pub fn is_ours(&self, address: SocketAddr) {
-        self.shared.means.dialer.is_ours(address);
+    pub fn add_own_address(&self, address: SocketAddr) {
+        self.shared.means.dialer.add_own_address(address);
+    }
+
+    /// An address that was ours once: somebody else may have it now.
+    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+        self.shared.means.dialer.is_no_longer_ours(address);
     }
 
     /// The provider of this name.
@@ -302,7 +322,7 @@ impl Shop {
             .get(name)
             .ok_or_else(|| Error::UnknownProvider {
                 name: name.chars().take(64).collect(),
-                nearest: nearest(name, shelf.names.keys()),
+                nearest: shelf.nearest(name),
             })?;
         Ok(slot.live(&self.shared.means))
     }
@@ -319,7 +339,7 @@ impl Shop {
     /// Why calls are refused although nothing is wrong with them: the ledger's store is lost, and some
     /// provider with limits must not go on without it (`on_store_loss: closed`).
     #[must_use]
-    pub fn is_closed(&self) -> Option<String> {
+    pub fn why_closed(&self) -> Option<String> {
         let ledger = self.ledger();
         ledger.loss()?;
         let shelf = self.shared.shelf.load();
@@ -339,6 +359,14 @@ impl Shop {
             });
         }
         Ok(None)
+    }
+
+    /// Is the host of a URL a domain of this provider?
+    pub fn is_at(&self, name: &str, authority: &str) -> Result<bool, Error> {
+        let host = Host::parse(authority)?;
+        let shelf = self.shared.shelf.load();
+        let found = shelf.domains.find(&host);
+        Ok(found.is_some_and(|slot| slot.name == name))
     }
 
     /// Every provider that has been called or asked for, by name. The others are known and not yet
@@ -452,19 +480,6 @@ fn nobody() -> Provider {
     let checked = Draft::read("unknown", FILE).map(|draft| draft.check(&World::empty()));
     let provider = checked.ok().and_then(|checked| checked.provider);
     provider.expect("a test builds a shop from it")
-}
-
-/// The nearest name that exists, if one is near.
-fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a String>) -> Option<String> {
-    // Longer than any name by so much that it cannot be one; keeps the work small.
-    if wrong.len() > 64 {
-        return None;
-    }
-    names
-        .map(|name| (strsim::osa_distance(wrong, name), name))
-        .filter(|(distance, name)| *distance <= name.len().max(3) / 3)
-        .min()
-        .map(|(_, name)| name.clone())
 }
 
 fn settings_refused(provider: &str, problems: Vec<Problem>) -> BuildError {

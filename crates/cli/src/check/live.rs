@@ -64,8 +64,10 @@ pub(super) async fn look(config: &Config) -> Vec<Finding> {
         (config.admin.listen, "the admin address".to_owned()),
     ];
     let mut found: Vec<Finding> = ports.into_iter().chain(own).map(port).collect();
-    match serve::open(&config.store) {
-        Ok(ledger) => {
+    match serve::try_open(&config.store) {
+        // A store that is lost is a ledger too: it refuses. Whom would it ask?
+        Ok((_, Some(why))) => found.push(Finding::bad(format!("store: {why}"))),
+        Ok((ledger, None)) => {
             found.push(Finding::fine("store: opens, and can be written".to_owned()));
             found.extend(providers(config, ledger).await);
         }

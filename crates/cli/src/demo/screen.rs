@@ -50,7 +50,13 @@ impl Screen {
     }
 
     /// The table, over the one before it.
-    pub(super) fn frame(&mut self, sides: &[Side; 2], now: &Now, second: u64, of: u64) -> String {
+    pub(super) fn frame(
+        &mut self,
+        sides: &[Side; 2],
+        now: &Now,
+        second: u64,
+        of: Option<u64>,
+    ) -> String {
         let lines = self.lines(sides, now, second, of);
         let mut text = String::new();
         if self.drawn > 0 {
@@ -65,7 +71,7 @@ impl Screen {
         text
     }
 
-    fn lines(&self, sides: &[Side; 2], now: &Now, second: u64, of: u64) -> Vec<String> {
+    fn lines(&self, sides: &[Side; 2], now: &Now, second: u64, of: Option<u64>) -> Vec<String> {
         let [direct, ours] = sides;
         let (from, to) = now.outage;
         let limit = if now.halved {
@@ -74,8 +80,9 @@ impl Screen {
             format!("{LIMIT} calls in any 1 s")
         };
         let title = format!(
-            "{}    two identical providers · strict: {limit} · same 5 clients ask 60/s    {second} s of {of}",
-            self.paint(BOLD, "tollgate demo")
+            "{}    two identical providers · strict: {limit} · same 5 clients ask 60/s    {second} s{}",
+            self.paint(BOLD, "tollgate demo"),
+            of.map(|of| format!(" of {of}")).unwrap_or_default(),
         );
         let heads = self.row(
             "",
@@ -88,7 +95,7 @@ impl Screen {
                 &side.violations.to_string(),
             )
         };
-        let waits = format!("{}   (background waiting: {})", p99(ours), now.waiting);
+        let waits = format!("{}   ({})", p99(ours), waits(now));
         let outage = |side: &Side| format!("{} sent into it, {} lost", side.into_outage, side.lost);
         vec![
             title,
@@ -187,6 +194,17 @@ pub(super) fn line(sides: &[Side; 2], now: &Now, second: u64) -> String {
     )
 }
 
+/// How many wait, and when the last of them has gone if nobody else comes: one place in the limit is
+/// kept for clicks.
+fn waits(now: &Now) -> String {
+    let limit = if now.halved { LIMIT / 2 } else { LIMIT };
+    let seconds = (now.waiting as u64).div_ceil(limit - 1);
+    match now.waiting {
+        0 => "no background waits".to_owned(),
+        waiting => format!("background waits: {waiting}, last done in {seconds} s"),
+    }
+}
+
 fn word(state: State) -> (&'static str, &'static str) {
     match state {
         State::Normal => (OK, "● Flowing"),
@@ -268,23 +286,23 @@ mod tests {
     #[test]
     fn the_table_shows_both_sides_and_the_verdict() {
         let mut screen = screen(false);
-        let text = screen.frame(&sides(), &now(), 12, 20) + &screen.verdict(&sides()[1], 20);
+        let text = screen.frame(&sides(), &now(), 12, Some(20)) + &screen.verdict(&sides()[1], 20);
         insta::assert_snapshot!(text);
     }
 
     #[test]
     fn a_second_frame_is_drawn_over_the_first() {
         let mut screen = screen(false);
-        let first = screen.frame(&sides(), &now(), 1, 20);
-        let second = screen.frame(&sides(), &now(), 2, 20);
+        let first = screen.frame(&sides(), &now(), 1, Some(20));
+        let second = screen.frame(&sides(), &now(), 2, Some(20));
         assert!(!first.contains('\x1b'));
         assert!(second.starts_with(&format!("\x1b[{}A", first.lines().count())));
     }
 
     #[test]
     fn columns_stand_where_they_stood_without_colours() {
-        let plain = screen(false).lines(&sides(), &now(), 1, 20);
-        let painted = screen(true).lines(&sides(), &now(), 1, 20);
+        let plain = screen(false).lines(&sides(), &now(), 1, Some(20));
+        let painted = screen(true).lines(&sides(), &now(), 1, Some(20));
         for (plain, painted) in plain.iter().zip(&painted) {
             assert_eq!(plain, &without_colours(painted));
         }

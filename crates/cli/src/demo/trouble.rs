@@ -32,10 +32,10 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// One outage in the middle, for a seventh of the time.
+    /// One outage in the middle, for three twentieths of the time.
     pub(super) fn within(seconds: u64, start: Micros) -> Trouble {
         let from = seconds * 2 / 5;
-        let planned = (from, from + (seconds / 7).max(1));
+        let planned = (from, from + (seconds * 3 / 20).max(1));
         Trouble {
             start,
             outages: Arc::new(Mutex::new(vec![planned])),
@@ -115,12 +115,12 @@ mod tests {
     fn an_outage_covers_its_seconds_and_its_aftermath() {
         let start = Micros(7_000_000);
         let trouble = Trouble::within(20, start);
-        assert_eq!(trouble.latest(), (8, 10));
+        assert_eq!(trouble.latest(), (8, 11));
         assert!(!trouble.strikes(start + Span::from_millis(7_999)));
         assert!(trouble.strikes(start + Span::from_secs(8)));
-        assert!(!trouble.strikes(start + Span::from_secs(10)));
+        assert!(!trouble.strikes(start + Span::from_secs(11)));
         let near: Vec<u64> = (0..20).filter(|second| trouble.is_near(*second)).collect();
-        assert_eq!(near, (7..14).collect::<Vec<_>>());
+        assert_eq!(near, (7..15).collect::<Vec<_>>());
     }
 
     #[test]

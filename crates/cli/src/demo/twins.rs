@@ -20,10 +20,10 @@ use tollgate_server::{Door, Gateway, GatewayOptions};
 use tollgate_sim::http::{Settings, SimProvider, Style};
 use tollgate_sim::latency::Latency;
 
-use super::LIMIT;
 use super::crowd::Crowd;
 use super::score::{Side, score};
 use super::trouble::Trouble;
+use super::{LIMIT, Length};
 
 /// Where the README says it listens; another port if this one is taken.
 const USUAL: &str = "127.0.0.1:4290";
@@ -57,8 +57,8 @@ pub(super) struct Now {
 }
 
 impl Twins {
-    pub(super) async fn start(seconds: u64) -> anyhow::Result<Twins> {
-        let trouble = Trouble::within(seconds, wall());
+    pub(super) async fn start(length: Length) -> anyhow::Result<Twins> {
+        let trouble = Trouble::within(length.planned, wall());
         let providers = [provider(&trouble).await?, provider(&trouble).await?];
         let shop = shop(&providers[1])?;
         let options = GatewayOptions {
@@ -73,7 +73,7 @@ impl Twins {
         ];
         let asking = crowds
             .each_ref()
-            .map(|crowd| tokio::spawn(crowd.clone().ask(seconds, trouble.clone())));
+            .map(|crowd| tokio::spawn(crowd.clone().ask(length.most, trouble.clone())));
         Ok(Twins {
             providers,
             crowds,
@@ -181,7 +181,7 @@ async fn provider(trouble: &Trouble) -> anyhow::Result<SimProvider> {
 
 fn shop(provider: &SimProvider) -> anyhow::Result<Shop> {
     let file = format!(
-        "name: demo\nupstream: {}\nlimits: [{{limit: {LIMIT}, period: 1s}}]\nqueue: {{max: 100000, timeout: 10m}}\n\
+        "name: demo\nupstream: {}\nlimits: [{{limit: {LIMIT}, period: 1s, reserve: 1}}]\nqueue: {{max: 100000, timeout: 10m}}\n\
          retry: {{retries: {{high: 100, normal: 100, low: 100}}, base: 100ms, max: 1s}}\n\
          health: {{sleep_first: 1s, sleep_min: 1s, failure_threshold: 2}}\n",
         provider.url()

@@ -55,7 +55,6 @@ pub(super) fn keep(
         fs::remove_file(&path).ok();
     }
     options.create_new(true);
-    #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
         options.mode(0o600);
@@ -75,7 +74,6 @@ pub(super) fn keep(
 fn make(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
-    #[cfg(unix)]
     {
         use std::os::unix::fs::DirBuilderExt;
         builder.mode(0o700);
@@ -83,7 +81,7 @@ fn make(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;

@@ -9,11 +9,13 @@
 //! Never: believes sockets that were meant for another process (`LISTEN_PID`); the crate that takes
 //! them checks it.
 
-use std::io;
+use std::collections::HashMap;
+use std::io::{self, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
 use listenfd::ListenFd;
+use tollgate_config::Set;
 
 /// The most sockets that are taken: a gateway, an admin address, and one per provider that has its
 /// own.
@@ -28,15 +30,20 @@ const ADMIN: &str = "admin";
 pub(super) struct Sockets {
     pub(super) gateway: Option<TcpListener>,
     pub(super) admin: Option<TcpListener>,
+    /// By their names, which are providers'.
+    pub(super) own: HashMap<String, TcpListener>,
 }
 
 impl Sockets {
-    /// Takes what the service manager holds. By name; without names the first is the gateway's and
-    /// the second the admin's.
+    /// Takes what the service manager holds. By the names that somebody gave: `gateway`, `admin` or a
+    /// provider's; without any the first is the gateway's and the second the admin's.
     pub(super) fn take() -> io::Result<Sockets> {
         // Read first: taking the sockets removes the variables, so that no child sees them.
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let names: Vec<&str> = names.split(':').collect();
+        // What nobody named has the name of its unit.
+        let is_given = |name: &&str| !name.is_empty() && !name.contains('.') && *name != "unknown";
+        let is_named = names.iter().any(is_given);
         let mut given = ListenFd::from_env();
         let mut sockets = Sockets::default();
         for index in 0..given.len().min(SOCKETS_MAX) {
@@ -44,17 +51,42 @@ impl Sockets {
                 continue;
             };
             listener.set_nonblocking(true)?;
-            let is_named = names.iter().any(|name| [GATEWAY, ADMIN].contains(name));
-            match names.get(index).copied().filter(|_| is_named) {
-                Some(GATEWAY) => sockets.gateway = Some(listener),
-                Some(ADMIN) => sockets.admin = Some(listener),
-                None if index == 0 => sockets.gateway = Some(listener),
-                None if index == 1 => sockets.admin = Some(listener),
-                // A socket of a name that is not ours closes here.
-                Some(_) | None => {}
+            let name = names.get(index).copied().unwrap_or_default();
+            match name {
+                GATEWAY => sockets.gateway = Some(listener),
+                ADMIN => sockets.admin = Some(listener),
+                _ if index == 0 && !is_named => sockets.gateway = Some(listener),
+                _ if index == 1 && !is_named => sockets.admin = Some(listener),
+                name => drop(sockets.own.insert(name.to_owned(), listener)),
             }
         }
         Ok(sockets)
+    }
+
+    /// Providers listen where their sockets do, whatever their files say. A socket that is nobody's is
+    /// told and closed: whoever connects to it would wait for ever.
+    pub(super) fn of_providers(
+        &mut self,
+        is_provider: impl Fn(&str) -> bool,
+    ) -> io::Result<Vec<Set>> {
+        let mut own = Vec::new();
+        for (name, socket) in std::mem::take(&mut self.own) {
+            if is_provider(&name) {
+                own.push(Set {
+                    provider: name.clone(),
+                    key: "listen".to_owned(),
+                    value: socket.local_addr()?.to_string(),
+                });
+                self.own.insert(name, socket);
+            } else {
+                writeln!(
+                    io::stderr(),
+                    "warning: the service manager's socket `{name}` is nobody's and is closed; call it \
+                     `gateway`, `admin` or as a provider (FileDescriptorName=)"
+                )?;
+            }
+        }
+        Ok(own)
     }
 }
 
@@ -102,7 +134,6 @@ pub(super) async fn live(every: Duration) {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn send(address: &std::ffi::OsStr, state: &str) -> io::Result<()> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::ffi::OsStrExt;
@@ -114,10 +145,5 @@ fn send(address: &std::ffi::OsStr, state: &str) -> io::Result<()> {
         _ => SocketAddr::from_pathname(address)?,
     };
     socket.send_to_addr(state.as_bytes(), &address)?;
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn send(_: &std::ffi::OsStr, _: &str) -> io::Result<()> {
     Ok(())
 }

@@ -18,13 +18,16 @@ pub(super) struct Orders {
     signals: Signals,
     watched: Vec<String>,
     watch: Option<Watch>,
+    /// The file of our own log, which changes with every look.
+    log: Option<String>,
 }
 
 impl Orders {
     /// Hears signals from now on, so that none of them ends the process while it starts. Must be
     /// called inside a tokio runtime.
-    pub(super) fn listen() -> io::Result<Orders> {
+    pub(super) fn listen(log: Option<String>) -> io::Result<Orders> {
         Ok(Orders {
+            log,
             signals: Signals::listen()?,
             watched: Vec::new(),
             watch: None,
@@ -40,7 +43,7 @@ impl Orders {
     /// watch is seen too.
     pub(super) async fn watch(&mut self, daemon: &Daemon) {
         self.watched = daemon.watched();
-        self.watch = begin(&self.watched);
+        self.watch = begin(&self.watched, self.log.as_deref());
         look(daemon).await;
     }
 
@@ -66,7 +69,7 @@ impl Orders {
             }
             let watched = daemon.watched();
             if watched != self.watched {
-                self.watch = begin(&watched);
+                self.watch = begin(&watched, self.log.as_deref());
                 self.watched = watched;
             }
         }
@@ -80,8 +83,8 @@ async fn look(daemon: &Daemon) {
     drop(looked.await);
 }
 
-fn begin(paths: &[String]) -> Option<Watch> {
-    match Watch::begin(paths, QUIET) {
+fn begin(paths: &[String], log: Option<&str>) -> Option<Watch> {
+    match Watch::begin(paths, log, QUIET) {
         Ok(watch) => Some(watch),
         Err(error) => {
             tracing::warn!(event = "not_watching", %error);
@@ -106,7 +109,6 @@ enum Order {
     End,
 }
 
-#[cfg(unix)]
 #[derive(Debug)]
 struct Signals {
     terminate: tokio::signal::unix::Signal,
@@ -114,7 +116,6 @@ struct Signals {
     hangup: tokio::signal::unix::Signal,
 }
 
-#[cfg(unix)]
 impl Signals {
     fn listen() -> io::Result<Signals> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -139,25 +140,5 @@ impl Signals {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
-    }
-}
-
-#[cfg(not(unix))]
-#[derive(Debug)]
-struct Signals;
-
-#[cfg(not(unix))]
-impl Signals {
-    fn listen() -> io::Result<Signals> {
-        Ok(Signals)
-    }
-
-    async fn next(&mut self) -> Order {
-        self.end().await;
-        Order::End
-    }
-
-    async fn end(&mut self) {
-        tokio::signal::ctrl_c().await.ok();
     }
 }

@@ -23,3 +23,13 @@ fn an_entity_needs_its_provider_and_memory_cannot_be_purged_from_outside() {
     assert_eq!(said.code, Some(1));
     assert!(said.err.contains("no daemon answers"), "{}", said.err);
 }
+
+/// A Redis that somebody else's settings name does not take the answers off the disk.
+#[test]
+fn a_redis_by_name_does_not_switch_persistence_off() {
+    let folder = Folder::new("cache-redis").env("REDIS_HOST", "localhost");
+    let store = format!("sqlite:{}", folder.path().display());
+    let said = folder.run(&["cache", "stats", "--store", &store]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.starts_with("nothing is kept in "), "{}", said.out);
+}

@@ -129,3 +129,27 @@ fn check_live_tries_ports_store_clock_and_keys() {
         still.whole()
     );
 }
+
+/// A store that cannot be opened is no store that "opens, and can be written".
+#[test]
+fn check_live_says_why_a_store_cannot_be_opened() {
+    let garbage = "no database, but long enough".repeat(99);
+    let folder = Folder::new("live-store")
+        .file("state/ledger.db", &garbage)
+        .file(
+            "tollgate.yaml",
+            "listen: '127.0.0.1:0'\nadmin: {listen: '127.0.0.1:0'}\nstore: 'sqlite:state'\n",
+        );
+    let said = folder.run(&["check", "--live"]);
+    assert_eq!(said.code, Some(1), "{}", said.whole());
+    let told = said
+        .err
+        .lines()
+        .find(|line| line.contains("error: store: "));
+    assert!(
+        told.is_some_and(|line| line.contains("damaged")),
+        "{}",
+        said.whole()
+    );
+    assert!(!said.whole().contains("can be written"), "{}", said.whole());
+}

@@ -109,7 +109,6 @@ fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
 /// R-C10: with 64 descriptors and three times as many callers the gateway lives, tells them that it
 /// is full, and serves again when they are gone.
 #[test]
-#[cfg(unix)]
 fn a_lack_of_descriptors_is_told_and_survived() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let provider = runtime.block_on(sim("sliding 1000/1s"));

@@ -69,11 +69,18 @@ fn serve(mut stream: TcpStream, told: &SyncSender<String>) -> Option<()> {
         "/500" => (500, String::new(), sent),
         "/429" => (429, "Retry-After: 1\r\n".to_owned(), sent),
         "/moved" => (302, format!("Location: {target}\r\n"), String::new()),
+        "/for-good" => (308, format!("Location: {target}\r\n"), String::new()),
+        "/echo" => (200, String::new(), sent),
         "/garbage" => {
             stream.write_all(sent.as_bytes()).ok()?;
             return None;
         }
-        _ => (200, String::new(), "fine".to_owned()),
+        // What a caller writes itself comes back to it.
+        _ if target.contains("MINE") => (200, String::new(), "fine".to_owned()),
+        _ => {
+            let link = format!("Link: <{target}>; rel=\"next\"\r\n");
+            (200, link, "fine".to_owned())
+        }
     };
     let length = body.len();
     let answer = format!(
@@ -85,7 +92,7 @@ fn serve(mut stream: TcpStream, told: &SyncSender<String>) -> Option<()> {
 /// Every way in which a secret can be configured.
 fn config(upstream: SocketAddr) -> String {
     let rest = format!(
-        "upstream: \"http://{upstream}\", limits: [100/1s], health: off, retry: {{ retries: {{ high: 0, normal: 0, low: 0 }} }}"
+        "upstream: \"http://{upstream}\", limits: [100/1s], cache: {{ ttl: 1h }}, health: off, retry: {{ retries: {{ high: 0, normal: 0, low: 0 }} }}"
     );
     format!(
         "listen: 127.0.0.1:0
@@ -200,11 +207,13 @@ fn exercise(address: &str) -> String {
             "429",
             "500",
             "moved",
+            "for-good",
+            "echo",
             "garbage",
             "a?api_key=CANARY-MINE",
             "%zz",
         ] {
-            for (method, headers) in [("GET", own), ("POST", job), ("GET", wrong)] {
+            for (method, headers) in [("GET", own), ("POST", job), ("GET", wrong), ("GET", "")] {
                 let (head, body) = call(address, method, &format!("/{provider}/{path}"), headers);
                 seen.push_str(&head);
                 seen.push('\n');
@@ -380,10 +389,15 @@ fn kept_nothing(folder: &Path, arguments: Vec<u8>) {
     every_file(&folder.join("state"), &mut files);
     every_file(&folder.join("desk"), &mut files);
     assert!(files.len() > 1, "a ledger was written");
+    let is_kept = files
+        .iter()
+        .any(|(name, bytes)| name.contains("cache.db") && contains(bytes, b"for-good"));
+    assert!(is_kept, "links are kept, without keys");
     for (name, bytes) in files {
-        let found = bytes
-            .windows(WORD.len())
-            .any(|part| part == WORD.as_bytes());
-        assert!(!found, "{name}");
+        assert!(!contains(&bytes, WORD.as_bytes()), "{name}");
     }
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|part| part == text)
 }

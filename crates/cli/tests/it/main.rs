@@ -17,8 +17,10 @@ mod folder;
 mod gateway;
 mod init;
 mod leak;
+mod log;
 mod processes;
 mod provider;
+mod restart;
 mod schema;
 mod soak;
 

@@ -26,15 +26,29 @@ pub(crate) struct Served {
 impl Served {
     /// Starts it in a folder that holds `x.yaml`.
     pub(crate) fn start(folder: Folder, args: &[&str]) -> Served {
+        let served = Served::silent(folder, args);
+        // The first configuration is told like every other.
+        served.logs("event=reloaded");
+        served
+    }
+
+    /// The same for one that logs elsewhere.
+    pub(crate) fn silent(folder: Folder, args: &[&str]) -> Served {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
         command.args(["--admin", "127.0.0.1:0", "--provider", "x.yaml"]);
         command.args(args);
-        Served::run(folder, command)
+        Served::spawn(folder, command)
     }
 
     /// Runs what ends up as `tollgate serve`, and reads where it listens.
-    pub(crate) fn run(folder: Folder, mut command: Command) -> Served {
+    pub(crate) fn run(folder: Folder, command: Command) -> Served {
+        let served = Served::spawn(folder, command);
+        served.logs("event=reloaded");
+        served
+    }
+
+    pub(crate) fn spawn(folder: Folder, mut command: Command) -> Served {
         let mut child = folder
             .place(&mut command)
             .stdout(Stdio::piped())
@@ -63,16 +77,13 @@ impl Served {
                 .to_owned()
         };
         let (gateway, admin) = (address("listens on"), address("(admin)"));
-        let served = Served {
+        Served {
             child,
             folder,
             gateway,
             admin,
             log,
-        };
-        // The first configuration is told like every other.
-        served.logs("event=\"reloaded\"");
-        served
+        }
     }
 
     /// Runs another command against it.
@@ -92,6 +103,19 @@ impl Served {
             seen.push_str(&line);
         }
         panic!("no line with {what} in:\n{seen}")
+    }
+
+    /// What it has said on standard error, up to its end.
+    pub(crate) fn said(&self) -> String {
+        let mut said = String::new();
+        while let Ok(line) = self.log.recv_timeout(PATIENCE) {
+            said.push_str(&line);
+        }
+        said
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {

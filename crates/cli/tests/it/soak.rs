@@ -39,7 +39,8 @@ fn sample(pid: u32) -> (u64, usize) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1));
-    let handles = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    // Its memory and handles are nobody's business (H3): only root sees how many handles it has.
+    let handles = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
     (number.unwrap().parse().unwrap(), handles)
 }
 

@@ -1,5 +1,4 @@
 //! The service manager's protocols, and ends in good and in bad order.
-#![cfg(target_os = "linux")]
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -110,6 +109,51 @@ fn a_socket_of_the_service_manager_is_served() {
     let mut answer = String::new();
     early.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A socket with the name of a provider is that provider's own address; one that is nobody's is told.
+#[test]
+fn a_socket_named_as_a_provider_is_its_own_address() {
+    let folder = Folder::new("named").file("x.yaml", X);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut command = Command::new("sh");
+    // The same socket twice: one of them is nobody's.
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=x:typo; \
+                  exec \"$0\" serve --listen 127.0.0.1:0 --store memory: --admin 127.0.0.1:0 \
+                  --provider x.yaml 3<&0 4<&0 </dev/null";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
+    command.stdin(Stdio::from(OwnedFd::from(listener)));
+    let served = Served::spawn(folder, command);
+    served.logs("socket `typo` is nobody's");
+    assert_ne!(served.gateway, address.to_string());
+    let mut call = TcpStream::connect(address).expect("a listener");
+    let request = b"GET /a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut call, request).expect("a connection");
+    let mut answer = String::new();
+    call.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains("\"provider\":\"x\""), "{answer}");
+}
+
+/// H3: a crash leaves no core dump, and the memory of the gateway is not for other processes.
+#[test]
+fn h3_a_crash_of_the_gateway_leaves_no_core_dump() {
+    let folder = Folder::new("sealed").file("x.yaml", X);
+    let mut command = Command::new("sh");
+    // As large as is allowed, so that the program has something to take away.
+    let script = "ulimit -S -c $(ulimit -H -c); exec \"$0\" serve --listen 127.0.0.1:0 \
+                  --store memory: --admin 127.0.0.1:0 --provider x.yaml";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
+    let served = Served::run(folder, command);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", served.pid())).expect("limits");
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let words: Vec<&str> = core.unwrap_or_default().split_whitespace().collect();
+    assert_eq!(words[4..6], ["0", "0"], "{limits}");
+    // What is not dumpable belongs to root, whoever runs it.
+    let about = std::fs::metadata(format!("/proc/{}/environ", served.pid())).expect("a process");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&about), 0);
 }
 
 /// The first signal lets calls under way finish; the second does not.

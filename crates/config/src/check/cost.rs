@@ -28,6 +28,20 @@ const UNITS: [(&str, Unit); 11] = [
     ("credits", Unit::Points),
 ];
 
+impl Cost {
+    /// Every unit that a cost may have.
+    pub fn units() -> impl Iterator<Item = &'static str> {
+        UNITS.iter().map(|(name, _)| *name)
+    }
+
+    /// The unit of this name; calls have one name only.
+    #[must_use]
+    pub fn unit_of(name: &str) -> Option<&'static str> {
+        let (name, unit) = UNITS.iter().find(|(known, _)| *known == name)?;
+        Some(if *unit == Unit::Calls { "calls" } else { name })
+    }
+}
+
 /// The unit of a limit: the provider's word, and what the ledger counts.
 pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(String, Unit)> {
     let Some(at) = fields.get("unit") else {
@@ -36,7 +50,7 @@ pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(Stri
     let text = at.text(problems)?;
     let found = UNITS.iter().find(|(name, _)| *name == text);
     let Some((name, unit)) = found else {
-        let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = Cost::units().collect();
         problems.push(crate::setting::not_a_word(&at, text, &names));
         return None;
     };

@@ -13,6 +13,7 @@ use tollgate_core::domain::{Domain, Host};
 use super::RESERVED;
 use super::table::OFF_PEAK;
 use crate::field::{At, Fields};
+use crate::origin::Origin;
 use crate::overlay::first_words;
 use crate::problem::Problems;
 use crate::provider::{OffPeak, Upstream};
@@ -82,6 +83,17 @@ pub(crate) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domai
         }
     }
     domains
+}
+
+/// The domains that no preset has brought along.
+pub(crate) fn own_domains(fields: &Fields<'_>) -> Vec<Domain> {
+    let all = ["domain", "domains"].map(|name| fields.get(name));
+    let items = all.into_iter().flatten();
+    let items = items.flat_map(|at| at.list().unwrap_or_else(|| vec![at.clone()]));
+    items
+        .filter(|item| !matches!(Origin::of(&item.node.place), Origin::Preset(_)))
+        .filter_map(|item| Domain::parse(item.node.text()?.trim()).ok())
+        .collect()
 }
 
 pub(crate) fn listen(fields: &Fields<'_>, problems: &mut Problems) -> Option<SocketAddr> {
@@ -242,4 +254,29 @@ pub(crate) fn token(at: &At<'_>, problems: &mut Problems) -> Option<String> {
         "write letters, digits and `-` only",
     ));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::domain::Host;
+
+    use crate::check::Draft;
+    use crate::secret::World;
+
+    /// H4: what a preset brings along is a host on the web, whatever its name leads to.
+    #[test]
+    fn only_domains_of_the_file_itself_are_its_own() {
+        let names = |text: &str, host: &str| {
+            let draft = Draft::read("x.yaml", text).unwrap();
+            let provider = draft.check(&World::empty()).provider.unwrap();
+            provider.names(&Host::parse(host).unwrap())
+        };
+        let own = "domains: [api.internal, b.internal]\nlimits: [1/1s]\n";
+        assert!(names(own, "b.internal") && names(own, "eu.api.internal"));
+        assert!(!names(own, "internal"));
+        let preset = "preset: tmdb\napi_key: k\n";
+        assert!(!names(preset, "api.themoviedb.org"));
+        let both = "preset: tmdb\napi_key: k\ndomain: tmdb.internal\n";
+        assert!(names(both, "tmdb.internal") && !names(both, "api.themoviedb.org"));
+    }
 }

@@ -76,7 +76,7 @@ table! {
         on_store_loss: OnStoreLoss::SHAPE, "what happens while the ledger cannot be reached" = "closed";
         health: Health::SHAPE, "the health machine: a word, or every threshold" = "adaptive";
         dialect: Shape::Text, "how the provider speaks of limits; the name of a preset, or `generic`" = "generic";
-        learn: Shape::Switch, "limits are read from the answers, because nobody publishes them" = "false";
+        learn: Shape::Switch, "its limits are told in its answers, because nobody publishes them; not used yet" = "false";
         acquire_only: Shape::Switch, "only permits are asked for; no call goes through the gateway" = "false";
     }
 }

@@ -56,11 +56,8 @@ pub(crate) fn settings(
         intercept: or_default(fields, "intercept", problems),
         callers: callers(fields, world, problems),
         env_prefix: env_prefix(fields, problems),
-        unknown_domain: unknown_domain.unwrap_or(if listen.ip().is_loopback() {
-            UnknownDomain::Allow
-        } else {
-            UnknownDomain::Refuse
-        }),
+        // By default it depends on every address, and those of providers are not known yet.
+        unknown_domain: unknown_domain.unwrap_or(UnknownDomain::Refuse),
         limiting: or_default(fields, "limiting", problems),
         guards: guards(fields, problems),
         exempt_paths: paths(fields, problems),

@@ -21,7 +21,7 @@ table! {
         admin: Shape::Block(ADMIN), "the admin address: API, dashboard, metrics";
         store: Shape::Text, "where permits are counted: `sqlite:DIR`, `memory:`, `postgres://…`, `redis://…`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
-        cache_store: Shape::Text, "where answers are kept; REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set" = "beside the ledger";
+        cache_store: Shape::Text, "where answers are kept; a Redis (REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set) is not used yet, and they are kept beside the ledger" = "beside the ledger";
         guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
         nodes: Shape::Whole, "processes or hosts that share a limit without a common store; `local-share` needs it" = "1";
         node_lease: Shape::Length, "how long a node's registration holds" = "5s";

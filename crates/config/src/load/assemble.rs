@@ -5,10 +5,13 @@
 //!
 //! Never: changes the old configuration.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use crate::config::{Config, UnknownDomain};
+use crate::origin::{Effective, Origin};
 use crate::problem::{Level, Place, Problem, Problems};
-use crate::secret::{Secret, World};
+use crate::secret::{KeyFile, Secret, World};
 
 use super::base::base;
 use super::govern::{built_in, govern, notes_of, unknown_sets, without_clashes};
@@ -30,9 +33,12 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
     let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
     let all = || env.keys().cloned().chain((world.env_names)()).collect();
+    let read = RefCell::default();
+    let key_file = noting(&read, world);
     let world = World {
         env: &get,
         env_names: &all,
+        key_file: &key_file,
         ..*world
     };
     let (path, base) = base(sources, &world, old, &mut said, &mut refused);
@@ -46,6 +52,9 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
         said.extend(notes_of(one));
     }
     config.providers = governed.iter().map(|one| one.provider.clone()).collect();
+    if is_default(&base.values, "unknown_domain") {
+        config.unknown_domain = unknown_domain(&config);
+    }
     let built_in = built_in(
         sources,
         base.settings.presets,
@@ -66,13 +75,52 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
         config,
         problems: said,
         governed,
-        watched: gathered.watched,
+        watched: watched(gathered.watched, read.take()),
         values: base.values,
         presets: base.settings.presets,
         tree: base.tree,
         env,
     };
     Assembled { loaded, refused }
+}
+
+/// Remembers which files are read: one that holds a key is a part of the configuration, and is watched
+/// like the others.
+fn noting<'a>(
+    read: &'a RefCell<Vec<String>>,
+    world: &'a World<'_>,
+) -> impl Fn(&str) -> Result<KeyFile, String> + 'a {
+    |path| {
+        read.borrow_mut().push(path.to_owned());
+        (world.key_file)(path)
+    }
+}
+
+/// What is named, and what was read on the way, once each.
+fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
+    for path in read {
+        if !named.contains(&path) {
+            named.push(path);
+        }
+    }
+    named
+}
+
+/// Nobody said anything about it.
+fn is_default(values: &[Effective], path: &str) -> bool {
+    let said = values.iter().find(|value| value.path == path);
+    said.is_none_or(|value| value.origin == Origin::Default)
+}
+
+/// Where only this host gets in, hosts that nobody claims may be called. One address that others
+/// reach is enough to refuse them: the gateway must not become a proxy for everybody.
+fn unknown_domain(config: &Config) -> UnknownDomain {
+    let own = config.providers.iter().filter_map(|one| one.listen);
+    if own.chain([config.listen]).all(|at| at.ip().is_loopback()) {
+        UnknownDomain::Allow
+    } else {
+        UnknownDomain::Refuse
+    }
 }
 
 /// The file of `--env-file`, out of sight.

@@ -15,8 +15,9 @@ use crate::secret::World;
 use super::Governed;
 
 /// Variables of the program itself; they begin with TOLLGATE_ whatever the prefix is.
-pub(super) const PROGRAM: [&str; 6] = [
+pub(super) const PROGRAM: [&str; 7] = [
     "CONFIG",
+    "LOG",
     "STORE",
     "ADMIN",
     "ADMIN_TOKEN",
@@ -35,11 +36,11 @@ pub const CONFIG_NOT_YET: &[&str] = &[
     "trusted_proxies",
     "scheduler",
     "alerts",
-    "metrics.ndjson",
+    "metrics",
 ];
 
 /// Fields of a provider file that are checked but not obeyed yet.
-pub const PROVIDER_NOT_YET: &[&str] = &["guards"];
+pub const PROVIDER_NOT_YET: &[&str] = &["guards", "alerts", "learn"];
 
 /// Notes for the fields of a file that are not obeyed yet.
 pub(super) fn not_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {

@@ -1,6 +1,8 @@
 //! A14: every threshold by file, environment and `--set`; the order of settings, and who set what.
 
-use tollgate_config::overlay::keys;
+use tollgate_config::check::PROVIDER;
+use tollgate_config::overlay::{Key, keys};
+use tollgate_config::shape::{Shape, find};
 use tollgate_config::{Flag, Governed, Loaded, Origin, Set, Sources};
 use tollgate_core::health::{HealthSettings, Mode};
 use tollgate_core::ratio::Ppm;
@@ -88,9 +90,9 @@ fn a14_the_order_of_settings_and_who_set_what() {
 #[test]
 fn a14_every_threshold_is_reached_from_outside() {
     let health_of = |loaded: &Loaded| health(loaded, "tmdb");
-    let of_health: Vec<_> = keys()
+    let of_health: Vec<_> = fields_below("health")
         .iter()
-        .filter(|key| key.path.starts_with("health."))
+        .map(|path| key_of(path))
         .collect();
     // 31 settings, of which `ramp` is three.
     assert_eq!(of_health.len(), 33);
@@ -119,6 +121,53 @@ fn a14_every_threshold_is_reached_from_outside() {
             assert_ne!(health_of(loaded), plain, "{}", key.name);
         }
     }
+}
+
+/// The fields of a block, with those of the blocks in it.
+fn fields_below(path: &str) -> Vec<String> {
+    let fields = find(PROVIDER, path).and_then(|field| field.shape.fields());
+    let mut found = Vec::new();
+    for field in fields.unwrap_or_default() {
+        let path = format!("{path}.{}", field.name);
+        match field.shape {
+            Shape::Block(_) => found.extend(fields_below(&path)),
+            _ => found.push(path),
+        }
+    }
+    found
+}
+
+fn key_of(path: &str) -> &'static Key {
+    let key = keys().iter().find(|key| key.path == path);
+    key.unwrap_or_else(|| panic!("{path} has no name in the environment"))
+}
+
+/// A14: by the tables of fields, not by the list of names: a field whose name is another's would be
+/// on no list.
+#[test]
+fn a14_every_field_of_the_blocks_people_tune_has_a_name_of_its_own() {
+    let blocks = [
+        "health", "retry", "cooldown", "degrade", "alerts", "queue", "timeout",
+    ];
+    let names: Vec<&str> = blocks
+        .iter()
+        .flat_map(|block| fields_below(block))
+        .map(|path| key_of(&path).name.as_str())
+        .collect();
+    let once: std::collections::BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(once.len(), names.len(), "{names:?}");
+}
+
+/// The two factors with nearly the same name are set apart.
+#[test]
+fn a14_the_factor_of_a_cool_down_is_not_that_of_the_health_machine() {
+    let machine = tmdb()
+        .env("TOLLGATE_COOLDOWN_BACKOFF_FACTOR", "3")
+        .env("TOLLGATE_TMDB_COOLDOWN_FACTOR", "4");
+    let loaded = machine.loaded(&files(&["tmdb.yaml"]));
+    let is = loaded.config.provider("tmdb").unwrap();
+    assert_eq!(is.cooldown.backoff.factor, Ppm(3_000_000));
+    assert_eq!(is.health.cooldown_factor, Ppm(4_000_000));
 }
 
 /// A14, A12: the resilient-CLI document's variables under its own prefix.

@@ -8,6 +8,7 @@ mod grammar;
 mod h1;
 mod h2;
 mod m5;
+mod obeyed;
 mod machine;
 mod presets;
 mod problems;

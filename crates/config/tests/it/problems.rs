@@ -269,3 +269,25 @@ proptest! {
         prop_assert_ne!(checked.provider.is_some(), checked.problems.has_errors());
     }
 }
+
+/// S8: what is written about the cache and would not be obeyed is told, each at its place.
+#[test]
+fn s8_settings_of_the_cache_that_mean_nothing_are_warned_about() {
+    for (cache, field) in [
+        ("{ttl: 1h, max_object: 9MiB}", Some("cache.max_object")),
+        ("{ttl: 1h, adaptive: true}", Some("cache.adaptive")),
+        ("{mode: rfc9111, negative: 5s}", Some("cache.negative")),
+        ("{mode: rfc9111, ttl: 1h}", Some("cache.ttl")),
+        ("{mode: rfc9111, adaptive: true}", Some("cache.adaptive")),
+        ("{ttl: 1h..2h, adaptive: true, negative: 5s}", None),
+        ("{mode: rfc9111, ttl: 0s}", None),
+    ] {
+        let text = format!("domain: a.example.org\nlimits: [5/1s]\ncache: {cache}");
+        let checked = check(&text);
+        let told: Vec<String> = checked.problems.iter().map(ToString::to_string).collect();
+        match field {
+            Some(field) => assert!(told.len() == 1 && told[0].contains(field), "{told:?}"),
+            None => assert_eq!(told, Vec::<String>::new(), "{cache}"),
+        }
+    }
+}

@@ -209,6 +209,22 @@ fn everything_has_a_default() {
     assert_eq!(open.config.unknown_domain.word(), "refuse");
 }
 
+/// H4: one address that other hosts reach is enough, be it a provider's own.
+#[test]
+fn h4_unknown_domains_are_refused_if_any_address_is_open_to_other_hosts() {
+    let of = |listen: &str, more: &str| {
+        let text = format!(
+            "presets: off\n{more}providers: {{ x: {{ domain: x.example, limits: [1/1s], listen: \"{listen}\" }} }}\n"
+        );
+        let machine = Machine::new().file("tollgate.yaml", &text);
+        let is = machine.loaded(&Sources::default()).config;
+        is.unknown_domain.word()
+    };
+    assert_eq!(of("127.0.0.1:81", ""), "allow");
+    assert_eq!(of("0.0.0.0:81", ""), "refuse");
+    assert_eq!(of("0.0.0.0:81", "unknown_domain: allow\n"), "allow");
+}
+
 /// S12: a cache in Redis by REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.
 #[test]
 fn s12_a_shared_cache_is_found_by_the_documents_variables() {

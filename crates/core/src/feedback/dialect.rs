@@ -311,6 +311,12 @@ impl Dialect {
                 .any(|line| self.named.has_header(line.0))
     }
 
+    /// Is a header of this name about limits, and so about one moment?
+    #[must_use]
+    pub fn tells_of_limits(&self, name: &str) -> bool {
+        self.told.has_header(name)
+    }
+
     /// The provider's name.
     #[must_use]
     pub fn name(&self) -> &str {

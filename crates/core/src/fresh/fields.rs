@@ -25,9 +25,10 @@ impl Headers for &[(&str, &[u8])] {
     }
 }
 
-/// Headers between two neighbours, which are never kept (RFC 9110, 7.6.1; RFC 9111, 3.1).
+/// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy is
+/// meant to read or to send (11.7). In lower case.
 #[must_use]
-pub fn is_connection_only(name: &str) -> bool {
+pub fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
         "connection"
@@ -39,8 +40,14 @@ pub fn is_connection_only(name: &str) -> bool {
             | "te"
             | "transfer-encoding"
             | "upgrade"
-            | "trailer"
     )
+}
+
+/// What is not kept of an answer (RFC 9111, 3.1): what is between two neighbours, and the names of
+/// trailers, because those are not kept either.
+#[must_use]
+pub fn is_connection_only(name: &str) -> bool {
+    name == "trailer" || is_hop_by_hop(name)
 }
 
 /// A date in one of the three forms of HTTP; `now` decides the century of a two-digit year.
@@ -88,19 +95,19 @@ pub(super) fn has_token(headers: &impl Headers, name: &str, token: &str) -> bool
     found
 }
 
-/// What caches before us say of the answer's age: of a list its first member (RFC 9111, 5.1). What
-/// cannot be read, or stands on two lines, is as old as can be: an answer of unknown age had better
-/// be asked for again.
+/// What caches before us say of the answer's age: of a list its first member, and several lines are
+/// one list (RFC 9111, 5.1; RFC 9110, 5.3). What cannot be read is as old as can be: an answer of
+/// unknown age had better be asked for again.
 pub(super) fn age(headers: &impl Headers) -> Span {
-    if !has(headers, "age") {
-        return Span::ZERO;
-    }
-    let value = only(headers, "age");
-    let read = value.and_then(|value| {
-        let first = value.split(|byte| *byte == b',').next()?;
-        seconds(first.trim_ascii())
+    let mut first: Option<Option<u64>> = None;
+    headers.each("age", &mut |line| {
+        first.get_or_insert_with(|| {
+            let member = line.split(|byte| *byte == b',').next()?;
+            seconds(member.trim_ascii())
+        });
     });
-    Span::from_secs(read.unwrap_or(u64::from(u32::MAX)))
+    let told = first.map_or(0, |read| read.unwrap_or(u64::from(u32::MAX)));
+    Span::from_secs(told)
 }
 
 #[cfg(test)]
@@ -108,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_list_of_ages_the_first_counts_and_two_lines_are_as_old_as_can_be() {
+    fn of_a_list_of_ages_on_one_line_or_several_the_first_counts() {
         let told = |lines: &[&str]| {
             let lines: Vec<(&str, &[u8])> =
                 lines.iter().map(|line| ("age", line.as_bytes())).collect();
@@ -122,6 +129,8 @@ mod tests {
         for odd in ["", "-1", "1.5", "x, 0", ",0"] {
             assert_eq!(told(&[odd]), old, "{odd}");
         }
-        assert_eq!(told(&["0", "7200"]), old);
+        assert_eq!(told(&["0", "7200"]), Span::ZERO);
+        assert_eq!(told(&["7200", "0"]), Span::from_secs(7_200));
+        assert_eq!(told(&["x", "0"]), old);
     }
 }

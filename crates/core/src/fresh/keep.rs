@@ -110,6 +110,8 @@ pub enum NotKept {
     TooLarge,
     /// It did not come whole.
     NotWhole,
+    /// It repeats a key of ours.
+    HoldsKey,
 }
 
 impl NotKept {
@@ -128,6 +130,7 @@ impl NotKept {
             NotKept::NoTime => "no_lifetime",
             NotKept::TooLarge => "too_large",
             NotKept::NotWhole => "not_whole",
+            NotKept::HoldsKey => "holds_key",
         }
     }
 }
@@ -155,6 +158,10 @@ fn forbidden<H: Headers>(
     let ignore = rule.ignore;
     if matches!(answered.status, 206 | 304) || answered.status < 200 {
         return Err(NotKept::Partial);
+    }
+    // About this one request, whatever they say of themselves (RFC 6585).
+    if matches!(answered.status, 428 | 429 | 431 | 511) {
+        return Err(NotKept::Status);
     }
     if answered.no_store {
         return Err(NotKept::RequestNoStore);

@@ -247,6 +247,18 @@ fn statuses_without_a_word_about_it_are_kept_by_their_kind() {
     }
 }
 
+/// RFC 6585: answers about this one request are for nobody else, however long they claim to be good.
+#[test]
+fn what_is_about_one_request_is_never_kept() {
+    let lines = [("cache-control", "public, max-age=60"), ("etag", "\"a\"")];
+    for rule in [rfc(), ttl(Lifetime::Forever)] {
+        for status in [428, 429, 431, 511] {
+            let kept = answer(rule.clone(), &lines).status(status).keep();
+            assert_eq!(kept, Err(NotKept::Status), "{status}");
+        }
+    }
+}
+
 #[test]
 fn ages_of_other_caches_count_and_unreadable_ones_are_old() {
     let aged = |lines: &[(&str, &str)]| {
@@ -260,7 +272,8 @@ fn ages_of_other_caches_count_and_unreadable_ones_are_old() {
     for odd in ["abc", "-1", "0.5", "7200, 0", "x, 0", "0;a=1", ""] {
         assert!(!aged(&[("age", odd)]), "{odd}");
     }
-    assert!(!aged(&[("age", "0"), ("age", "0")]));
+    assert!(aged(&[("age", "0"), ("age", "7200")]));
+    assert!(!aged(&[("age", "7200"), ("age", "0")]));
     assert!(!aged(&[("date", "Sat, 14 Nov 2026 22:00:00 GMT")]));
     assert!(aged(&[("date", "Sun, 15 Nov 2026 09:00:00 GMT")]));
 }
@@ -330,12 +343,11 @@ fn requests_may_ask_for_more_or_less() {
     let kept = control("max-age=60").unwrap();
     let refused = Look::Ask { fallback: false };
     assert_eq!(look(&kept, &demand("no-cache"), 1), refused);
-    // It is not old yet: better than no answer.
-    let ask = Look::Ask { fallback: true };
-    assert_eq!(look(&kept, &demand("max-age=0"), 1), ask);
-    assert_eq!(look(&kept, &demand("max-age=5"), 6), ask);
+    // Whoever asks for a newer one would rather wait.
+    assert_eq!(look(&kept, &demand("max-age=0"), 1), refused);
+    assert_eq!(look(&kept, &demand("max-age=5"), 6), refused);
     assert_eq!(look(&kept, &demand("max-age=5"), 5), Look::Fresh);
-    assert_eq!(look(&kept, &demand("min-fresh=30"), 31), ask);
+    assert_eq!(look(&kept, &demand("min-fresh=30"), 31), refused);
     assert_eq!(look(&kept, &demand("min-fresh=30"), 30), Look::Fresh);
     let stale = Look::Stale { refresh: false };
     assert_eq!(look(&kept, &demand("max-stale=5"), 65), stale);

@@ -1,4 +1,5 @@
-//! Those who were called back because limits have changed, until they have asked again.
+//! Those who have left the line to ask again at once: limits have changed, the pace has, or somebody
+//! more urgent waits with them. Until they have.
 //!
 //! Promises: who arrives meanwhile gets past none of them that is at least as urgent, and takes none
 //! of their places where the line is full. One who does not come back is waited for only so long.
@@ -98,5 +99,12 @@ impl Gate {
         }
         self.blocks.clear();
         self.wakes.clear();
+    }
+
+    /// One that has just left the line asks again at once, with this seniority. Until it has, its
+    /// place is its own, as after [`Gate::recall`].
+    pub fn returns(&mut self, seniority: u64, priority: Priority) {
+        self.recalled.of(priority).insert(seniority);
+        self.recalled.until = None;
     }
 }

@@ -156,3 +156,25 @@ fn a_grant_under_a_limit_that_has_changed_goes_back() {
     stage.pass(COME_BACK);
     assert!(stage.is_gone(new), "what was granted came back");
 }
+
+/// The pace changes, or somebody urgent joins: one steps out of a full line to ask anew. It is neither
+/// overtaken nor does it lose its place.
+#[test]
+fn one_that_steps_out_to_ask_again_keeps_its_place() {
+    for order in [Order::Priority, Order::Fifo] {
+        let mut stage = Stage::with(Settings {
+            waiting_max: 1,
+            order,
+            ..Settings::default()
+        });
+        stage.calls(1, &Want::new(&rule(1)));
+        let seniority = 7;
+        let old = stage.call(Want::new(&rule(1)).senior(seniority));
+        stage.gate.cancel(Stage::id(old));
+        stage.gate.returns(seniority, crate::ask::Priority::Normal);
+        let newcomer = stage.call(Want::new(&rule(2)));
+        assert_eq!(stage.fate(newcomer), Some(&Resolution::Full));
+        let back = stage.call(Want::new(&rule(2)).senior(seniority));
+        assert_eq!(stage.went[1..], [back]);
+    }
+}

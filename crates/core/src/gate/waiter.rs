@@ -59,7 +59,8 @@ pub struct Waiter {
 /// What is to be done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
-    /// Ask the ledger, all in one go and in this order. The answer comes to [`Gate::verdicts`](crate::gate::Gate::verdicts);
+    /// Ask the ledger, all in one go and in this order. The answer comes to
+    /// [`Gate::verdicts`](crate::gate::Gate::verdicts);
     /// until then nothing else is offered.
     pub offer: Vec<Ask>,
     /// Tell these waiters.

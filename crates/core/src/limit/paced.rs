@@ -3,7 +3,8 @@
 //! Promises: the spacing is (N−2)/W for N ≥ 3: an interval of length W + J holds at most
 //! (W + J)/gap + 1 ≤ N grid points while J ≤ gap, so two-counter and binned windows stay within N
 //! for jitter up to one gap. For N ≤ 2 there is one call at a time, and the next one goes W/N after
-//! the answer. A call that costs more than one takes as many gaps. The log stays underneath, so jitter beyond that cannot break a sliding log.
+//! the answer. A call that costs more than one takes as many gaps. The log stays underneath, so
+//! jitter beyond that cannot break a sliding log.
 //!
 //! Never: records the due time as the time of the grant; a log counted from due times frees early.
 

@@ -183,7 +183,7 @@ impl Book {
         now: Now,
     ) -> Result<(Vec<Verdict>, Vec<Wake>)> {
         let owner = self.home.owner;
-        let withheld = withheld(page, asks, owner, now);
+        let withheld = withheld(page, asks, freed, owner, now);
         let verdicts = if withheld.iter().all(Option::is_none) {
             turn(page, now, &[], asks).verdicts
         } else {
@@ -207,8 +207,14 @@ impl Book {
         for wake in &wakes {
             for owner in wake.owners.iter().take(wake.at_most) {
                 self.conn
-                    .prepare_cached("UPDATE waiters SET woken = 1 WHERE cell = ?1 AND owner = ?2")?
-                    .execute(params![&wake.cell.0.to_le_bytes()[..], owner.0])?;
+                    .prepare_cached(
+                        "UPDATE waiters SET woken = 1, due = ?3 WHERE cell = ?1 AND owner = ?2",
+                    )?
+                    .execute(params![
+                        &wake.cell.0.to_le_bytes()[..],
+                        owner.0,
+                        number(now.at)
+                    ])?;
             }
         }
         Ok((verdicts, wakes))
@@ -217,30 +223,29 @@ impl Book {
     /// Writes down that this owner waits for a cell, or that it does so no longer.
     fn note_waiter(&self, page: &Page, cell: CellId, tally: Tally, now: Micros) -> Result<()> {
         let owner = self.home.owner;
-        let known = page
-            .cells
-            .get(&cell)
-            .and_then(|row| row.waiters.iter().find(|waiter| waiter.owner == owner));
+        let waiters = page.cells.get(&cell).map_or(&[][..], |row| &row.waiters);
+        let known = waiters.iter().find(|waiter| waiter.owner == owner);
         let id = cell.0.to_le_bytes();
-        if tally.refused > 0 {
-            let got = known
-                .map_or(0, |known| known.got)
-                .saturating_add(tally.granted);
-            let since = known.map_or(number(now), |known| known.since);
+        if let Some(refused) = tally.refused {
+            // Who is new here has not been served less than the others.
+            let served = || waiters.iter().map(|waiter| waiter.got).min().unwrap_or(0);
+            let got = known.map_or_else(served, |known| known.got);
             self.conn
                 .prepare_cached(
                     "INSERT OR REPLACE INTO waiters \
-                     (cell, owner, on_event, want, got, since, until, woken) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
+                     (cell, owner, on_event, priority, cost, got, since, due, until, woken) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0)",
                 )?
                 .execute(params![
                     &id[..],
                     owner.0,
-                    tally.on == On::Event,
-                    tally.refused,
-                    got,
-                    since,
-                    number(now + tally.waits),
+                    refused.on == On::Event,
+                    refused.priority as i64,
+                    i64::try_from(refused.cost).unwrap_or(i64::MAX),
+                    got.saturating_add(tally.granted),
+                    known.map_or(number(now), |known| known.since),
+                    number(now + refused.after),
+                    number(now + refused.waits),
                 ])?;
         } else if known.is_some() {
             self.conn

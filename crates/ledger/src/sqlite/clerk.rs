@@ -160,7 +160,7 @@ impl Clerk {
                         self.give_back(part.clone());
                         part.iter_mut().for_each(retry);
                     }
-                    if let Err(Ok(part)) = answer.send(Ok(part)) {
+                    if let Err(Ok((_, part))) = answer.send(Ok((now, part))) {
                         self.give_back(part);
                     }
                 }

@@ -226,3 +226,58 @@ fn is_urgent(settle: &Settle) -> bool {
         Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_core::ask::{CellId, ScopeId};
+    use tollgate_core::limit::Rule;
+    use tollgate_core::time::Span;
+
+    use super::*;
+
+    fn told(settle: Settle) -> Told {
+        let at = Micros(1);
+        Told { settle, at }
+    }
+
+    fn well() -> Told {
+        told(Settle::Well { scope: ScopeId(1) })
+    }
+
+    fn carry() -> Told {
+        let rule = Arc::new(Rule::sliding(5, Span::from_secs(1)).unwrap());
+        told(Settle::Carry {
+            from: CellId(1),
+            former: rule.clone(),
+            to: CellId(2),
+            rule,
+        })
+    }
+
+    fn carries(batch: &Batch) -> usize {
+        let is_carry = |told: &&Told| matches!(told.settle, Settle::Carry { .. });
+        batch.settles.iter().filter(is_carry).count()
+    }
+
+    /// The asks that follow a carry rely on it. One whose transaction failed goes with the next one,
+    /// however many settles stand before it and however full the inbox has become.
+    #[test]
+    fn a_carry_that_comes_again_goes_with_the_next_transaction() {
+        for others in [0, SETTLES_PER_TURN + 5, SETTLES_MAX] {
+            let inbox = Inbox::default();
+            for _ in 0..SETTLES_PER_TURN + 5 {
+                inbox.settle(well());
+            }
+            inbox.settle(carry());
+            let failed = inbox.next(Pace::Hurry);
+            assert_eq!(carries(&failed), 1);
+            for _ in 0..others {
+                inbox.settle(well());
+            }
+            inbox.put_back(failed.settles);
+            assert_eq!(carries(&inbox.next(Pace::Hurry)), 1, "{others}");
+        }
+    }
+}

@@ -24,7 +24,7 @@ use crate::failpoint;
 use crate::sqlite::lock::KernelLock;
 use crate::sqlite::note::{MARK, Note, this_boot};
 use crate::sqlite::page::{Home, is_complete, number, pair};
-use crate::sqlite::tables::{check, create, migrate, tables, tables_1};
+use crate::sqlite::tables::{check, create, migrate, tables};
 use crate::sqlite::trouble::OpenError;
 use crate::sqlite::wake::Post;
 
@@ -215,9 +215,7 @@ fn enter(
     let (boot, clock) = this_boot();
     let boot_now = format!("{boot} {clock}");
     let [at, wall, sum] = pair(now);
-    if tables(conn)? == tables_1() {
-        migrate(conn)?;
-    }
+    migrate(conn)?;
     if tables(conn)?.is_empty() {
         create(conn, &boot_now, now)?;
     }

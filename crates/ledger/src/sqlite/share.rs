@@ -1,30 +1,52 @@
-//! Fairness between processes: who takes how much of what is free, and who is woken.
+//! Fairness between processes: who goes first, who takes how much of what is free, and who is woken.
 //!
-//! Promises: a transaction takes at most ⌈free / waiting owners⌉ of a cell for which others wait,
-//! and at least one ask; what it leaves, it may come back for at once. Of those who wait the least
-//! served is woken first, and no more than there is room for.
+//! Promises: an urgent ask goes before the less urgent ones of every process, and among equals the
+//! least served process goes first: what is free is left for those who are expected this very
+//! moment and go before. A transaction takes at most ⌈free / waiting owners⌉ of a cell for which
+//! others wait that are not less urgent; what it leaves, it may come back for at once. Of those who
+//! wait the first in this order are woken, and no more than there is room for.
 //!
-//! Never: holds anything back when nobody else waits.
+//! Never: holds anything back when nobody else waits, or for longer than [`LATE`] for one who does
+//! not come.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tollgate_core::ask::{Ask, By, CellId, On, OwnerId, Verdict};
-use tollgate_core::time::{Now, Span};
+use tollgate_core::ask::{Ask, By, CellId, On, OwnerId, Priority, Verdict};
+use tollgate_core::time::{Micros, Now, Span};
 
 use crate::sqlite::page::{Page, Waiter};
 
 /// When to come back for the rest of what is free: others have had their turn by then.
 const COME_BACK: Span = Span::from_millis(1);
 
+/// How long after its time one that goes before is waited for: its timer has a millisecond, its
+/// thread and the lock another, and a busy machine some more. One that is dead, or stopped, costs
+/// the others this much once.
+const LATE: Span = Span::from_millis(6);
+
+/// Timers of two processes for the same instant differ by this much.
+const EARLY: Span = Span::from_millis(1);
+
 /// How much longer than it said a waiter is expected. It asks at its time, or each second.
 const GRACE: Span = Span::from_millis(1_500);
 
 /// What became of the asks for one cell in this transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    pub(super) refused: i64,
     pub(super) granted: i64,
+    /// The most urgent one that was refused.
+    pub(super) refused: Option<Refused>,
+}
+
+/// For what this owner waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub(super) priority: Priority,
+    pub(super) cost: u64,
     pub(super) on: On,
+    /// When it asks again.
+    pub(super) after: Span,
     /// How long this owner counts as waiting.
     pub(super) waits: Span,
 }
@@ -37,56 +59,102 @@ pub(super) struct Wake {
     pub(super) at_most: usize,
 }
 
-/// What is left of a cell for this transaction.
-struct Share {
-    left: u64,
-    is_untouched: bool,
+/// A cell that has something free and for which others wait, as one transaction meets it.
+struct Contest {
+    free: u64,
+    /// What this transaction has taken so far.
+    taken: u64,
+    /// Whoever comes after one that was withheld must not overtake it.
     is_over: bool,
+    /// This owner among equals: how much it got, since when it waits.
+    mine: (i64, i64, OwnerId),
+    others: Vec<Waiter>,
+    /// Of the others: is it expected this very moment?
+    expected: Vec<bool>,
+}
+
+impl Contest {
+    /// `None`: nobody else waits, or there is nothing to share.
+    fn of(page: &Page, cell: CellId, is_freed: bool, owner: OwnerId, now: Now) -> Option<Contest> {
+        let row = page.cells.get(&cell)?;
+        let others: Vec<Waiter> = others(&row.waiters, owner).collect();
+        let rule = row.rule.as_ref().filter(|_| !others.is_empty())?;
+        let free = row.cell.look(rule, now).remaining;
+        if free == 0 {
+            return None;
+        }
+        let own = row.waiters.iter().find(|waiter| waiter.owner == owner);
+        let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.at);
+        Some(Contest {
+            free,
+            taken: 0,
+            is_over: false,
+            // Who does not wait yet comes after those who do.
+            mine: own.map_or((i64::MAX, i64::MAX, owner), place),
+            expected: others.iter().map(expected).collect(),
+            others,
+        })
+    }
+
+    /// Must an ask leave what is free to others?
+    fn withholds(&self, priority: Priority, cost: u64) -> bool {
+        if self.is_over {
+            return true;
+        }
+        let goes_before = |waiter: &Waiter| {
+            waiter.priority > priority || (waiter.priority == priority && place(waiter) < self.mine)
+        };
+        let both = self.others.iter().zip(&self.expected);
+        let before = both.filter(|(waiter, expected)| **expected && goes_before(waiter));
+        let owed = before.fold(0_u64, |sum, (waiter, _)| sum.saturating_add(waiter.cost));
+        let rivals = self.others.iter().filter(|one| one.priority >= priority);
+        let fair = self.free.div_ceil(rivals.count() as u64 + 1);
+        let room = fair.min(self.free.saturating_sub(owed));
+        let is_first = self.taken == 0 && owed == 0;
+        self.taken.saturating_add(cost) > room && !is_first
+    }
+}
+
+/// The order among equals: the least served, then who waits longest.
+fn place(waiter: &Waiter) -> (i64, i64, OwnerId) {
+    (waiter.got, waiter.since, waiter.owner)
+}
+
+/// Is it the time at which it wanted to come, and not long past it?
+fn is_due(waiter: &Waiter, now: Micros) -> bool {
+    waiter.due <= now + EARLY && now <= waiter.due + LATE
 }
 
 /// Per ask: the term for which it must wait because others are served first.
-pub(super) fn withheld(page: &Page, asks: &[Ask], owner: OwnerId, now: Now) -> Vec<Option<usize>> {
-    let mut shares: BTreeMap<CellId, Share> = shares(page, owner, now);
-    if shares.is_empty() {
+pub(super) fn withheld(
+    page: &Page,
+    asks: &[Ask],
+    freed: &[CellId],
+    owner: OwnerId,
+    now: Now,
+) -> Vec<Option<usize>> {
+    let mut contests: BTreeMap<CellId, Contest> = page
+        .cells
+        .keys()
+        .filter_map(|&id| Some((id, Contest::of(page, id, freed.contains(&id), owner, now)?)))
+        .collect();
+    if contests.is_empty() {
         return vec![None; asks.len()];
     }
     let mut withhold = |ask: &Ask| {
         let over = ask.terms.iter().position(|term| {
-            shares.get(&term.cell).is_some_and(|share| {
-                share.is_over || (term.cost > share.left && !share.is_untouched)
-            })
+            let contest = contests.get(&term.cell);
+            contest.is_some_and(|contest| contest.withholds(ask.priority, term.cost))
         });
         for term in &ask.terms {
-            if let Some(share) = shares.get_mut(&term.cell) {
-                // Whoever comes after one that was withheld must not overtake it.
-                share.is_over |= over.is_some();
-                share.is_untouched = false;
-                share.left = share.left.saturating_sub(term.cost);
+            if let Some(contest) = contests.get_mut(&term.cell) {
+                contest.is_over |= over.is_some();
+                contest.taken = contest.taken.saturating_add(term.cost);
             }
         }
         over
     };
     asks.iter().map(&mut withhold).collect()
-}
-
-fn shares(page: &Page, owner: OwnerId, now: Now) -> BTreeMap<CellId, Share> {
-    let mut shares = BTreeMap::new();
-    for (id, row) in &page.cells {
-        let others = others(&row.waiters, owner).count() as u64;
-        let Some(rule) = row.rule.as_ref().filter(|_| others > 0) else {
-            continue;
-        };
-        let free = row.cell.look(rule, now).remaining;
-        if free > 0 {
-            let share = Share {
-                left: free.div_ceil(others + 1),
-                is_untouched: true,
-                is_over: false,
-            };
-            shares.insert(*id, share);
-        }
-    }
-    shares
 }
 
 /// The verdict for an ask that waits so that others are served.
@@ -101,30 +169,12 @@ pub(super) fn come_back(term: usize) -> Verdict {
 /// Counts what was granted and refused, cell by cell.
 pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tally> {
     let mut tallies: BTreeMap<CellId, Tally> = BTreeMap::new();
-    let mut count = |cell: CellId, granted: u64, wait: Option<(Span, On)>| {
-        let tally = tallies.entry(cell).or_insert(Tally {
-            refused: 0,
-            granted: 0,
-            on: On::Time,
-            waits: Span::ZERO,
-        });
-        tally.granted += i64::try_from(granted).unwrap_or(i64::MAX);
-        if let Some((after, on)) = wait {
-            tally.refused += 1;
-            let (on, waits) = match on {
-                On::Event => (On::Event, GRACE),
-                On::Time => (tally.on, after + GRACE),
-            };
-            tally.on = on;
-            tally.waits = tally.waits.max(waits);
-        }
-    };
     for (ask, verdict) in asks.iter().zip(verdicts) {
         match verdict {
             Verdict::Go { .. } => {
-                let granted = |term: &tollgate_core::ask::Term| (term.cell, term.cost);
-                for (cell, cost) in ask.terms.iter().map(granted) {
-                    count(cell, cost, None);
+                for term in &ask.terms {
+                    let tally = tallies.entry(term.cell).or_default();
+                    tally.granted += i64::try_from(term.cost).unwrap_or(i64::MAX);
                 }
             }
             Verdict::Wait {
@@ -133,13 +183,54 @@ pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
                 by: By::Term(index),
             } => {
                 if let Some(term) = ask.terms.get(*index) {
-                    count(term.cell, 0, Some((*after, *on)));
+                    let tally = tallies.entry(term.cell).or_default();
+                    tally.refuse(ask.priority, term.cost, *after, *on);
                 }
             }
             Verdict::Wait { .. } | Verdict::Never(_) => {}
         }
     }
     tallies
+}
+
+impl Tally {
+    fn refuse(&mut self, priority: Priority, cost: u64, after: Span, on: On) {
+        let waits = match on {
+            On::Event => GRACE,
+            On::Time => after + GRACE,
+        };
+        let one = Refused {
+            priority,
+            cost,
+            on,
+            after,
+            waits,
+        };
+        self.refused = Some(match self.refused {
+            Some(before) => before.and(one),
+            None => one,
+        });
+    }
+}
+
+impl Refused {
+    /// Both of them wait: the more urgent one says when, and a signal is wanted if either wants it.
+    fn and(self, other: Refused) -> Refused {
+        let first = if other.priority > self.priority {
+            other
+        } else {
+            self
+        };
+        let on = match (self.on, other.on) {
+            (On::Time, On::Time) => On::Time,
+            (On::Event, _) | (_, On::Event) => On::Event,
+        };
+        Refused {
+            on,
+            waits: self.waits.max(other.waits),
+            ..first
+        }
+    }
 }
 
 /// Whom to wake for the cells that have come free.
@@ -161,7 +252,7 @@ pub(super) fn wakes(page: &Page, freed: &[CellId], owner: OwnerId, now: Now) -> 
         let mut waiters: Vec<Waiter> = others(&row.waiters, owner)
             .filter(|waiter| !waiter.is_woken && (room > 0 || waiter.on == On::Event))
             .collect();
-        waiters.sort_by_key(|waiter| (waiter.got, waiter.since, waiter.owner));
+        waiters.sort_by_key(|waiter| (Reverse(waiter.priority), place(waiter)));
         let at_most = match usize::try_from(room) {
             Ok(room @ 1..) => room.min(waiters.len()),
             Ok(0) | Err(_) => waiters.len(),

@@ -17,7 +17,7 @@ use crate::sqlite::trouble::OpenError;
 const APPLICATION: i64 = 0x546f_6c6c;
 
 /// The tables as they are written today.
-const SCHEMA: i64 = 2;
+const SCHEMA: i64 = 3;
 
 /// By name, as SQLite keeps their text: what is found must be this to the letter.
 const TABLES: [&str; 4] = [
@@ -30,12 +30,19 @@ const TABLES: [&str; 4] = [
      unknown_at INTEGER NOT NULL) STRICT",
     "CREATE TABLE scopes (id BLOB PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
-     want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
-     until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \
-     STRICT, WITHOUT ROWID",
+     priority INTEGER NOT NULL, cost INTEGER NOT NULL, got INTEGER NOT NULL, \
+     since INTEGER NOT NULL, due INTEGER NOT NULL, until INTEGER NOT NULL, \
+     woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) STRICT, WITHOUT ROWID",
 ];
 
-/// Format 1 had this in place of the second table, and everything else alike.
+/// Formats 1 and 2 had this in place of the last table. It says nothing that outlives a second.
+const WAITERS_2: &str = "CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, \
+     on_event INTEGER NOT NULL, \
+     want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
+     until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \
+     STRICT, WITHOUT ROWID";
+
+/// Format 1 had this in place of the second table, and everything else like format 2.
 const META_1: &str = "CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), \
      boot TEXT NOT NULL, \
      epoch INTEGER NOT NULL, since INTEGER NOT NULL, at INTEGER NOT NULL, wall INTEGER NOT NULL, \
@@ -64,7 +71,7 @@ pub(super) fn check(conn: &Connection, path: &Path, is_new: bool) -> Result<(), 
             known: SCHEMA,
         });
     }
-    let is_known = tables == TABLES || (schema == 1 && tables == tables_1());
+    let is_known = former(schema).is_some_and(|known| tables == known);
     if !tables.is_empty() && !is_known {
         return Err(OpenError::Corrupt {
             path: path.to_owned(),
@@ -90,21 +97,35 @@ pub(super) fn tables(conn: &Connection) -> rusqlite::Result<Vec<String>> {
         .collect()
 }
 
-/// The tables of format 1.
-pub(super) fn tables_1() -> [&'static str; 4] {
+/// The tables of a format.
+fn former(schema: i64) -> Option<[&'static str; 4]> {
     let mut tables = TABLES;
-    tables[1] = META_1;
-    tables
+    match schema {
+        SCHEMA => {}
+        2 => tables[3] = WAITERS_2,
+        1 => (tables[1], tables[3]) = (META_1, WAITERS_2),
+        _ => return None,
+    }
+    Some(tables)
 }
 
-/// From format 1 to 2, inside a transaction.
+/// From an older format to today's, inside a transaction. Those who wait come again by themselves.
 pub(super) fn migrate(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(&format!(
-        "ALTER TABLE meta RENAME TO meta_1; {}; \
-         INSERT INTO meta SELECT *, 0, 0, 0 FROM meta_1; DROP TABLE meta_1; \
-         PRAGMA user_version = {SCHEMA};",
-        TABLES[1]
-    ))
+    let found = tables(conn)?;
+    if former(1).is_some_and(|known| found == known) {
+        conn.execute_batch(&format!(
+            "ALTER TABLE meta RENAME TO meta_1; {}; \
+             INSERT INTO meta SELECT *, 0, 0, 0 FROM meta_1; DROP TABLE meta_1;",
+            TABLES[1]
+        ))?;
+    }
+    if found.iter().any(|table| table == WAITERS_2) {
+        conn.execute_batch(&format!(
+            "DROP TABLE waiters; {}; PRAGMA user_version = {SCHEMA};",
+            TABLES[3]
+        ))?;
+    }
+    Ok(())
 }
 
 /// The tables of a folder that is new, inside a transaction.

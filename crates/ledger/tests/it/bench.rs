@@ -93,7 +93,8 @@ impl Owner {
     /// Offers these and returns what came of each, in order.
     pub(crate) async fn offer(&self, asks: Vec<Ask>) -> Vec<Verdict> {
         let answer = self.ledger.offer(asks).await.unwrap();
-        answer.into_iter().map(|(_, verdict)| verdict).collect()
+        let verdicts = answer.verdicts.into_iter();
+        verdicts.map(|(_, verdict)| verdict).collect()
     }
 
     /// Offers one.

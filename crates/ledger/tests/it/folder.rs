@@ -286,11 +286,32 @@ async fn a_copy_of_the_latest_state_is_believed() {
     assert_eq!(owner.look("x", &hour()).used, USED as u64);
 }
 
+/// The waiting ones as formats 1 and 2 wrote them down.
+const WAITERS_2: &str = "DROP TABLE waiters; \
+     CREATE TABLE waiters (cell BLOB NOT NULL, owner INTEGER NOT NULL, on_event INTEGER NOT NULL, \
+     want INTEGER NOT NULL, got INTEGER NOT NULL, since INTEGER NOT NULL, \
+     until INTEGER NOT NULL, woken INTEGER NOT NULL, PRIMARY KEY (cell, owner)) \
+     STRICT, WITHOUT ROWID; PRAGMA user_version = 2;";
+
+/// Folders that were made before those who wait were known by their urgency.
+#[tokio::test]
+async fn a_folder_of_format_2_is_opened_with_its_counts() {
+    let bench = used_folder().await;
+    let conn = Connection::open(database(&bench)).unwrap();
+    conn.execute_batch(WAITERS_2).unwrap();
+    drop(conn);
+    for _ in 0..2 {
+        let owner = Owner::new(&bench, 2);
+        assert_eq!(owner.look("x", &hour()).used, USED as u64);
+    }
+}
+
 /// Folders that were made before the generation was counted.
 #[tokio::test]
 async fn a_folder_of_format_1_is_opened_with_its_counts() {
     let bench = used_folder().await;
     let conn = Connection::open(database(&bench)).unwrap();
+    conn.execute_batch(WAITERS_2).unwrap();
     conn.execute_batch(
         "ALTER TABLE meta RENAME TO meta_2;
          CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), boot TEXT NOT NULL, \

@@ -10,6 +10,8 @@ mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "sqlite")]
+mod fairness;
+#[cfg(feature = "sqlite")]
 mod child;
 #[cfg(feature = "sqlite")]
 mod role;

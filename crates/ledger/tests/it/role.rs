@@ -57,12 +57,12 @@ async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) 
         let asks: Vec<_> = (0..BATCH)
             .map(|_| owner.ask(smallvec![term("day", &rule)]))
             .collect();
-        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
+        let Ok(decided) = owner.ledger.offer(asks.clone()).await else {
             say(&owner.ledger.trouble().unwrap_or_default(), 0);
             say("lost", 0);
             return;
         };
-        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
+        for (ask, (_, verdict)) in asks.into_iter().zip(decided.verdicts) {
             if let Verdict::Go { marks } = verdict {
                 let outcome = if call(&ask) { arrived() } else { unknown() };
                 owner.settle(&Permit { ask, marks }, outcome);
@@ -135,13 +135,13 @@ pub(crate) async fn hammer(folder: &str, limit: u64, span: Span) {
         let asks: Vec<_> = (0..BATCH)
             .map(|_| owner.ask(smallvec![term("second", &rule)]))
             .collect();
-        let Ok(verdicts) = owner.ledger.offer(asks.clone()).await else {
+        let Ok(decided) = owner.ledger.offer(asks.clone()).await else {
             pause(Span::from_millis(20)).await;
             continue;
         };
         let mut wait = None;
         let mut granted = Vec::new();
-        for (ask, (_, verdict)) in asks.into_iter().zip(verdicts) {
+        for (ask, (_, verdict)) in asks.into_iter().zip(decided.verdicts) {
             match verdict {
                 Verdict::Go { marks } => granted.push(Permit { ask, marks }),
                 Verdict::Wait { after, .. } => wait = Some(wait.unwrap_or(after).max(after)),

@@ -106,6 +106,18 @@ async fn a_slot_comes_back_by_the_time_of_the_answer_not_of_the_transaction() {
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
+/// A process that was stopped between decision and hand-out must not believe its permit to be new.
+#[tokio::test]
+async fn a_permit_is_as_old_as_its_decision_however_late_it_is_taken() {
+    let bench = Sqlite::new();
+    let mut owner = Owner::new(&bench, 1);
+    let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
+    let offered = owner.ledger.offer(vec![ask]);
+    owner.settled().await;
+    bench.pass(Span::from_millis(200));
+    assert_eq!(offered.await.unwrap().at, START.at);
+}
+
 /// Of what is free, a process takes its part only while another one waits, and the rest right after.
 #[tokio::test]
 async fn processes_that_wait_for_the_same_share_what_comes_free() {

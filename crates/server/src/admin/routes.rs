@@ -64,7 +64,7 @@ async fn ready(State(desk): State<Desk>) -> Response {
     if *desk.ending.borrow() {
         return Fault::draining().into_response();
     }
-    if let Some(trouble) = desk.daemon.shop().is_closed() {
+    if let Some(trouble) = desk.daemon.shop().why_closed() {
         return Fault::store_lost(&trouble).into_response();
     }
     json(&json!({ "status": "ready" }))

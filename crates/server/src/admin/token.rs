@@ -123,7 +123,6 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let beside = path.with_extension(format!("{}.new", std::process::id()));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(&beside)?;
     let written = writeln!(file, "{text}").and_then(|()| file.sync_all());
@@ -139,13 +138,7 @@ fn random() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-#[cfg(unix)]
 fn is_open(file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     Ok(file.metadata()?.mode() & 0o077 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_open(_: &File) -> io::Result<bool> {
-    Ok(false)
 }

@@ -158,7 +158,8 @@ impl Daemon {
         said.chain(state.unbuilt).collect()
     }
 
-    /// One provider with everything that is known of it, and of one entity if it is named.
+    /// One provider with everything that is known of it, of the entities that calls were about, and of
+    /// one more if it is named.
     pub fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
         let live = self.shared.shop.named(name)?;
         let loaded = self.state().loaded;
@@ -172,13 +173,14 @@ impl Daemon {
         let now = live.now();
         let status = live.status();
         let trouble = self.shared.shop.ledger().trouble();
-        let of_entity = entity.map(|entity| {
+        let named = entity.map(str::to_owned);
+        let of_entity = live.entities().into_iter().chain(named).map(|entity| {
             let one = Entity {
-                limits: limits(&live, Some(entity), now, true),
-                cooldown_until: live.cooling(Some(entity)).map(|left| at(now, left)),
-                degraded: live.is_degraded(Some(entity)),
+                limits: limits(&live, Some(&entity), now, true),
+                cooldown_until: live.cooling(Some(&entity)).map(|left| at(now, left)),
+                degraded: live.is_degraded(Some(&entity)),
             };
-            (entity.to_owned(), one)
+            (entity, one)
         });
         Ok(Described {
             name: live.name().to_owned(),
@@ -189,7 +191,7 @@ impl Daemon {
             enabled: governed.is_none_or(|one| one.provider.enabled),
             health: health(&status, now),
             limits: limits(&live, None, now, false),
-            entities: of_entity.into_iter().collect(),
+            entities: of_entity.collect(),
             queue: queue(&live, &status),
             cooldown_until: live.cooling(None).map(|left| at(now, left)),
             degraded: live.is_degraded(None),

@@ -34,8 +34,8 @@ pub(super) enum Address {
 pub(super) enum Mount {
     /// `/tmdb@scanner`, or nothing where the whole address is the provider's.
     Under(String),
-    /// `/` before an absolute URL.
-    Url,
+    /// `/` before an absolute URL, whose origin is this: `https://api.example.org`.
+    Url(String),
     /// A proxy: links lead through it anyway.
     Proxy,
 }
@@ -46,7 +46,9 @@ impl Address {
         let query = uri.query().map(str::to_owned);
         if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {
             let target = Target::Url {
-                tls: scheme == "https",
+                tls: is_tls(scheme).ok_or(Error::Malformed(
+                    "only `http://` and `https://` URLs are served",
+                ))?,
                 authority: authority.as_str().to_owned(),
                 path: rooted(path),
                 query,
@@ -88,13 +90,15 @@ impl Address {
 /// `https://…`, and `https:/…` as some clients and proxies merge slashes.
 fn absolute(rest: &str) -> Option<(bool, &str)> {
     let (scheme, after) = rest.split_once(':')?;
-    let tls = match scheme {
-        _ if scheme.eq_ignore_ascii_case("https") => true,
-        _ if scheme.eq_ignore_ascii_case("http") => false,
-        _ => return None,
-    };
+    let tls = is_tls(scheme)?;
     let after = after.strip_prefix('/')?;
     Some((tls, after.strip_prefix('/').unwrap_or(after)))
+}
+
+/// Is this scheme `https`? `None` = neither that nor `http`.
+fn is_tls(scheme: &str) -> Option<bool> {
+    let is = |known| scheme.eq_ignore_ascii_case(known);
+    is("https").then_some(true).or(is("http").then_some(false))
 }
 
 fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
@@ -102,6 +106,7 @@ fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
     };
+    let scheme = if tls { "https://" } else { "http://" };
     Address::Call {
         target: Target::Url {
             tls,
@@ -110,7 +115,7 @@ fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
             query,
         },
         caller: None,
-        mount: Mount::Url,
+        mount: Mount::Url([scheme, authority].concat()),
     }
 }
 
@@ -216,6 +221,19 @@ mod tests {
             query: None,
         };
         assert_eq!(target("http://api.example.com:8080/x"), expected);
+    }
+
+    /// It would go out as HTTP, which is not what was asked for.
+    #[test]
+    fn a_url_of_another_scheme_is_refused() {
+        for text in ["ftp://api.example.com/x", "ws://api.example.com/x"] {
+            let refused = Address::of(&text.parse().unwrap(), &Door::All).unwrap_err();
+            assert!(matches!(refused, Error::Malformed(_)), "{text}: {refused}");
+        }
+        assert!(matches!(
+            target("HTTP://api.example.com/x"),
+            Target::Url { tls: false, .. }
+        ));
     }
 
     #[test]

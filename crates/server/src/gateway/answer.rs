@@ -12,16 +12,16 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tollgate::Error;
 use tollgate::body::ReplyBody;
-use tollgate::error::Reason;
+use tollgate::error::{NotAllowed, Reason};
 use tollgate::event::Fact;
-use tollgate::path::{self, Call, Reply, Trail};
+use tollgate::path::{self, Call, Reply, Target, Trail};
 use tollgate::shop::Links;
 use tollgate_core::time::Span;
 
 use super::address::{Address, Mount};
 use super::head::{self, Head};
 use super::visit::Visit;
-use super::{State, links, rates, upgrade};
+use super::{Door, State, links, rates, upgrade};
 use crate::refusal::{self, refusal};
 
 /// What every answer carries. Names that are known before need not be read each time.
@@ -94,6 +94,7 @@ async fn outcome(
             mount,
         } => (target, caller, mount),
     };
+    within(visit, &target)?;
     let here = parts.headers.get(HOST).cloned();
     let wanted = upgrade::wanted(&parts);
     let Head { mut said } = Head::take(&mut parts.headers)?;
@@ -113,6 +114,20 @@ async fn outcome(
     let mut response = dress(reply, trail, &mount, here.as_ref());
     upgrade::ask(response.headers_mut(), protocol);
     Ok(response)
+}
+
+/// An address of a provider's own is no proxy to anybody else.
+pub(super) fn within(visit: &Visit, target: &Target) -> Result<(), Error> {
+    let (Door::Provider(name), Target::Url { authority, .. }) = (&*visit.door, target) else {
+        return Ok(());
+    };
+    if visit.state.shop.is_at(name, authority)? {
+        return Ok(());
+    }
+    Err(Error::NotAllowed {
+        host: authority.clone(),
+        why: NotAllowed::Elsewhere,
+    })
 }
 
 /// The provider's answer, as it goes out.
@@ -165,7 +180,7 @@ pub(super) fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
 
 /// Can calls be answered? Not while the store that counts them is lost and they must be counted.
 fn ready(state: &State) -> Response<ReplyBody> {
-    let Some(trouble) = state.shop.is_closed() else {
+    let Some(trouble) = state.shop.why_closed() else {
         return own(StatusCode::OK, "ready");
     };
     let body = json!({

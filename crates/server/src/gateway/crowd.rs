@@ -2,7 +2,8 @@
 //!
 //! Promises: at most so many connections in all, and so many of one address, because one host must
 //! not be able to keep all others out. Programs on this host are not counted by address unless it is
-//! asked for: they share one, and whoever can run them can do worse. Descriptors are left for upstreams and the store.
+//! asked for: they share one, and whoever can run them can do worse. Descriptors are left for
+//! upstreams and the store.
 //!
 //! Never: waits. Who finds no room is refused at once.
 
@@ -103,7 +104,6 @@ fn place(peer: IpAddr) -> IpAddr {
 
 /// How many connections the descriptors of this process carry, at most `wanted`. The soft limit is
 /// raised to the hard one first: it is meant for programs that use `select`.
-#[cfg(unix)]
 pub(super) fn affordable(wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -122,11 +122,6 @@ pub(super) fn affordable(wanted: usize) -> usize {
         Some(descriptors) => carried(descriptors, wanted),
         None => wanted,
     }
-}
-
-#[cfg(not(unix))]
-pub(super) fn affordable(wanted: usize) -> usize {
-    wanted
 }
 
 fn carried(descriptors: u64, wanted: usize) -> usize {

@@ -68,7 +68,7 @@ impl Doors {
     pub(super) fn open(&self, listener: TcpListener, door: Door) -> io::Result<Listening> {
         let address = listener.local_addr()?;
         let Shared { state, open } = &*self.shared;
-        state.shop.is_ours(address);
+        state.shop.add_own_address(address);
         let listening = Listening { address, door };
         let ending = watch::Sender::new(false);
         let hall = Hall {
@@ -149,6 +149,8 @@ impl Doors {
             let stays = is_wanted(opened);
             if !stays {
                 opened.ending.send_replace(true);
+                let address = opened.listening.address;
+                self.shared.state.shop.is_no_longer_ours(address);
             }
             stays
         });

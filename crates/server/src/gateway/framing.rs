@@ -5,7 +5,8 @@
 //! a request that he never saw (RFC 9112, 11.2). So the bytes are looked at before the parser does.
 //!
 //! Promises: every head with a length beside `Transfer-Encoding`, two lengths, or a length that is
-//! not plain digits is found, however its bytes are cut. Constant memory.
+//! not plain digits is found, however its bytes are cut. A body, chunked or not, is followed to its
+//! end. Constant memory.
 //!
 //! Never: changes or keeps back a byte. After a chunked request nothing is followed any more, because
 //! nothing may follow on its connection.
@@ -16,6 +17,9 @@ const LINE_MAX: usize = 64;
 
 /// The longest length that is followed: 19 digits are below 2⁶⁴.
 const DIGITS_MAX: usize = 19;
+
+/// The largest chunk that is followed; a larger one is refused by the parser.
+const CHUNK_MAX: u64 = u64::MAX >> 8;
 
 /// Where the bytes of one connection stand.
 #[derive(Debug, Default)]
@@ -40,6 +44,14 @@ enum At {
     Head,
     /// So many bytes of a body are still to come.
     Body(u64),
+    /// In the line with the size of a chunk, as far as it has come.
+    Size(u64),
+    /// In what may stand behind a size.
+    Extension(u64),
+    /// So many bytes of a chunk are still to come, with the end of its line.
+    Chunk(u64),
+    /// Behind the last chunk. `true`: nothing of this line has come yet.
+    Trailer(bool),
     /// Not followed any more.
     Unfollowed,
 }
@@ -50,13 +62,20 @@ impl Framing {
         while !bytes.is_empty() {
             match self.at {
                 At::Unfollowed => return,
-                At::Body(left) => {
+                At::Body(left) | At::Chunk(left) => {
                     let here = usize::try_from(left).map_or(bytes.len(), |n| n.min(bytes.len()));
                     bytes = bytes.get(here..).unwrap_or_default();
-                    self.at = match left - here as u64 {
-                        0 => At::Between,
-                        left => At::Body(left),
+                    self.at = match (self.at, left - here as u64) {
+                        (At::Chunk(_), 0) => At::Size(0),
+                        (At::Chunk(_), left) => At::Chunk(left),
+                        (_, 0) => At::Between,
+                        (_, left) => At::Body(left),
                     };
+                }
+                At::Size(_) | At::Extension(_) | At::Trailer(_) => {
+                    let [first, rest @ ..] = bytes else { return };
+                    self.at = self.at.after(*first);
+                    bytes = rest;
                 }
                 At::Between | At::Head => bytes = self.feed_line(bytes),
             }
@@ -68,7 +87,12 @@ impl Framing {
         match self.at {
             At::Head => true,
             At::Between => !self.line.is_empty(),
-            At::Body(_) | At::Unfollowed => false,
+            At::Body(_)
+            | At::Size(_)
+            | At::Extension(_)
+            | At::Chunk(_)
+            | At::Trailer(_)
+            | At::Unfollowed => false,
         }
     }
 
@@ -82,9 +106,12 @@ impl Framing {
         self.heads += 1;
     }
 
-    /// Is a body of known length still to come?
+    /// Is more of a body still to come?
     pub(super) fn is_in_body(&self) -> bool {
-        matches!(self.at, At::Body(_))
+        match self.at {
+            At::Body(_) | At::Size(_) | At::Extension(_) | At::Chunk(_) | At::Trailer(_) => true,
+            At::Between | At::Head | At::Unfollowed => false,
+        }
     }
 
     /// How many heads have come whole or in part.
@@ -133,7 +160,15 @@ impl Framing {
             (At::Between, false) => self.at = At::Head,
             (At::Head, true) => self.head_ended(),
             (At::Head, false) => self.header(line, is_cut),
-            (At::Body(_) | At::Unfollowed, _) => {}
+            (
+                At::Body(_)
+                | At::Size(_)
+                | At::Extension(_)
+                | At::Chunk(_)
+                | At::Trailer(_)
+                | At::Unfollowed,
+                _,
+            ) => {}
         }
     }
 
@@ -165,12 +200,35 @@ impl Framing {
             self.unclear.get_or_insert(self.heads);
         }
         self.at = match self.length {
-            _ if is_unclear || self.is_chunked => At::Unfollowed,
+            _ if is_unclear => At::Unfollowed,
+            _ if self.is_chunked => At::Size(0),
             0 => At::Between,
             length => At::Body(length),
         };
         (self.lengths, self.length) = (0, 0);
         (self.is_chunked, self.is_odd) = (false, false);
+    }
+}
+
+impl At {
+    /// Where a chunked body stands after this byte. What the parser refuses is not followed.
+    fn after(self, byte: u8) -> At {
+        match (self, byte) {
+            (At::Size(0) | At::Extension(0), b'\n') => At::Trailer(true),
+            // The line behind a chunk ends with two bytes.
+            (At::Size(size) | At::Extension(size), b'\n') => At::Chunk(size.saturating_add(2)),
+            (At::Size(size), b'\r') => At::Size(size),
+            (At::Size(size), b';' | b' ' | b'\t') => At::Extension(size),
+            (At::Size(size), digit) => match char::from(digit).to_digit(16) {
+                Some(digit) if size <= CHUNK_MAX => At::Size(size << 4 | u64::from(digit)),
+                Some(_) | None => At::Unfollowed,
+            },
+            (At::Extension(size), _) => At::Extension(size),
+            (At::Trailer(true), b'\n') => At::Unfollowed,
+            (At::Trailer(is_empty), b'\r') => At::Trailer(is_empty),
+            (At::Trailer(_), byte) => At::Trailer(byte == b'\n'),
+            (At::Between | At::Head | At::Body(_) | At::Chunk(_) | At::Unfollowed, _) => self,
+        }
     }
 }
 
@@ -253,6 +311,35 @@ mod tests {
             let mut framing = Framing::default();
             framing.feed(text.as_bytes());
             assert_eq!(framing.is_in_head(), expected, "{text:?}");
+        }
+    }
+
+    /// R-E1: whoever waits for more of a chunked body can tell that from waiting for its answer.
+    #[test]
+    fn a_chunked_body_is_followed_to_its_end() {
+        let text = format!(
+            "{}4\r\nfour\r\n0A;x=\"y\"\r\n0123456789\r\n0\r\nX-Sum: 6\r\n\r\n",
+            post("Transfer-Encoding: chunked")
+        );
+        let head = text.find("\r\n\r\n").unwrap() + 4;
+        let mut drops = Framing::default();
+        for (at, byte) in text.bytes().enumerate() {
+            assert_eq!(drops.is_in_body(), at >= head, "{at}");
+            drops.feed(&[byte]);
+        }
+        assert!(!drops.is_in_body() && !drops.is_in_head());
+        let mut whole = Framing::default();
+        whole.feed(text.as_bytes());
+        assert_eq!(whole.at, At::Unfollowed);
+    }
+
+    #[test]
+    fn what_is_no_size_of_a_chunk_is_not_followed() {
+        for size in ["x\r\n", "-1\r\n", "fffffffffffffffffff\r\n"] {
+            let mut framing = Framing::default();
+            let text = format!("{}{size}", post("Transfer-Encoding: chunked"));
+            framing.feed(text.as_bytes());
+            assert_eq!(framing.at, At::Unfollowed, "{size:?}");
         }
     }
 

@@ -1,41 +1,31 @@
 //! Heads of requests: what callers say about a call, what must not be passed on, what is refused.
 //!
-//! Promises: every `X-Tollgate-*` header is obeyed or refused, and none is passed on; hop-by-hop
-//! headers end here; a request that two servers could read differently is refused.
+//! Promises: the `X-Tollgate-*` headers of the documentation are obeyed or refused, others of that
+//! prefix mean nothing, and none is passed on; hop-by-hop headers, `Host` and `Expect` end here; a
+//! request that two servers could read differently is refused.
 //!
 //! Never: touches any other header.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING,
 };
 use http::{Method, Version, request};
 use smallvec::SmallVec;
 use tollgate::Error;
 use tollgate::path::{Said, UseCache};
+use tollgate_config::provider::Cost;
 use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
+use tollgate_core::fresh::is_hop_by_hop;
 use tollgate_core::time::Span;
 
 use super::address::caller;
 
 /// The longest time that a caller may name; past it a connection is dead anyway.
 const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
-
-/// Headers between two neighbours, never passed on (RFC 9110, 7.6.1), and those that only a proxy
-/// is meant to read.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 /// The prefix of our own headers.
 const OWN: &str = "x-tollgate-";
@@ -140,7 +130,7 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
 /// A header that says nothing about the call, its connection or its body: it is passed on as it is,
 /// and nothing else is done about it.
 pub(super) fn is_plain(name: &HeaderName) -> bool {
-    !HOP_BY_HOP.contains(name)
+    !is_hop_by_hop(name.as_str())
         && name != EXPECT
         && name != CONTENT_LENGTH
         && !is_said(name.as_str())
@@ -181,7 +171,7 @@ pub(super) fn hop_by_hop(headers: &mut HeaderMap) {
     for name in named {
         headers.remove(name);
     }
-    remove_all(headers, |name| HOP_BY_HOP.contains(name));
+    remove_all(headers, |name| is_hop_by_hop(name.as_str()));
 }
 
 /// Looks at the few that are there, instead of for each of those that might be.
@@ -237,11 +227,12 @@ fn costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
     let one = |part: &str| {
         let (unit, amount) = part.split_once('=').unwrap_or(("calls", part));
         let amount = amount.trim().parse().ok().filter(|amount| *amount > 0)?;
-        Some((unit.trim().to_ascii_lowercase(), amount))
+        let unit = Cost::unit_of(&unit.trim().to_ascii_lowercase())?;
+        Some((unit.to_owned(), amount))
     };
     let costs: Option<Vec<_>> = text.split(',').map(|part| one(part.trim())).collect();
     costs.ok_or(Error::Malformed(
-        "X-Tollgate-Cost must be a unit and a number, such as `tokens=1200`",
+        "X-Tollgate-Cost must be a unit and a number, such as `tokens=1200`; units are calls, requests, tokens, input_tokens, output_tokens, points, weight, request_units, orders, credits and bytes",
     ))
 }
 
@@ -256,11 +247,18 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
         };
     }
     let number = |name: &str| text(headers, name)?.parse::<u64>().ok().filter(|n| *n > 0);
-    let told = number("x-stainless-read-timeout")
-        .map(Span::from_secs)
+    let told = text(headers, "x-stainless-read-timeout")
+        .and_then(seconds)
         .or_else(|| number("x-envoy-expected-rq-timeout-ms").map(Span::from_millis))
         .or_else(|| text(headers, "grpc-timeout").and_then(grpc));
     Ok(told.map(|told| told.min(TIMEOUT_MAX)))
+}
+
+/// `600`, or `20.0` and `6.666666666666667` as SDKs write their floats; past microseconds is cut.
+fn seconds(text: &str) -> Option<Span> {
+    let end = text.find('.').map_or(text.len(), |dot| dot + 7);
+    let amount = amount::millionths(text.get(..end).unwrap_or(text))?;
+    Some(Span(amount.0)).filter(|span| *span > Span::ZERO)
 }
 
 /// `100m`: at most eight digits and a unit.
@@ -328,6 +326,17 @@ mod tests {
             timeout(&[("grpc-timeout", "100m")]),
             Some(Span::from_millis(100))
         );
+        for (written, micros) in [
+            ("20.0", 20_000_000),
+            ("0.5", 500_000),
+            ("6.666666666666667", 6_666_666),
+        ] {
+            let told = timeout(&[("x-stainless-read-timeout", written)]);
+            assert_eq!(told, Some(Span(micros)), "{written}");
+        }
+        for nothing in ["0", "0.0", "-1", "NaN", "None", ""] {
+            assert_eq!(timeout(&[("x-stainless-read-timeout", nothing)]), None);
+        }
         assert_eq!(timeout(&[("grpc-timeout", "x")]), None);
         assert_eq!(timeout(&[]), None);
     }
@@ -342,7 +351,12 @@ mod tests {
             said(&[("x-tollgate-cost", "2")]).costs,
             [("calls".to_owned(), 2)]
         );
+        assert_eq!(costs("Requests=2").unwrap(), [("calls".to_owned(), 2)]);
         costs("tokens=0").unwrap_err();
+        let unknown = costs("tokenz=5").unwrap_err().to_string();
+        for unit in Cost::units() {
+            assert!(unknown.contains(unit), "{unit} is not named: {unknown}");
+        }
         costs("tokens").unwrap_err();
     }
 
@@ -354,6 +368,7 @@ mod tests {
             ("x-mine", "1"),
             ("keep-alive", "timeout=5"),
             ("proxy-authorization", "Basic eA=="),
+            ("proxy-authentication-info", "x"),
             ("te", "trailers, deflate"),
             ("x-tollgate-priority", "low"),
             ("x-tollgate-anything", "1"),

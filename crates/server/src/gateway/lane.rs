@@ -21,7 +21,7 @@ use tollgate::cache::{Sheet, Written};
 use tollgate::path::{self, Reply, Said, Target, Trail};
 
 use super::address::{Address, Mount};
-use super::answer::{ID, dress, sign};
+use super::answer::{ID, dress, sign, within};
 use super::line::SHORT;
 use super::visit::Visit;
 use super::{head, links};
@@ -148,6 +148,7 @@ fn plain(request: &[u8], visit: &Visit) -> Option<Plain> {
     let Ok(Address::Call { target, caller, .. }) = Address::of(&uri, &visit.door) else {
         return None;
     };
+    within(visit, &target).ok()?;
     let said = Said {
         takes_default: true,
         caller,

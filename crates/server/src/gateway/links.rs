@@ -6,8 +6,8 @@
 //!
 //! Never: touches a body, or a link that leads elsewhere.
 
-use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
-use tollgate::shop::Links;
+use http::header::{CONTENT_LOCATION, HeaderMap, LINK, LOCATION};
+use tollgate::shop::{Links, each_link};
 
 use super::address::Mount;
 
@@ -20,43 +20,7 @@ pub(super) fn has_any(headers: &HeaderMap) -> bool {
 
 /// Rewrites the links of an answer. `here` is the gateway's own address as the caller wrote it.
 pub(super) fn rewrite(headers: &mut HeaderMap, links: &Links, mount: &Mount, here: &str) {
-    for name in [LOCATION, CONTENT_LOCATION] {
-        each(headers, &name, |value| link(value, links, mount, here));
-    }
-    each(headers, &LINK, |value| {
-        in_angles(value, |value| link(value, links, mount, here))
-    });
-}
-
-fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> String) {
-    let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
-    if values.is_empty() {
-        return;
-    }
-    headers.remove(name);
-    for value in values {
-        let changed = value.to_str().ok().map(&change);
-        let changed = changed.and_then(|value| HeaderValue::try_from(value).ok());
-        headers.append(name.clone(), changed.unwrap_or(value));
-    }
-}
-
-/// `<url>; rel="next", <url>; rel="last"`.
-fn in_angles(value: &str, change: impl Fn(&str) -> String) -> String {
-    let mut out = String::with_capacity(value.len());
-    let mut rest = value;
-    while let Some((before, after)) = rest.split_once('<') {
-        let Some((url, tail)) = after.split_once('>') else {
-            break;
-        };
-        out.push_str(before);
-        out.push('<');
-        out.push_str(&change(url));
-        out.push('>');
-        rest = tail;
-    }
-    out.push_str(rest);
-    out
+    each_link(headers, |value| link(value, links, mount, here));
 }
 
 fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
@@ -66,9 +30,16 @@ fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
     }
     match mount {
         Mount::Proxy => url,
-        Mount::Url if is_absolute(&url) => format!("{here}/{url}"),
-        Mount::Url if url.starts_with('/') => format!("/{}{url}", links.origin),
-        Mount::Url => url,
+        // The caller's own host stands for the upstream, which callers may not know or reach.
+        Mount::Url(origin) => match links.below(&url) {
+            Some(path) if is_absolute(&url) => format!("{here}/{origin}{path}"),
+            Some(path) => format!("/{origin}{path}"),
+            None if is_absolute(&url) => format!("{here}/{url}"),
+            None if url.starts_with('/') && !url.starts_with("//") => {
+                format!("/{}{url}", links.origin)
+            }
+            None => url,
+        },
         Mount::Under(prefix) => match links.below(&url) {
             Some(path) if is_absolute(&url) => format!("{here}{prefix}{path}"),
             Some(path) => format!("{prefix}{path}"),
@@ -84,6 +55,7 @@ fn is_absolute(url: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
 
     fn links() -> Links {
         Links {
@@ -119,11 +91,19 @@ mod tests {
 
     #[test]
     fn a_link_of_an_absolute_url_keeps_its_url() {
+        let mount = Mount::Url("https://www.example.org".to_owned());
         assert_eq!(
-            to("https://elsewhere.org/a", &Mount::Url),
+            to("https://elsewhere.org/a", &mount),
             "http://127.0.0.1:4290/https://elsewhere.org/a"
         );
-        assert_eq!(to("/a", &Mount::Url), "/https://api.example.org/a");
+        assert_eq!(to("/a", &mount), "/https://api.example.org/a");
+        assert_eq!(to("//cdn.example.org/a", &mount), "//cdn.example.org/a");
+        // What is below the upstream comes back by the host that the caller used.
+        assert_eq!(to("/v3/a", &mount), "/https://www.example.org/a");
+        assert_eq!(
+            to("https://api.example.org/v3/a?p=2", &mount),
+            "http://127.0.0.1:4290/https://www.example.org/a?p=2"
+        );
         assert_eq!(
             to("http://api.example.org/a", &Mount::Proxy),
             "http://api.example.org/a"

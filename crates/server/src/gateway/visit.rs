@@ -28,7 +28,8 @@ use super::line::{Line, Seen};
 use super::{Door, State, answer};
 use crate::doorway::ended;
 
-/// The largest head of a request, of at most 100 headers, which is the parser's own bound: room for long queries and cookies, as other proxies have it.
+/// The largest head of a request, of at most 100 headers, which is the parser's own bound: room for
+/// long queries and cookies, as other proxies have it.
 const HEAD_MAX: usize = 64 * 1024;
 
 /// A caller's connection, as its requests see it.

@@ -28,6 +28,12 @@ pub(super) fn hint(error: &Error) -> String {
         Error::NoAnswer {
             fault: Fault::Dns, ..
         } => "check the domain or upstream in the provider's file",
+        Error::NoAnswer {
+            fault: Fault::Connect,
+            ..
+        } => {
+            "the provider may be down, or show a certificate that is not believed: the log says which"
+        }
         Error::NoAnswer { .. } => "the provider may be down; try again",
         Error::NoCredential { why, .. } => of_token(*why),
         Error::UnknownProvider { nearest, .. } => {
@@ -44,10 +50,16 @@ pub(super) fn hint(error: &Error) -> String {
             why: NotAllowed::Private,
             ..
         } => "name it as `upstream:` in a provider file if this is meant",
+        Error::NotAllowed {
+            why: NotAllowed::Elsewhere,
+            ..
+        } => "this address serves one provider only; use the gateway's own address",
         Error::NotThisCaller { .. } => {
             "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
         }
-        Error::Loop { .. } => "point `upstream:` at the provider, not at tollgate",
+        Error::Loop { .. } => {
+            "point `upstream:` at the provider, not at tollgate or at a gateway that leads back to it"
+        }
         Error::NoUpstream { .. } => "add `domain:` or `upstream:` to the provider's file",
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "mend the request and send it again"
@@ -86,12 +98,15 @@ fn of_reason(reason: Reason) -> &'static str {
         Reason::TooCostly => {
             "the call costs more than the limit ever has; split it or raise the limit"
         }
+        Reason::NoPart => "raise the limit, lower `nodes`, or let the nodes share one store",
         Reason::QueueFull => "raise queue.max or send fewer low-priority calls",
+        Reason::NoRoom => {
+            "raise the number of open files (`ulimit -n`, LimitNOFILE= of systemd), or lower `connections`"
+        }
+        Reason::Ending => "call again when it has started anew",
         Reason::StoreLost => {
             "the log of tollgate says why; on_store_loss in the provider's file says what happens meanwhile"
         }
-        Reason::Degraded | Reason::CacheOnly | Reason::Sleep | Reason::Deadline => {
-            "come back later"
-        }
+        Reason::Degraded | Reason::CacheOnly | Reason::Deadline => "come back later",
     }
 }

@@ -82,6 +82,48 @@ async fn a_provider_may_have_an_address_of_its_own() {
     assert_eq!(upstream.asked()[0].target, "/health?x=1");
 }
 
+/// Whoever reaches the address of one provider does not reach the rest of the world through it.
+#[tokio::test]
+async fn h4_an_address_of_a_provider_is_no_proxy_to_others() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let other = Upstream::start(|_, _| async { ok() }).await;
+    let second = format!(
+        "name: y\nupstream: http://{}\ndomain: other.example.org\n",
+        other.address
+    );
+    let options = Options {
+        private: true,
+        ..Options::default()
+    };
+    let mut stand = Stand::with(&[known(upstream.address), second], options).await;
+    let door = Door::Provider("x".to_owned());
+    let free = "127.0.0.1:0".parse().unwrap();
+    let own = stand.gateway.listen(free, door).await.unwrap().address;
+    let ask = async |url: &str| {
+        let line = format!("GET {url} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        raw(own, &line).await
+    };
+    for url in [
+        "http://other.example.org/a",
+        &format!("http://{}/a", other.address),
+    ] {
+        let answer = ask(url).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{url}: {answer}");
+        assert!(
+            answer.contains("\"error\":\"DomainNotAllowed\""),
+            "{answer}"
+        );
+        assert!(answer.contains("serves one provider only"), "{answer}");
+    }
+    assert_eq!(other.count(), 0);
+    let answer = ask("http://api.example.org/a").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "its own: {answer}");
+    // A URL in a path is a path of the provider's.
+    let target = format!("/http://{}/a", other.address);
+    assert_eq!(get(own, &target).await.status, 200);
+    assert_eq!((upstream.count(), other.count()), (2, 0));
+}
+
 #[tokio::test]
 async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_caller() {
     let upstream = Upstream::start(|_, _| async {
@@ -111,7 +153,7 @@ async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_
         .keys()
         .map(http::HeaderName::as_str)
         .collect();
-    assert_eq!(names, ["host"]);
+    assert_eq!(names, ["host", "via"]);
     assert_eq!(asked[0].headers["host"], upstream.address.to_string());
     assert_eq!(answer.header("x-tollgate-source"), "upstream");
     assert_eq!(

@@ -200,6 +200,35 @@ async fn a_provider_is_shown_with_everything_that_is_known() {
     assert_eq!(one["problems"].as_array().unwrap().len(), 0);
 }
 
+/// The entities that were called are listed with what is left of theirs, and no more than a bound.
+#[tokio::test]
+async fn a_provider_is_shown_with_the_entities_that_were_called() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    write(
+        "admin-entities.yaml",
+        &crate::stand::file(
+            upstream.address,
+            "limits: [{limit: 9, period: 1h, per: entity}]",
+        ),
+    );
+    let desk = Desk::open(from_file("admin-entities.yaml")).await;
+    for path in ["/x/odds/1", "/x/odds/2", "/x/teams/1"] {
+        assert_eq!(crate::client::get(desk.gateway, path).await.status, 200);
+    }
+    let one = desk.ask("GET", "/v1/providers/x", "").await.json();
+    let left = |entity: &str| one["entities"][entity]["limits"][0]["remaining"].clone();
+    assert_eq!((left("odds"), left("teams")), (7.into(), 8.into()));
+    for n in 0..300 {
+        let entity = [("x-tollgate-entity", format!("e{n}"))];
+        let entity = entity
+            .each_ref()
+            .map(|(name, value)| (*name, value.as_str()));
+        crate::client::get_with(desk.gateway, &format!("/x/{n}"), &entity).await;
+    }
+    let one = desk.ask("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(one["entities"].as_object().unwrap().len(), 256);
+}
+
 /// A5: offline is a sleep without an end: nothing is sent, no time is named, and only `resume` ends
 /// it.
 #[tokio::test]

@@ -190,14 +190,14 @@ async fn an_old_answer_is_renewed_by_a_304_that_costs_nothing() {
 #[tokio::test]
 async fn an_old_answer_is_served_in_place_of_a_wait_and_renewed_beside_it() {
     let upstream = counting().await;
-    let file = file(upstream.address, "limits: [1/300ms]\ncache: {ttl: 1ms}");
+    let file = file(upstream.address, "limits: [1/1s]\ncache: {ttl: 1ms}");
     let stand = Stand::open(&[file]).await;
     assert_eq!(get(stand.address, "/x/a").await.body, "0");
     while upstream.count() < 2 {
         let answer = get(stand.address, "/x/a").await;
         assert_eq!(answer.status, 200);
         let waited: f64 = answer.header("x-tollgate-wait").parse().unwrap();
-        assert!(waited < 0.2, "{answer:?}");
+        assert!(waited < 0.8, "{answer:?}");
     }
 }
 

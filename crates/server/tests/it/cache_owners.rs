@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::cache::{Still, is};
-use crate::client::{Session, get_with};
+use crate::client::{Session, get_with, soon, until};
+use crate::flights::{ask, ask_with, gated};
 use crate::log;
 use crate::upstream::{Asked, Reply, Upstream, reply};
 use tollgate_core::time::Span;
@@ -88,7 +89,7 @@ async fn headers_that_are_not_in_vary_poison_nothing() {
         let mut seen: Vec<String> = asked
             .headers
             .iter()
-            .filter(|(name, _)| !matches!(name.as_str(), "host" | "content-length"))
+            .filter(|(name, _)| !matches!(name.as_str(), "host" | "content-length" | "via"))
             .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
             .collect();
         seen.sort();
@@ -218,4 +219,63 @@ async fn answers_under_our_own_key_are_shared_and_the_key_is_in_no_answer() {
     let theirs = [("authorization", "Bearer whatever")];
     is(&still.get("/x/a", &theirs).await, 200, "cache", "0");
     assert_eq!(upstream.asked()[0].headers["authorization"], "Bearer k1");
+}
+
+/// Many APIs answer by a version or a preference in a header and say nothing of it in `Vary`: each
+/// has an answer of its own.
+#[tokio::test]
+async fn another_version_or_preference_is_another_answer() {
+    let upstream = crate::cache::counting().await;
+    let still = Still::open(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let mut asked = 0;
+    for name in [
+        "x-github-api-version",
+        "notion-version",
+        "api-version",
+        "prefer",
+        "accept",
+    ] {
+        for value in ["1", "2"] {
+            let fresh = still.get("/x/a", &[(name, value)]).await;
+            is(&fresh, 200, "upstream", &asked.to_string());
+            let kept = still.get("/x/a", &[(name, value)]).await;
+            is(&kept, 200, "cache", &asked.to_string());
+            asked += 1;
+        }
+    }
+}
+
+/// S7: a 304 is an answer to a client's own condition. While the cache asks the provider about what it
+/// has, with a condition of its own, it is shared with those who have set the same and nobody else.
+#[tokio::test]
+async fn s7_a_304_is_shared_only_with_callers_of_the_same_condition() {
+    fn by_tag(_: usize, asked: &Asked) -> Reply {
+        let is_same = asked.headers.get("if-none-match");
+        let is_same = is_same.is_some_and(|tag| tag == "\"a\"");
+        reply(if is_same { 304 } else { 200 }, &[("etag", "\"a\"")], "")
+    }
+    let (upstream, word) = gated(by_tag).await;
+    let still = Still::open(&upstream, "cache: {ttl: 10s}\nlimits: [100/1s]").await;
+    let live = still.stand.shop.named("x").unwrap();
+    word.notify_one();
+    assert_eq!(soon(ask(&still.stand, "/x/a")).await.unwrap().status, 200);
+    still.pass(11);
+    let same = [("if-none-match", "\"a\"")];
+    let other = [("if-none-match", "\"b\"")];
+    let first = ask_with(&still.stand, "/x/a", &same);
+    until(|| upstream.count() == 2).await;
+    let second = ask_with(&still.stand, "/x/a", &same);
+    until(|| live.joined() == 1).await;
+    let third = ask_with(&still.stand, "/x/a", &other);
+    until(|| upstream.count() == 3 || live.joined() == 2).await;
+    let mut statuses = Vec::new();
+    for call in [first, second, third] {
+        until(|| {
+            word.notify_one();
+            call.is_finished()
+        })
+        .await;
+        statuses.push(call.await.unwrap().status);
+    }
+    assert_eq!((statuses, upstream.count()), (vec![304, 304, 200], 3));
 }

@@ -266,7 +266,7 @@ async fn the_answer_itself_says_how_the_cache_came_by_it() {
         ("/x/star", none, "fwd=miss; detail=varies_on_anything"),
         ("/x/status", none, "fwd=miss; detail=status"),
         ("/x/own", &own, "fwd=miss; detail=authorization"),
-        ("/x/a", none, "fwd=miss; stored"),
+        ("/x/a", none, "fwd=miss"),
         ("/x/a", none, "hit"),
     ] {
         let answer = get_with(still.stand.address, path, headers).await;

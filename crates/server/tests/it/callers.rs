@@ -1,16 +1,21 @@
 //! Callers that the configuration knows: urgency, shares and tokens.
 
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
 use tollgate_config::Secret;
 use tollgate_config::config::Caller;
 use tollgate_core::ask::Priority;
 use tollgate_core::ratio::Ppm;
 
-use crate::client::{get, get_with, soon, until};
+use crate::client::{Session, get, get_with, soon, until};
+use crate::flights::{gated, plain};
 use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok};
 
 const TOKEN: &str = "canary-caller-token-5e";
-const SOON: (&str, &str) = ("x-tollgate-timeout", "20ms");
+/// An hour is known to be longer, so whoever would wait for it is refused at once.
+const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
 fn caller(name: &str, priority: Priority) -> Caller {
     Caller {
@@ -63,7 +68,7 @@ async fn a_caller_with_a_token_must_show_it() {
     for asked in upstream.asked() {
         let sent = format!("{:?} {}", asked.headers, asked.target);
         assert!(
-            !sent.contains("tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
+            !sent.contains("x-tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
         );
     }
     assert!(!crate::log::so_far().contains(TOKEN));
@@ -142,12 +147,18 @@ async fn r_c2_urgency_is_granted_and_not_taken() {
 /// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it back.
 #[tokio::test]
 async fn a_caller_gets_at_least_its_share_under_a_flood() {
-    let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let file = file(
-        upstream.address,
-        "dedup: off\nlimits: [{limit: 20, period: 1s, algorithm: paced}]",
-    );
-    let stand = Stand::open(&[file]).await;
+    let word = Arc::new(Semaphore::new(0));
+    let heard = word.clone();
+    let upstream = Upstream::start(move |_, _| {
+        let heard = heard.clone();
+        async move {
+            drop(heard.acquire().await.unwrap());
+            ok()
+        }
+    })
+    .await;
+    let rest = "dedup: off\nconcurrency: 1\nlimits: [1000/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
     stand.shop.know(&[
         Caller {
             at_least: Some(Ppm::percent(50)),
@@ -155,14 +166,17 @@ async fn a_caller_gets_at_least_its_share_under_a_flood() {
         },
         caller("flood", Priority::High),
     ]);
-    get(stand.address, "/x/first").await;
     let address = stand.address;
     let call = |path: &'static str| tokio::spawn(async move { get(address, path).await });
+    let first = call("/x/first");
+    until(|| upstream.count() == 1).await;
     let flood: Vec<_> = (0..12).map(|_| call("/x@flood/f")).collect();
     let web: Vec<_> = (0..4).map(|_| call("/x@web/w")).collect();
     let live = stand.shop.named("x").unwrap();
-    until(|| live.waiting() + upstream.count() >= 16).await;
-    for call in flood.into_iter().chain(web) {
+    // Nobody is answered before all are in line, however long that takes.
+    until(|| live.waiting() == 16).await;
+    word.add_permits(1);
+    for call in flood.into_iter().chain(web).chain([first]) {
         assert_eq!(soon(call).await.unwrap().status, 200);
     }
     let order: Vec<String> = upstream
@@ -179,4 +193,55 @@ async fn a_caller_gets_at_least_its_share_under_a_flood() {
         among_first >= 3,
         "less urgent, and promised half: {order:?}"
     );
+}
+
+/// S7, R-C2: whoever has limits of its own waits under them, and not under those of somebody who asks
+/// the same: a part of every limit, a limit for each caller, a limit for each address.
+#[tokio::test]
+async fn s7_callers_with_limits_of_their_own_do_not_share_a_permit() {
+    let own = |per| format!("limits: [1000/1s, {{limit: 1000, period: 1s, per: {per}}}]");
+    let token = ("x-tollgate-token", TOKEN);
+    let elsewhere = [127, 0, 0, 2];
+    let here = [127, 0, 0, 1];
+    for (limits, calls, expected) in [
+        ("limits: [1000/1s]".to_owned(), [("/x/a", here); 2], 1),
+        (
+            "limits: [1000/1s]".to_owned(),
+            [("/x/a", here), ("/x@web/a", elsewhere)],
+            1,
+        ),
+        (
+            "limits: [1000/1s]".to_owned(),
+            [("/x/a", here), ("/x@backfill/a", here)],
+            2,
+        ),
+        (own("caller"), [("/x@web/a", here), ("/x@job/a", here)], 2),
+        (own("caller"), [("/x@web/a", here); 2], 1),
+        (own("ip"), [("/x/a", here), ("/x/a", elsewhere)], 2),
+        (own("ip"), [("/x/a", here); 2], 1),
+    ] {
+        let (upstream, word) = gated(plain).await;
+        let stand = Stand::open(&[file(upstream.address, &limits)]).await;
+        stand.shop.know(&[backfill()]);
+        let live = stand.shop.named("x").unwrap();
+        let asked = calls.map(|(path, from)| {
+            let to = stand.address;
+            tokio::spawn(async move {
+                Session::from(from.into(), to)
+                    .await
+                    .get(path, &[token])
+                    .await
+            })
+        });
+        until(|| upstream.count() + usize::try_from(live.joined()).unwrap() == 2).await;
+        assert_eq!(upstream.count(), expected, "{limits} {calls:?}");
+        for call in asked {
+            until(|| {
+                word.notify_one();
+                call.is_finished()
+            })
+            .await;
+            assert_eq!(call.await.unwrap().status, 200, "{limits} {calls:?}");
+        }
+    }
 }

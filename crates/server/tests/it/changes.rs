@@ -119,13 +119,16 @@ async fn a_limit_that_is_lowered_under_load_holds_at_once() {
     until(|| upstream.count() >= 20 && live.waiting() >= 10).await;
     write("lower.yaml", &limit(2));
     assert_eq!(desk.reload().await.status, 200);
-    let (changed, before) = (live.now().at, upstream.count());
-    until(|| upstream.count() >= before + 8).await;
+    // What was granted before the change may be on its way for half a second, and then some.
+    let after = live.now().at + Span::from_secs(1);
+    let late = || -> Vec<_> {
+        let arrivals = upstream.asked().into_iter().map(|asked| asked.at);
+        arrivals.filter(|at| *at > after).collect()
+    };
+    until(|| upstream.asked().last().is_some_and(|last| last.at > after)).await;
+    until(|| late().len() >= 8).await;
     assert_eq!(load.end().await, 0);
-    // What was granted before the change is a moment on its way.
-    let after = changed + Span::from_millis(100);
-    let arrivals: Vec<_> = upstream.asked().iter().map(|asked| asked.at).collect();
-    let late: Vec<_> = arrivals.into_iter().filter(|at| *at > after).collect();
+    let late = late();
     for (index, begin) in late.iter().enumerate() {
         let window = late
             .iter()
@@ -133,7 +136,6 @@ async fn a_limit_that_is_lowered_under_load_holds_at_once() {
             .filter(|at| at.since(*begin) < Span::from_millis(300));
         assert!(window.count() <= 2, "{late:?}");
     }
-    assert!(late.len() >= 8);
 }
 
 /// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is used
@@ -155,7 +157,8 @@ async fn a_limit_that_changes_its_shape_counts_on() {
     let calls = async |paths: &[&str]| {
         let mut sent = Vec::new();
         for path in paths {
-            let now = [("x-tollgate-timeout", "0s")];
+            // Refused at once all the same: an hour is known to be longer.
+            let now = [("x-tollgate-timeout", "30s")];
             sent.push(get_with(desk.gateway, path, &now).await.status);
         }
         sent

@@ -1,6 +1,6 @@
 //! A small HTTP client, and the ways in which tests wait.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +11,15 @@ use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// Far beyond what loopback needs on a busy machine: turns a test that would hang into one that
 /// fails.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Times for a call that is to run out of time at a certain stage. The first is for a quick machine;
+/// on one so busy that it was over before that stage, the next is tried.
+pub(crate) const TIMES: [&str; 3] = ["50ms", "1s", "10s"];
 
 /// A whole answer.
 #[derive(Debug)]
@@ -48,7 +52,17 @@ pub(crate) struct Session(SendRequest<Full<Bytes>>);
 
 impl Session {
     pub(crate) async fn open(to: SocketAddr) -> Session {
-        let stream = TcpStream::connect(to).await.expect("a listener");
+        Session::over(TcpStream::connect(to).await.expect("a listener")).await
+    }
+
+    /// The same from another address of this host.
+    pub(crate) async fn from(own: IpAddr, to: SocketAddr) -> Session {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::new(own, 0)).expect("an address");
+        Session::over(socket.connect(to).await.expect("a listener")).await
+    }
+
+    async fn over(stream: TcpStream) -> Session {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.expect("HTTP");
         tokio::spawn(connection);
         Session(sender)
@@ -102,6 +116,20 @@ pub(crate) async fn get(to: SocketAddr, path: &str) -> Answer {
 
 pub(crate) async fn get_with(to: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
     Session::open(to).await.get(path, headers).await
+}
+
+/// A GET whose time is to run out in line.
+pub(crate) async fn late(to: SocketAddr, path: &str) -> Answer {
+    let mut answer = None;
+    for time in TIMES {
+        let late = get_with(to, path, &[("x-tollgate-timeout", time)]).await;
+        let is_late = late.status == 504;
+        answer = Some(late);
+        if is_late {
+            break;
+        }
+    }
+    answer.expect("at least one was made")
 }
 
 pub(crate) async fn post(

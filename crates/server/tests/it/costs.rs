@@ -12,7 +12,8 @@ use crate::stand::{Stand, file};
 use crate::upstream::{Reply, Upstream, ok, reply};
 
 const LIMIT: &str = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]\ncost: {tokens: {before: [max_tokens], else: 60, after: usage.total_tokens}}";
-const SOON: (&str, &str) = ("x-tollgate-timeout", "50ms");
+/// An hour is known to be longer, so whoever would wait for it is refused at once.
+const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
 /// How many calls go before one is refused, at most ten.
 async fn goes(stand: &Stand, body: &str) -> usize {

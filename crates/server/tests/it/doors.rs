@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use tollgate_server::Door;
 
+use crate::cache::NO_RETRY;
 use crate::client::{Session, get, soon};
 use crate::desk::{Desk, from_file, write};
 use crate::stand::file;
-use crate::upstream::{Upstream, ok};
+use crate::upstream::{Upstream, ok, reply};
 
 /// An address that was free a moment ago.
 fn free() -> SocketAddr {
@@ -103,4 +104,64 @@ async fn an_address_that_is_taken_is_refused_in_words() {
     assert_eq!(get(own, "/a").await.status, 200, "the old address stays");
     let shown = desk.ask("GET", "/v1/providers/x", "").await.json();
     assert_eq!(shown["limits"][0]["limit"], 20);
+}
+
+/// Two providers that swap their addresses in one reload: neither can have the other's while it is
+/// open, so both keep their own, and the answer says so.
+#[tokio::test]
+async fn two_providers_that_swap_their_addresses_keep_both_doors() {
+    let upstream = Upstream::start(|_, asked| async move { reply(200, &[], &asked.target) }).await;
+    let (one, two) = (free(), free());
+    let put = |x: SocketAddr, y: SocketAddr| {
+        for (name, listen) in [("x", x), ("y", y)] {
+            let rest = format!("limits: [1000/1s]\nlisten: {listen}");
+            let named = format!("name: {name}\nupstream: http://{}/{name}", upstream.address);
+            write(&format!("swap-{name}.yaml"), &format!("{named}\n{rest}\n"));
+        }
+    };
+    let first = free();
+    put(first, two);
+    let mut sources = from_file("swap-x.yaml");
+    sources.providers.push("swap-y.yaml".to_owned());
+    let desk = Desk::open(sources).await;
+    put(one, two);
+    assert_eq!(desk.reload().await.status, 200);
+    put(two, one);
+    let answer = desk.reload().await;
+    let refused = answer.json()["refused"].to_string();
+    assert_eq!(answer.status, 422, "{answer:?}");
+    assert!(refused.contains("belongs to another provider"), "{refused}");
+    assert_eq!(get(one, "/a").await.body, "/x/a");
+    assert_eq!(get(two, "/a").await.body, "/y/a");
+}
+
+/// An address that a provider has given up may be somebody else's: it is called like any other.
+#[tokio::test]
+async fn an_address_that_was_given_up_may_be_called() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let own = free();
+    let text = |listen: &str| file(upstream.address, &format!("limits: [1000/1s]\n{listen}"));
+    let caller = format!("name: y\nupstream: http://{own}\nlimits: [1000/1s]\n{NO_RETRY}\n");
+    write("given-y.yaml", &caller);
+    write("given.yaml", &text(""));
+    let mut sources = from_file("given.yaml");
+    sources.providers.push("given-y.yaml".to_owned());
+    let desk = Desk::open(sources).await;
+    write("given.yaml", &text(&format!("listen: {own}")));
+    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(get(desk.gateway, "/y/a").await.status, 508, "it is ours");
+    write("given.yaml", &text(""));
+    assert_eq!(desk.reload().await.status, 200);
+    let listener = soon(async {
+        loop {
+            if let Ok(listener) = tokio::net::TcpListener::bind(own).await {
+                return listener;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let _other = Upstream::on(listener, |_, _| async { ok() });
+    let answer = get(desk.gateway, "/y/b").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
 }

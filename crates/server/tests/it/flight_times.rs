@@ -5,7 +5,7 @@ use tollgate::path::{self, Source, Trail};
 use tollgate::shop::Options;
 
 use crate::cache::{Folder, counting};
-use crate::client::{pause, soon, until};
+use crate::client::{TIMES, pause, soon, until};
 use crate::flight_bodies::{call, polled, text};
 use crate::flights::{Line, ask, ask_with, gated, plain};
 use crate::stand::{Stand, file};
@@ -14,7 +14,7 @@ use crate::stand::{Stand, file};
 /// joined; they go on.
 #[tokio::test]
 async fn s7_a_first_caller_without_a_time_is_refused_at_the_queues_and_the_others_go_on() {
-    let line = Line::with("queue: {timeout: 150ms}").await;
+    let line = Line::with("queue: {timeout: 600ms}").await;
     let first = line.waiting("/x/a", &[]).await;
     let patient = line.joins("/x/a", &[("x-tollgate-timeout", "30s")]).await;
     let refused = soon(first).await.unwrap();
@@ -30,7 +30,7 @@ async fn s7_a_first_caller_without_a_time_is_refused_at_the_queues_and_the_other
 /// The same for those who have joined: each has its own time in line.
 #[tokio::test]
 async fn s7_a_joiner_without_a_time_stands_in_line_no_longer_than_the_queues() {
-    let line = Line::with("queue: {timeout: 150ms}").await;
+    let line = Line::with("queue: {timeout: 600ms}").await;
     let long = [("x-tollgate-timeout", "30s")];
     let first = line.waiting("/x/a", &long).await;
     let short = line.joins("/x/a", &[]).await;
@@ -69,6 +69,31 @@ async fn s7_a_patient_first_caller_keeps_its_time_when_one_without_joins() {
     pause(60).await;
     assert!(!first.is_finished());
     assert_eq!(line.ends(vec![first]).await, [200]);
+}
+
+/// S7: a joiner with more time that has left leaves nothing of it behind: whoever asked first is
+/// answered when its own time is up.
+#[tokio::test]
+async fn s7_a_patient_joiner_that_leaves_takes_its_time_along() {
+    for time in TIMES {
+        let (upstream, _word) = gated(plain).await;
+        let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let live = stand.shop.named("x").unwrap();
+        let first = ask_with(&stand, "/x/a", &[("x-tollgate-timeout", time)]);
+        until(|| upstream.count() == 1 || first.is_finished()).await;
+        let patient = ask_with(&stand, "/x/a", &[("x-tollgate-timeout", "10m")]);
+        until(|| live.joined() == 1 || first.is_finished() || patient.is_finished()).await;
+        patient.abort();
+        assert!(patient.await.is_err());
+        // The gateway hears of it, or the first one's time is up before that: a longer one.
+        pause(20).await;
+        if live.joined() == 0 || first.is_finished() {
+            continue;
+        }
+        assert_eq!(soon(first).await.unwrap().status, 504);
+        return;
+    }
+    panic!("the two never met");
 }
 
 /// S3, S7: a call that found nothing in the cache looks again before it asks for everybody: the

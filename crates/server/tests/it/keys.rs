@@ -62,7 +62,7 @@ async fn a_clients_own_key_wins_where_the_file_says_so_and_is_counted_apart() {
         "api_key: {CANARY}\nauth: {{bearer: true, replace: false}}\nlimits: [{{limit: 1, period: 1h, per: api_key}}]"
     );
     let stand = Stand::open(&[file(upstream.address, &rest)]).await;
-    let soon = ("x-tollgate-timeout", "20ms");
+    let soon = ("x-tollgate-timeout", "30s");
     let mut statuses = Vec::new();
     for key in ["Bearer a", "Bearer a", "Bearer b"] {
         statuses.push(
@@ -90,7 +90,7 @@ async fn a_pool_uses_each_key_within_its_own_limit() {
     for _ in 0..6 {
         assert_eq!(get(stand.address, "/x/a").await.status, 200);
     }
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "20ms")]).await;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "30s")]).await;
     assert_eq!(refused.status, 429);
     let mut keys: Vec<_> = upstream
         .asked()
@@ -138,7 +138,7 @@ async fn troubled() -> Upstream {
                 ],
                 "",
             ),
-            "/busy" => reply(429, &[("retry-after", "1")], "busy"),
+            "/busy" => reply(429, &[("retry-after", "600")], "busy"),
             "/down" => reply(503, &[], "down"),
             _ => ok(),
         }
@@ -151,7 +151,7 @@ async fn troubled() -> Upstream {
 async fn h3_a_key_is_in_no_answer_and_no_log() {
     let upstream = troubled().await;
     let rest = format!(
-        "api_key: {CANARY}\nauth: {{query: api_key}}\nlimits: [100/1s]\nretry: {{retries: {{high: 0, normal: 0, low: 0}}}}\nhealth: {{failure_threshold: 2}}"
+        "api_key: {CANARY}\nauth: {{query: api_key}}\nlimits: [100/1s]\nretry: {{retries: {{high: 0, normal: 0, low: 0}}}}\nhealth: {{failure_threshold: 2, sleep_first: 10m}}"
     );
     let dead = file("127.0.0.1:9".parse().unwrap(), &rest).replace("name: x", "name: dead");
     let busy = file(upstream.address, &rest).replace("name: x", "name: busy");
@@ -169,7 +169,7 @@ async fn h3_a_key_is_in_no_answer_and_no_log() {
         "/x/down",
         "/x/a",
     ] {
-        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "900ms")]).await;
+        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "30s")]).await;
         seen.push_str(&answer.everything());
     }
     seen.push_str(&raw(stand.address, "BROKEN\r\n\r\n").await);

@@ -1,10 +1,13 @@
 //! Limits hold at the provider, by the provider's own log: nothing over, nothing lost, nothing twice.
 
+use std::sync::Arc;
+
+use tokio::sync::Notify;
 use tollgate_core::time::Span;
 use tollgate_sim::http::{Settings, SimProvider};
 use tollgate_sim::latency::Latency;
 
-use crate::client::{Session, get, get_with};
+use crate::client::{Session, get, get_with, pause, soon, until};
 use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok};
 
@@ -86,11 +89,29 @@ async fn c13_connections_are_capped_and_shared() {
 /// C10: what was decided is told with every answer.
 #[tokio::test]
 async fn c10_an_answer_tells_what_was_decided() {
-    let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/50ms]")]).await;
-    let first = get(stand.address, "/x/a").await;
-    let second = get(stand.address, "/x/a").await;
-    let third = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "1ms")]).await;
+    let word = Arc::new(Notify::new());
+    let heard = word.clone();
+    let upstream = Upstream::start(move |number, _| {
+        let heard = heard.clone();
+        async move {
+            if number == 0 {
+                heard.notified().await;
+                pause(5).await; // so that the second has waited for longer than nothing
+            }
+            ok()
+        }
+    })
+    .await;
+    let rest = "concurrency: 1\nlimits: [2/1h]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let live = stand.shop.named("x").unwrap();
+    let first = tokio::spawn(get(stand.address, "/x/a"));
+    until(|| upstream.count() == 1).await;
+    let second = tokio::spawn(get(stand.address, "/x/b"));
+    until(|| live.waiting() == 1).await;
+    word.notify_one();
+    let (first, second) = (soon(first).await.unwrap(), soon(second).await.unwrap());
+    let third = get_with(stand.address, "/x/c", &[("x-tollgate-timeout", "30s")]).await;
     let decisions = [&first, &second, &third].map(|answer| answer.header("x-tollgate-decision"));
     assert_eq!(decisions, ["allow", "queue", "reject"]);
     assert_eq!(
@@ -135,7 +156,7 @@ async fn s1_no_spelling_of_an_entity_dodges_its_limit() {
         "/x/v3/odds/2",
         "/x/odds./2",
     ] {
-        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "20ms")]).await;
+        let answer = get_with(stand.address, path, &[("x-tollgate-timeout", "30s")]).await;
         assert!([400, 429].contains(&answer.status), "{path}: {answer:?}");
     }
     assert_eq!(upstream.count(), 1);

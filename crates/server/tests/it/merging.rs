@@ -9,10 +9,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
-use crate::client::{Answer, get, get_with, soon, until};
+use crate::client::{Answer, TIMES, get, get_with, soon, until};
 use crate::stand::{Stand, file};
 use crate::upstream::{Asked, Reply, Upstream, reply};
 
@@ -244,10 +244,11 @@ async fn m15_a_larger_answer_that_comes_compressed_is_opened() {
     }
 }
 
-/// Who was first may leave: the others go together all the same.
+/// Who was first may leave: where it asks for itself alone, another takes its place.
 #[tokio::test]
 async fn m15_a_first_caller_that_leaves_is_followed_by_another() {
-    let (upstream, word, stand) = held(tmdb, ONE_AT_A_TIME).await;
+    let rest = format!("{ONE_AT_A_TIME}\ndedup: off");
+    let (upstream, word, stand) = held(tmdb, &rest).await;
     let live = stand.shop.named("x").unwrap();
     let busy = tokio::spawn(get(stand.address, "/x/busy"));
     until(|| upstream.count() == 1).await;
@@ -268,6 +269,51 @@ async fn m15_a_first_caller_that_leaves_is_followed_by_another() {
         );
     }
     assert_eq!(upstream.count(), 2);
+}
+
+/// The time of whoever was first is its own: the larger call goes on for the others, and they get
+/// their parts of it, with no other call.
+#[tokio::test]
+async fn m15_a_first_caller_whose_time_is_up_takes_nobody_with_it() {
+    for time in TIMES {
+        let word = Arc::new(Semaphore::new(0));
+        let heard = word.clone();
+        let upstream = Upstream::start(move |_, asked| {
+            let heard = heard.clone();
+            async move {
+                heard.acquire().await.unwrap().forget();
+                tmdb(&asked)
+            }
+        })
+        .await;
+        let stand = Stand::open(&[file(upstream.address, ONE_AT_A_TIME)]).await;
+        let live = stand.shop.named("x").unwrap();
+        let busy = tokio::spawn(get(stand.address, "/x/busy"));
+        until(|| upstream.count() == 1).await;
+        let first = tokio::spawn(async move {
+            let short = [("x-tollgate-timeout", time)];
+            get_with(stand.address, "/x/3/movie/550/credits", &short).await
+        });
+        until(|| live.waiting() == 1 || first.is_finished()).await;
+        let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
+        until(|| live.riding() == 1 || first.is_finished()).await;
+        word.add_permits(1);
+        soon(busy).await.unwrap();
+        until(|| upstream.count() == 2 || first.is_finished()).await;
+        if first.is_finished() {
+            continue; // its time was up before its bytes had left: a longer one
+        }
+        assert_eq!(soon(first).await.unwrap().status, 504);
+        word.add_permits(1);
+        let second = soon(second).await.unwrap();
+        assert_eq!(
+            (second.status, second.header("x-tollgate-source")),
+            (200, "merged")
+        );
+        assert_eq!(upstream.count(), 2);
+        return;
+    }
+    panic!("its bytes never left in time");
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ async fn a_head_that_dribbles_is_408_and_cut() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let files = [file(upstream.address, "limits: [100/1s]")];
     let patience = Patience {
-        head: Span::from_millis(200),
+        head: Span::from_secs(1),
         ..Patience::default()
     };
     let stand = hasty(&files, patience).await;
@@ -80,7 +80,7 @@ async fn a_body_that_stands_still_is_cut_and_a_slow_one_is_not() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest_of_file = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
     let patience = Patience {
-        body: Span::from_millis(300),
+        body: Span::from_secs(1),
         ..Patience::default()
     };
     let stand = hasty(&[file(upstream.address, rest_of_file)], patience).await;
@@ -88,13 +88,53 @@ async fn a_body_that_stands_still_is_cut_and_a_slow_one_is_not() {
     let mut slow = TcpStream::connect(stand.address).await.unwrap();
     slow.write_all(begin.as_bytes()).await.unwrap();
     for byte in *b"eight by" {
-        pause(100).await;
+        pause(150).await; // longer than its patience in all
         slow.write_all(&[byte]).await.unwrap();
     }
     assert!(rest(&mut slow).await.starts_with("HTTP/1.1 200"));
     let mut still = TcpStream::connect(stand.address).await.unwrap();
     still.write_all(begin.as_bytes()).await.unwrap();
     still.write_all(b"four").await.unwrap();
+    let answer = rest(&mut still).await;
+    assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
+    assert_eq!(soon(get(stand.address, "/x/b")).await.status, 200);
+}
+
+/// R-E1: the same for a body in chunks; and one that has come whole is waited with for its answer,
+/// however long that takes.
+#[tokio::test]
+async fn a_chunked_body_that_stands_still_is_cut_and_a_slow_one_is_not() {
+    let upstream = Upstream::start(|_, asked| async move {
+        if asked.target == "/long" {
+            pause(1_500).await;
+        }
+        ok()
+    })
+    .await;
+    let rest_of_file = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
+    let patience = Patience {
+        body: Span::from_secs(1),
+        ..Patience::default()
+    };
+    let stand = hasty(&[file(upstream.address, rest_of_file)], patience).await;
+    let begin = |path: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\
+             Connection: close\r\n\r\n"
+        )
+    };
+    let mut slow = TcpStream::connect(stand.address).await.unwrap();
+    slow.write_all(begin("/x/long").as_bytes()).await.unwrap();
+    for byte in *b"4\r\nfour\r\n" {
+        pause(120).await; // longer than its patience in all
+        slow.write_all(&[byte]).await.unwrap();
+    }
+    slow.write_all(b"0\r\n\r\n").await.unwrap();
+    let answer = rest(&mut slow).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut still = TcpStream::connect(stand.address).await.unwrap();
+    still.write_all(begin("/x/a").as_bytes()).await.unwrap();
+    still.write_all(b"9\r\nfour").await.unwrap();
     let answer = rest(&mut still).await;
     assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
     assert_eq!(soon(get(stand.address, "/x/b")).await.status, 200);

@@ -44,7 +44,7 @@ async fn a_refusal_tells_which_limit_and_when_it_has_more() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let stand = Stand::open(&[file(upstream.address, "limits: [100/1s, 1/30s]")]).await;
     get(stand.address, "/x/a").await;
-    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "10ms")]).await;
+    let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "5s")]).await;
     let after: u64 = refused.header("retry-after").parse().unwrap();
     assert_eq!(
         refused.header("ratelimit"),
@@ -57,7 +57,7 @@ async fn a_refusal_tells_which_limit_and_when_it_has_more() {
     let plain = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| refused.header(name));
     assert_eq!(plain, ["1", "0"]);
     let reset: u64 = refused.header("x-ratelimit-reset").parse().unwrap();
-    assert!((epoch() + 25..=epoch() + 32).contains(&reset), "{reset}");
+    assert!((epoch() + 15..=epoch() + 32).contains(&reset), "{reset}");
 }
 
 /// SDKs of the provider read its headers: where it sends its own, ours stay away.

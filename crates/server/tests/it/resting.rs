@@ -1,10 +1,13 @@
 //! Providers that refuse or fail: pauses are kept, outages are slept through, and calls come back.
 
 use serde_json::json;
+use tollgate::shop::Options;
 use tollgate_core::health::State;
 use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::http::{Settings, SimProvider};
 
+use crate::cache::NO_RETRY;
 use crate::client::{get, get_with, soon, until};
 use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok, reply};
@@ -55,14 +58,14 @@ async fn s5_a_call_that_cannot_wait_for_the_end_of_a_cooldown_is_refused() {
     let rest = "limits: [{limit: 100, period: 1s, per: entity}]\nretry: {retries: {high: 0, normal: 0, low: 0}}";
     let stand = Stand::open(&[file(upstream.address, rest)]).await;
     assert_eq!(get(stand.address, "/x/odds").await.status, 429);
-    let refused = get_with(stand.address, "/x/odds", &[("x-tollgate-timeout", "1s")]).await;
+    let refused = get_with(stand.address, "/x/odds", &[("x-tollgate-timeout", "5s")]).await;
     let body = refused.json();
     assert_eq!(
         (refused.status, &body["reason"], &body["entity"]),
         (429, &json!("cooldown"), &json!("odds"))
     );
     assert!(
-        (29..=30).contains(&refused.header("retry-after").parse::<u64>().unwrap()),
+        (20..=30).contains(&refused.header("retry-after").parse::<u64>().unwrap()),
         "{refused:?}"
     );
     assert_eq!(
@@ -95,12 +98,47 @@ async fn a5_an_outage_is_slept_through_and_nothing_is_lost() {
     assert_eq!((report.violations, report.struck), (0, 3), "{report:?}");
 }
 
+/// A4, A11: what is neither a success nor a failure ends no row of failures, neither that of one
+/// process nor that of all who share a ledger: 3 + 2 of two gateways are five, with 404s between them.
+#[tokio::test]
+async fn a11_a_404_ends_no_row_of_failures_of_several_processes() {
+    let upstream = Upstream::start(|_, asked| async move {
+        match asked.target.as_str() {
+            "/down" => reply(503, &[], ""),
+            _ => reply(404, &[], ""),
+        }
+    })
+    .await;
+    let rest = format!("limits: [1000/1s]\n{NO_RETRY}\nhealth: {{sleep_first: 2m}}");
+    let files = [file(upstream.address, &rest)];
+    let ledger = Ledger::memory(Clock::System);
+    let one = Stand::over(ledger.clone(), &files, Options::default()).await;
+    let two = Stand::over(ledger, &files, Options::default()).await;
+    for (stand, path) in [
+        (&one, "/x/down"),
+        (&two, "/x/none"),
+        (&one, "/x/down"),
+        (&two, "/x/none"),
+        (&one, "/x/down"),
+        (&two, "/x/down"),
+        (&one, "/x/none"),
+        (&two, "/x/down"),
+    ] {
+        let status = if path == "/x/down" { 503 } else { 404 };
+        assert_eq!(get(stand.address, path).await.status, status);
+    }
+    let soon = [("x-tollgate-timeout", "30s")];
+    let refused = get_with(one.address, "/x/none", &soon).await;
+    assert_eq!(refused.json()["error"], "ProviderUnavailableError");
+    assert_eq!(upstream.count(), 8);
+}
+
 /// A connection that is refused is a failure too: the provider sleeps, and is not knocked at.
 #[tokio::test]
 async fn a_dead_provider_is_not_knocked_at() {
-    let rest = "limits: [1000/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: {failure_threshold: 3}";
+    let rest = "limits: [1000/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: {failure_threshold: 3, sleep_first: 10m}";
     let stand = Stand::open(&[file("127.0.0.1:9".parse().unwrap(), rest)]).await;
-    let soon = [("x-tollgate-timeout", "900ms")];
+    let soon = [("x-tollgate-timeout", "30s")];
     let mut errors = Vec::new();
     for _ in 0..4 {
         errors.push(get_with(stand.address, "/x/a", &soon).await.json()["error"].clone());
@@ -159,4 +197,34 @@ async fn a5_kept_and_old_answers_are_served_while_offline() {
         (503, &0.into())
     );
     assert_eq!(upstream.count(), 1);
+}
+
+/// A4: refusals of calls that were on their way together are one refusal. Five of them neither
+/// throttle a healthy provider nor send it to sleep; they count in the ratio.
+#[tokio::test]
+async fn a4_calls_refused_together_are_one_step_of_the_machine() {
+    let together = std::sync::Arc::new(tokio::sync::Barrier::new(6));
+    let upstream = Upstream::start(move |_, _| {
+        let together = together.clone();
+        async move {
+            together.wait().await;
+            reply(429, &[], "slow down")
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\nretry: {retries: {high: 0, normal: 0, low: 0}}\n\
+        cooldown: {base: 30s, jitter: none}\nhealth: {min_results: 10}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let calls: Vec<_> = (0..6)
+        .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/{n}")).await }))
+        .collect();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap().status, 429);
+    }
+    let status = stand.shop.named("x").unwrap().status();
+    assert_eq!(
+        (status.state, status.consec429, status.failure_count),
+        (State::Normal, 1, 1)
+    );
+    assert_eq!(status.counts.count_429, 6, "they count in the ratio");
 }

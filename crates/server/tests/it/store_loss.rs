@@ -293,3 +293,33 @@ async fn a_pause_of_the_provider_is_kept_while_the_store_is_lost() {
     assert!(paused.status == 429 || paused.status == 503, "{paused:?}");
     assert_eq!(upstream.count(), 2, "nothing was sent into the pause");
 }
+
+/// Those who wait in the line that stands in for the store are told by priority too.
+#[tokio::test]
+async fn those_who_wait_while_the_store_is_lost_are_counted_by_priority() {
+    let (go, gone) = tokio::sync::watch::channel(false);
+    let upstream = Upstream::start(move |_, _| {
+        let mut gone = gone.clone();
+        async move {
+            gone.wait_for(|go| *go).await.ok();
+            ok()
+        }
+    })
+    .await;
+    let folder = Folder::new();
+    let rest = "limits: [1000/1s]\nconnections: 1\non_store_loss: open";
+    let stand = folder
+        .stand(&[file(upstream.address, rest)], Options::default())
+        .await;
+    let _lock = folder.lock();
+    let address = stand.address;
+    let first = tokio::spawn(async move { get(address, "/x/a").await });
+    until(|| upstream.count() == 1).await;
+    let second = tokio::spawn(async move { get(address, "/x/b").await });
+    let live = stand.shop.named("x").unwrap();
+    until(|| live.waiting() == 1).await;
+    assert_eq!(live.waiting_at(tollgate_core::ask::Priority::Normal), 1);
+    go.send_replace(true);
+    assert_eq!(soon(first).await.unwrap().status, 200);
+    assert_eq!(soon(second).await.unwrap().status, 200);
+}

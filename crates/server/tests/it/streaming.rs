@@ -111,7 +111,7 @@ async fn a_body_that_stands_still_is_cut_after_the_idle_time() {
     let (upstream, say) = streaming().await;
     let stand = Stand::open(&[file(
         upstream.address,
-        "timeout: {idle: 50ms}\nlimits: [100/1s]",
+        "timeout: {idle: 500ms}\nlimits: [100/1s]",
     )])
     .await;
     let mut session = Session::open(stand.address).await;

@@ -3,7 +3,8 @@
 use tollgate::shop::Options;
 use tollgate_core::time::Span;
 
-use crate::client::{Session, get, get_with, post, request, soon, until};
+use crate::cache::NO_RETRY;
+use crate::client::{Session, get, get_with, late, post, request, soon, until};
 use crate::issuer::{Issuer, PASSWORD, bearer, clock, minutes};
 use crate::stand::{Stand, file, providers};
 use crate::upstream::{Upstream, ok, reply};
@@ -166,7 +167,7 @@ async fn m6_a_caller_that_leaves_does_not_end_the_login() {
     until(|| issuer.logins() == 1).await;
     leaver.abort();
     assert!(leaver.await.unwrap_err().is_cancelled());
-    let late = get_with(stand.address, "/x/v4/b", &[("x-tollgate-timeout", "30ms")]).await;
+    let late = late(stand.address, "/x/v4/b").await;
     assert_eq!(late.status, 504, "{}", late.body);
     let waiter = tokio::spawn(async move { get(stand.address, "/x/v4/c").await });
     issuer.open();
@@ -214,8 +215,13 @@ async fn m6_a_failed_login_is_no_storm() {
     let issuer = Issuer::start().await;
     issuer.fail(503);
     let (clock, at) = clock();
-    let stand = Stand::on(at, &[issuer.tvdb("health: off")], Options::default()).await;
-    let soon = [("x-tollgate-timeout", "300ms")];
+    let stand = Stand::on(
+        at,
+        &[issuer.tvdb(&format!("health: off\n{NO_RETRY}"))],
+        Options::default(),
+    )
+    .await;
+    let soon = [("x-tollgate-timeout", "30s")];
     for _ in 0..10 {
         let answer = get_with(stand.address, "/x/v4/a", &soon).await;
         assert_eq!(answer.status, 502, "{}", answer.body);
@@ -236,11 +242,11 @@ async fn a_login_without_a_token_in_its_answer_is_told() {
     let upstream = Upstream::start(|_, _| async { reply(200, &[], "{\"data\":{\"token\":7}}") });
     let upstream = upstream.await;
     let login = format!(
-        "auth: {{login: {{url: \"http://{}/l\", body: {{a: b}}, token: data.token}}}}\nlimits: [100/1s]",
+        "auth: {{login: {{url: \"http://{}/l\", body: {{a: b}}, token: data.token}}}}\nlimits: [100/1s]\n{NO_RETRY}",
         upstream.address
     );
     let stand = Stand::open(&[file(upstream.address, &login)]).await;
-    let answer = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "200ms")]).await;
+    let answer = get(stand.address, "/x/a").await;
     assert_eq!(
         answer.json()["message"],
         "No token for `x`: its login answered without one"

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 use tollgate_core::time::Micros;
 use tollgate_ledger::Clock;
 
@@ -54,10 +55,19 @@ impl Upstream {
         F: Fn(usize, Asked) -> A + Send + Sync + 'static,
         A: Future<Output = Reply> + Send + 'static,
     {
+        Upstream::over(listener, None, script)
+    }
+
+    /// The same, perhaps over TLS.
+    pub(crate) fn over<F, A>(listener: TcpListener, tls: Option<TlsAcceptor>, script: F) -> Upstream
+    where
+        F: Fn(usize, Asked) -> A + Send + Sync + 'static,
+        A: Future<Output = Reply> + Send + 'static,
+    {
         let address = listener.local_addr().expect("an address");
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let script: Arc<Script> = Arc::new(move |number, asked| Box::pin(script(number, asked)));
-        let task = tokio::spawn(serve(listener, asked.clone(), script));
+        let task = tokio::spawn(serve(listener, tls, asked.clone(), script));
         Upstream {
             address,
             asked,
@@ -80,7 +90,12 @@ impl Drop for Upstream {
     }
 }
 
-async fn serve(listener: TcpListener, log: Arc<Mutex<Vec<Asked>>>, script: Arc<Script>) {
+async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    log: Arc<Mutex<Vec<Asked>>>,
+    script: Arc<Script>,
+) {
     while let Ok((stream, _)) = listener.accept().await {
         let (log, script) = (log.clone(), script.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
@@ -106,7 +121,21 @@ async fn serve(listener: TcpListener, log: Arc<Mutex<Vec<Asked>>>, script: Arc<S
                 Ok::<_, Infallible>(script(number, asked).await)
             }
         });
-        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        let (tls, http) = (tls.clone(), http1::Builder::new());
+        tokio::spawn(async move {
+            match tls {
+                None => http
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
+                    .ok(),
+                Some(tls) => {
+                    let stream = tls.accept(stream).await.ok()?;
+                    http.serve_connection(TokioIo::new(stream), service)
+                        .await
+                        .ok()
+                }
+            }
+        });
     }
 }
 

@@ -21,6 +21,7 @@ use super::{BodyError, Tally, Tunnel};
 use crate::Permit;
 use crate::path::Recorder;
 use crate::pool::Conn;
+use crate::timer::rest;
 
 /// How often a body that still comes is told to the ledger, which holds its place for longer each
 /// time. At least four times as often as it must, or this often: seldom enough to cost nothing.
@@ -208,13 +209,20 @@ impl Flow {
         self.has_ended
     }
 
-    /// Reads up to `most` bytes now. Whoever reads on meets the error that stopped it.
-    pub(crate) async fn read(&mut self, most: usize) -> Bytes {
+    /// Reads up to `most` bytes now, or what comes within this time. Whoever reads on meets the error
+    /// that stopped it.
+    pub(crate) async fn read(&mut self, most: usize, patience: Span) -> Bytes {
         let mut read = BytesMut::new();
+        let mut late = std::pin::pin!(rest(Some(patience)));
         while read.len() < most && !self.has_ended {
-            match std::future::poll_fn(|cx| self.poll(cx)).await {
-                Some(Ok(frame)) if frame.is_data() => read.extend(frame.into_data().ok()),
-                other => {
+            let next = std::future::poll_fn(|cx| match self.poll(cx) {
+                Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+                Poll::Ready(frame) => Poll::Ready(Some(frame)),
+            });
+            match next.await {
+                None => break,
+                Some(Some(Ok(frame))) if frame.is_data() => read.extend(frame.into_data().ok()),
+                Some(other) => {
                     self.next = other;
                     break;
                 }
@@ -267,7 +275,7 @@ impl Flow {
                 if self.incoming.is_end_stream() {
                     self.end();
                 } else {
-                    self.is_alive(self.every);
+                    self.keep_alive(self.every);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -299,7 +307,7 @@ impl Flow {
             let rest = Span(self.idle.0.saturating_sub(first.0));
             idle.timer = Box::pin(tokio::time::sleep(rest.into()));
             let is_over = idle.timer.as_mut().poll(cx).is_ready();
-            self.is_alive(Span::ZERO);
+            self.keep_alive(Span::ZERO);
             if !is_over {
                 return Poll::Pending;
             }
@@ -310,7 +318,7 @@ impl Flow {
     }
 
     /// Keeps the place of a long answer, at most so often.
-    fn is_alive(&mut self, every: Span) {
+    fn keep_alive(&mut self, every: Span) {
         if let Some(permit) = &mut self.permit {
             let now = permit.now();
             if now.since(self.alive) >= every {

@@ -40,6 +40,10 @@ const PENDING_MAX: u64 = 64 * 1024 * 1024;
 /// How often purges of other processes are looked for.
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
+/// How long the end waits for somebody else who holds the file: longer than a healthy process does,
+/// and less than it takes until whoever ends us loses patience (systemd: 90 s).
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+
 /// How exactly it is known when an answer was last used: writing it down costs a write.
 const USED_STEP: Span = Span::from_secs(3_600);
 
@@ -64,6 +68,8 @@ pub(super) enum Write {
     Purge(Option<String>, Option<String>, oneshot::Sender<u64>),
     Rows(oneshot::Sender<Vec<Row>>),
     Flush(oneshot::Sender<()>),
+    /// The same, and nothing is left to be forgotten.
+    Last(oneshot::Sender<()>),
 }
 
 impl Disk {
@@ -166,6 +172,11 @@ impl Disk {
 
     pub(super) async fn flush(&self) {
         self.order(Write::Flush).await;
+    }
+
+    pub(super) async fn close(&self) {
+        let last = self.order(Write::Last);
+        let _late = tokio::time::timeout(CLOSE_MAX, last).await;
     }
 
     async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Write) -> Option<T> {

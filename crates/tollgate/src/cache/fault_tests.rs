@@ -76,6 +76,26 @@ async fn a_purge_waits_for_whoever_holds_the_file() {
     assert!(bodies(&next, 2).await.is_empty());
 }
 
+/// The end waits for what must be forgotten, which would come back with the next start.
+#[tokio::test]
+async fn the_end_waits_until_what_must_be_forgotten_is() {
+    let folder = Folder::new();
+    let cache = Cache::open(&folder.0);
+    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    let holder = Holder::of(&folder);
+    cache.invalidate(Some(&key(1)), object(1, "a").url, Wall(5));
+    let closing = cache.clone();
+    let closing = tokio::spawn(async move { closing.close().await });
+    // Twice: what was tried with the first has been told by the second.
+    cache.flush().await;
+    cache.flush().await;
+    assert!(!closing.is_finished());
+    holder.lets_go();
+    closing.await.unwrap();
+    assert!(rows(&folder.0).unwrap().is_empty());
+}
+
 /// A file with forty answers, all of it in the file itself, and then rubbish from there on.
 async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
     let folder = Folder::new();

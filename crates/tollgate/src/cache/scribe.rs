@@ -2,7 +2,8 @@
 //!
 //! Promises: what waits shares a transaction. The file is bounded: what nobody can use any more goes
 //! first, then what was not used for longest. While somebody else holds the file, what must be
-//! forgotten waits and is done as soon as it can; what should be kept is not waited with.
+//! forgotten waits and is done as soon as it can, at the end too; what should be kept is not waited
+//! with.
 //!
 //! Never: is waited for by a call.
 
@@ -36,6 +37,10 @@ const HELD_BACK_MAX: usize = 4_096;
 /// How soon a file that somebody else holds is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
+/// How often it is tried at the end, when nobody orders any more: two seconds, and as often the time
+/// that each try waits.
+const LAST_TRIES: u32 = 20;
+
 /// Writes.
 pub(super) struct Scribe {
     pub(super) conn: Connection,
@@ -61,13 +66,31 @@ impl Scribe {
             match first {
                 Ok(first) => batch.push(first),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return self.end(batch),
             }
             batch.extend(orders.try_iter().take(BATCH_MAX));
-            if let Err(error) = self.obey(batch) {
-                // It may be full: room is made with the next batch.
-                self.since_check = self.bytes_max;
-                tell(&self.broken, &self.path, &error);
+            self.try_to(batch);
+        }
+    }
+
+    fn try_to(&mut self, batch: Vec<Write>) {
+        if let Err(error) = self.obey(batch) {
+            // It may be full: room is made with the next batch.
+            self.since_check = self.bytes_max;
+            tell(&self.broken, &self.path, &error);
+        }
+    }
+
+    /// Nobody orders any more: what was held back is done now, or it would come back.
+    fn end(&mut self, mut batch: Vec<Write>) {
+        for _ in 0..LAST_TRIES {
+            if batch.is_empty() {
+                return;
+            }
+            self.try_to(batch);
+            batch = std::mem::take(&mut self.held_back);
+            if !batch.is_empty() {
+                std::thread::park_timeout(AGAIN_AFTER);
             }
         }
     }
@@ -106,6 +129,10 @@ impl Scribe {
             failed = failed.or(self.make_room(now).err());
         }
         for order in asked {
+            if matches!(order, Write::Last(_)) && !self.held_back.is_empty() {
+                self.held_back.push(order);
+                continue;
+            }
             if let Err((order, error)) = self.reply(order) {
                 if is_held(&error) {
                     self.held_back.extend(held_back(vec![order]));
@@ -134,7 +161,7 @@ impl Scribe {
                 }
                 Err(error) => return Err((Write::Rows(answer), error)),
             },
-            Write::Flush(answer) => {
+            Write::Flush(answer) | Write::Last(answer) => {
                 let _left = answer.send(());
             }
             Write::Put(..) | Write::Used(..) | Write::Invalidate(..) => {}
@@ -187,7 +214,7 @@ fn write(
                 .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
                 .map(drop),
             Write::Invalidate(url, at) => invalidate(change, url, at),
-            question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_)) => {
+            question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
                 asked.push(question);
                 Ok(())
             }
@@ -209,19 +236,28 @@ fn is_held(error: &rusqlite::Error) -> bool {
 fn invalidations(batch: &[Write]) -> Vec<Write> {
     let each = batch.iter().filter_map(|order| match order {
         Write::Invalidate(url, at) => Some(Write::Invalidate(*url, *at)),
-        Write::Put(..) | Write::Used(..) | Write::Purge(..) | Write::Rows(_) | Write::Flush(_) => {
-            None
-        }
+        Write::Put(..)
+        | Write::Used(..)
+        | Write::Purge(..)
+        | Write::Rows(_)
+        | Write::Flush(_)
+        | Write::Last(_) => None,
     });
     each.collect()
 }
 
-/// What must be forgotten, if not now. Whoever waits for anything else hears that it was not done.
+/// What must be forgotten, if not now, and who waits for just that. Whoever waits for anything else
+/// hears that it was not done.
 fn held_back(batch: Vec<Write>) -> Vec<Write> {
-    let forgets = |order: &Write| matches!(order, Write::Invalidate(..) | Write::Purge(..));
-    let mut left: Vec<Write> = batch.into_iter().filter(forgets).collect();
+    let stays = |order: &Write| {
+        matches!(
+            order,
+            Write::Invalidate(..) | Write::Purge(..) | Write::Last(_)
+        )
+    };
+    let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
     if left.len() > HELD_BACK_MAX {
-        left.retain(|order| matches!(order, Write::Purge(..)));
+        left.retain(|order| !matches!(order, Write::Invalidate(..)));
         let (all, _nobody) = oneshot::channel();
         left.push(Write::Purge(None, None, all));
     }
@@ -271,3 +307,7 @@ fn invalidate(conn: &Connection, url: Url, at: Wall) -> rusqlite::Result<()> {
 fn signed(at: Wall) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+#[path = "scribe_tests.rs"]
+mod tests;

@@ -15,7 +15,8 @@ use spin::mutex::SpinMutexGuard;
 
 use super::clock::Tick;
 use super::plan::Plan;
-use super::shard::{Shard, Slot};
+use super::shard::Shard;
+use super::slots::Slot;
 use super::table::{GuardTable, ROOM_SEARCH};
 use super::take::{ASKS_MAX, Ask, Look, Outcome};
 
@@ -90,7 +91,8 @@ impl GuardTable {
         let now = now.nanos();
         let at = self.shard_of(ask.key);
         let mut shard = self.shards[at].lock();
-        let mut slot = *shard.find(ask.key);
+        let place = shard.find(ask.key);
+        let mut slot = *place;
         let fresh = slot.plan == 0;
         if fresh {
             slot = Slot {
@@ -105,14 +107,21 @@ impl GuardTable {
         let mut verdict = Verdict::default();
         verdict.charge(&mut slot, ask, ask.wanted(), now, 0);
         let outcome = verdict.outcome(slot.tokens(ask.plan, now));
+        let mut given_up = None;
         if outcome.is_granted() && ask.writes(fresh) {
-            if fresh && !self.reserve(1) {
+            if !fresh {
+                *place = slot;
+            } else if self.reserve(1) {
+                given_up = shard.put(slot, self.site(at));
+            } else {
                 return None;
             }
-            shard.put(slot);
         }
         // Whoever comes here may have been misled by a hint, or may have made the shard grow.
         self.hints[at].note(&shard);
+        // The lock first: see `Slots`.
+        drop(shard);
+        drop(given_up);
         Some(outcome)
     }
 
@@ -138,13 +147,22 @@ impl GuardTable {
         if granted {
             self.admit(&drafts)?;
         }
+        // Allocates only if some shard grew.
+        let mut given_up = Vec::new();
         for draft in &drafts {
-            if granted && draft.writes() {
-                shard_in(&mut held, self.shard_of(draft.after.key)).put(draft.after);
+            let slot = if granted && draft.writes() {
+                draft.after
             } else if draft.mended {
-                shard_in(&mut held, self.shard_of(draft.before.key)).put(draft.before);
-            }
+                draft.before
+            } else {
+                continue;
+            };
+            let at = self.shard_of(slot.key);
+            given_up.extend(shard_in(&mut held, at).put(slot, self.site(at)));
         }
+        // The locks first: see `Slots`.
+        drop(held);
+        drop(given_up);
         for (look, draft) in looks.iter_mut().zip(&drafts) {
             let slot = if granted { &draft.after } else { &draft.before };
             *look = Look::new(slot, draft.seat.ask.plan, now);

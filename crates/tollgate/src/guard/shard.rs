@@ -6,11 +6,10 @@
 //!
 //! Never: locks, reads a clock, or leaves a tombstone behind.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use super::ground::{self, Site};
+use super::hint::home_of;
 use super::key::Key;
-use super::pace::Fine;
-use super::plan::LIMITS_MAX;
+use super::slots::{Slot, Slots};
 
 /// Slots of an empty shard: 256 bytes, so that a table nobody uses stays small.
 const SLOTS_MIN: usize = 4;
@@ -24,63 +23,21 @@ const LOAD_DEN: usize = 10;
 /// one. Homes keep their order when it grows, so the slots are moved in one sequential pass.
 const GROWTH_DEN: usize = 16;
 
-/// Lines that are fetched ahead of a decision. As full as above, 62 % of the keys are in their first
-/// line, 83 % in the first two and 89 % in the first three; a fourth adds 3 % and costs more than it
-/// saves.
-const LINES_AHEAD: usize = 3;
-
-/// All the limits of one key. 64 bytes, aligned: a decision touches one cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Slot {
-    pub(crate) key: Key,
-    /// When each bucket is full again: whole nanoseconds …
-    pub(crate) at: [u64; LIMITS_MAX],
-    /// … and parts, in the denominators of the plan.
-    pub(crate) part: [u32; LIMITS_MAX],
-    /// The plan that `at` and `part` are written in; 0 = nobody is here.
-    pub(crate) plan: u32,
-}
-
-impl Slot {
-    pub(crate) const EMPTY: Slot = Slot {
-        key: Key { low: 0, high: 0 },
-        at: [0; LIMITS_MAX],
-        part: [0; LIMITS_MAX],
-        plan: 0,
-    };
-
-    pub(crate) fn fine(&self, limit: usize) -> Fine {
-        Fine {
-            at: self.at[limit],
-            part: self.part[limit],
-        }
-    }
-
-    pub(crate) fn set(&mut self, limit: usize, full: Fine) {
-        self.at[limit] = full.at;
-        self.part[limit] = full.part;
-    }
-
-    /// Whether every bucket is full at `now`: forgetting the slot changes nothing.
-    fn is_idle(&self, now: u64) -> bool {
-        self.at.iter().all(|&at| at < now)
-    }
-}
-
 /// What a visit to some slots did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Visit {
     pub(crate) visited: usize,
     pub(crate) removed: usize,
     /// The cursor passed the end of the shard.
     pub(crate) wrapped: bool,
+    /// Memory that was given up, to be dropped when the lock is no longer held.
+    given_up: Option<Slots>,
 }
 
 /// Slots with linear probing; always at least one is empty.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    slots: Vec<Slot>,
+    slots: Slots,
     used: usize,
     /// Where the next sweep goes on.
     cursor: usize,
@@ -89,17 +46,19 @@ pub(crate) struct Shard {
 impl Shard {
     pub(crate) fn new() -> Shard {
         Shard {
-            slots: vec![Slot::EMPTY; SLOTS_MIN],
+            slots: Slots::new(SLOTS_MIN),
             used: 0,
             cursor: 0,
         }
     }
 
     /// A shard with room for `keys` keys.
-    pub(crate) fn with_room(keys: usize) -> Shard {
-        let slots = SLOTS_MIN.max(keys * LOAD_DEN / LOAD_NUM + 1);
+    pub(crate) fn with_room(keys: usize, site: Site<'_>) -> Shard {
+        let slots = SLOTS_MIN.max(slots_for(keys));
         Shard {
-            slots: vec![Slot::EMPTY; slots],
+            slots: site
+                .plot(keys, slots)
+                .map_or_else(|| Slots::new(slots), Slots::on),
             used: 0,
             cursor: 0,
         }
@@ -124,6 +83,11 @@ impl Shard {
         &mut self.slots[at]
     }
 
+    /// How many slots there are, and at which address, for a [`super::hint::Hint`].
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.slots.len(), self.slots.as_ptr().addr())
+    }
+
     /// Keys in this shard.
     pub(crate) fn used(&self) -> usize {
         self.used
@@ -134,17 +98,21 @@ impl Shard {
         self.slots.iter().filter(|slot| slot.plan != 0)
     }
 
-    /// Writes a slot, new or not.
-    pub(crate) fn put(&mut self, slot: Slot) {
+    /// Writes a slot, new or not. Gives the old slots if there had to be more, to be dropped when
+    /// the lock is no longer held.
+    #[must_use]
+    pub(crate) fn put(&mut self, slot: Slot, site: Site<'_>) -> Option<Slots> {
         let mut at = self.probe(slot.key);
+        let mut given_up = None;
         if self.slots[at].plan == 0 {
             self.used += 1;
-            if self.used * LOAD_DEN > self.slots.len() * LOAD_NUM {
-                self.resize(self.slots.len() + self.slots.len() / GROWTH_DEN + SLOTS_MIN);
+            if self.used > self.room() {
+                given_up = Some(self.grow(site));
                 at = self.probe(slot.key);
             }
         }
         self.slots[at] = slot;
+        given_up
     }
 
     /// Visits at most `budget` slots from the cursor on and forgets those that are idle.
@@ -154,7 +122,7 @@ impl Shard {
             if self.cursor >= self.slots.len() {
                 visit.wrapped = true;
                 self.cursor = 0;
-                self.shrink();
+                visit.given_up = self.shrink();
                 break;
             }
             visit.visited += 1;
@@ -220,98 +188,53 @@ impl Shard {
         self.slots[hole] = Slot::EMPTY;
     }
 
-    /// Gives memory back when under a third of it is used.
-    fn shrink(&mut self) {
-        let fitting = SLOTS_MIN.max(self.used + self.used / 2 + 1);
-        if self.slots.len() > 2 * fitting {
-            self.resize(fitting);
+    /// Keys that this many slots may hold.
+    fn room(&self) -> usize {
+        if self.slots.is_on_plot() {
+            ground::room(self.slots.len())
+        } else {
+            self.slots.len() * LOAD_NUM / LOAD_DEN
         }
     }
 
+    /// More slots: a few, or all of its plot. Gives the old ones.
     #[cold]
-    fn resize(&mut self, slots: usize) {
-        let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; slots]);
+    fn grow(&mut self, site: Site<'_>) -> Slots {
+        let few = self.slots.len() + self.slots.len() / GROWTH_DEN + SLOTS_MIN;
+        let slots = few.max(slots_for(self.used));
+        let plot = site.plot(self.used, slots);
+        self.resize(plot.map_or_else(|| Slots::new(slots), Slots::on))
+    }
+
+    /// Gives memory back when under a third of it is used.
+    fn shrink(&mut self) -> Option<Slots> {
+        let fitting = SLOTS_MIN.max(self.used + self.used / 2 + 1);
+        (self.slots.len() > 2 * fitting).then(|| self.resize(Slots::new(fitting)))
+    }
+
+    /// Moves to other, empty slots; gives the old ones, of no meaning now.
+    #[cold]
+    fn resize(&mut self, slots: Slots) -> Slots {
+        let old = std::mem::replace(&mut self.slots, slots);
         // Homes keep their order, so the sweep goes on among the same keys.
-        self.cursor = self.cursor * slots / old.len();
-        for slot in old.into_iter().filter(|slot| slot.plan != 0) {
+        self.cursor = self.cursor * self.slots.len() / old.len();
+        for slot in old.iter().filter(|slot| slot.plan != 0) {
             let at = self.probe(slot.key);
-            self.slots[at] = slot;
+            self.slots[at] = *slot;
         }
+        old
     }
 }
 
-/// Where a shard's slots were when somebody last looked: how many, and at which address. Read
-/// without the shard's lock, so it may be stale or torn: whoever uses it must not rely on it.
-///
-/// Hints have cache lines of their own, which all cores share because they are written only when
-/// a shard has moved. Beside the lock, which every decision writes, each reading would first take
-/// the line away from another core, and again when the lock is taken.
-#[derive(Debug, Default)]
-pub(crate) struct Hint {
-    slots: AtomicUsize,
-    base: AtomicUsize,
-}
-
-impl Hint {
-    /// Where `key` probably is.
-    #[inline]
-    pub(crate) fn home(&self, key: Key) -> usize {
-        home_of(key, self.slots.load(Ordering::Relaxed))
-    }
-
-    /// Notes where the slots of `shard` are.
-    pub(crate) fn note(&self, shard: &Shard) {
-        let (slots, base) = (shard.slots.len(), shard.slots.as_ptr().addr());
-        // Compared first: a line that is only read stays with every core.
-        if self.slots.load(Ordering::Relaxed) != slots || self.base.load(Ordering::Relaxed) != base
-        {
-            self.slots.store(slots, Ordering::Relaxed);
-            self.base.store(base, Ordering::Relaxed);
-        }
-    }
-
-    /// Asks the processor to bring the slots of `key` closer, so that memory is waited for before
-    /// the lock is taken and not under it, and for all of them at once.
-    #[inline]
-    pub(crate) fn fetch_ahead(&self, key: Key) {
-        let home = self.home(key).wrapping_mul(size_of::<Slot>());
-        let first = self.base.load(Ordering::Relaxed).wrapping_add(home);
-        for line in 0..LINES_AHEAD {
-            prefetch(first.wrapping_add(line * size_of::<Slot>()));
-        }
-    }
-}
-
-/// Where a key would like to be among `slots` slots. The high lane of the fingerprint chooses the
-/// slot and the low lane the shard: they must not be the same bits.
-#[inline]
-fn home_of(key: Key, slots: usize) -> usize {
-    let scaled = (u128::from(key.high) * slots as u128) >> 64;
-    usize::try_from(scaled).unwrap_or(0)
-}
-
-/// Asks the processor to bring the cache line of an address closer.
-#[inline]
-fn prefetch(address: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch is a hint. It loads nothing into the program, cannot fault, and is
-        // defined for every address, mapped or not; so a stale or torn address costs time only.
-        #[expect(
-            unsafe_code,
-            reason = "there is no safe form of a prefetch in stable Rust"
-        )]
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
+/// Slots that `keys` keys fill as far as they may.
+fn slots_for(keys: usize) -> usize {
+    keys * LOAD_DEN / LOAD_NUM + 1
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ground::Ground;
+    use super::super::hint::Hint;
     use super::*;
 
     /// Plan of every slot here.
@@ -325,16 +248,31 @@ mod tests {
         }
     }
 
+    /// Ground for one shard of 1,400 keys: a plot of 2,000 slots.
+    fn ground() -> Ground {
+        Ground::new(1, 1_400)
+    }
+
     fn shard(keys: u64) -> Shard {
+        shard_on(&ground(), keys)
+    }
+
+    fn shard_on(ground: &Ground, keys: u64) -> Shard {
         let mut shard = Shard::new();
         for number in 0..keys {
-            shard.put(Slot {
+            let slot = Slot {
                 key: key(number),
                 plan: PLAN,
                 ..Slot::EMPTY
-            });
+            };
+            drop(shard.put(slot, Site { ground, number: 0 }));
         }
         shard
+    }
+
+    fn has_all(shard: &mut Shard, keys: u64) -> bool {
+        (0..keys).all(|number| shard.find(key(number)).key == key(number))
+            && shard.occupied().count() as u64 == keys
     }
 
     #[test]
@@ -386,5 +324,40 @@ mod tests {
         hint.note(&large);
         let found = large.known(hint.home(key(99)), key(99), PLAN);
         assert!(found.is_some());
+    }
+
+    #[test]
+    fn a_shard_moves_to_its_plot_and_beyond_it_with_all_its_keys() {
+        for (keys, slots) in [(1_400, 2_000), (1_600, 2_000), (1_601, 2_288)] {
+            let ground = ground();
+            let mut shard = shard_on(&ground, keys);
+            assert_eq!(shard.slots.len(), slots);
+            assert_eq!(shard.slots.is_on_plot(), slots == 2_000);
+            assert_eq!(ground.bytes() > 0, slots == 2_000);
+            assert!(has_all(&mut shard, keys));
+        }
+    }
+
+    #[test]
+    fn a_shard_that_empties_leaves_its_plot_and_comes_back() {
+        let ground = ground();
+        let mut shard = shard_on(&ground, 1_500);
+        for number in 0..100 {
+            shard.find(key(number)).at[0] = 100;
+        }
+        while !shard.sweep(50, usize::MAX).wrapped {}
+        assert!(!shard.slots.is_on_plot() && ground.bytes() == 0);
+        assert!(has_all(&mut shard, 100));
+        for number in 100..1_500 {
+            let mut slot = *shard.find(key(0));
+            slot.key = key(number);
+            let site = Site {
+                ground: &ground,
+                number: 0,
+            };
+            drop(shard.put(slot, site));
+        }
+        assert!(shard.slots.is_on_plot());
+        assert!(has_all(&mut shard, 1_500));
     }
 }

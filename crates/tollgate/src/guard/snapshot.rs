@@ -16,10 +16,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::clock::Tick;
+use super::ground::{Ground, Site};
 use super::key::{Key, Keys, Seed};
 use super::pace::Fine;
 use super::plan::{LIMITS_MAX, Limit, Plan};
-use super::shard::{Shard, Slot};
+use super::shard::Shard;
+use super::slots::Slot;
 use super::table::{GuardTable, KEYS_MAX, Plans, shards_for};
 
 /// Format 1.
@@ -117,20 +119,27 @@ impl GuardTable {
         let keys_max = keys_max.clamp(1, KEYS_MAX);
         let shards = shards_for(keys_max);
         let each = count / shards;
+        let ground = Ground::new(shards, keys_max);
+        let site = |number| Site {
+            ground: &ground,
+            number,
+        };
         let mut shards: Vec<Shard> = (0..shards)
-            .map(|_| Shard::with_room(each + each / 16))
+            .map(|number| Shard::with_room(each + each / 16, site(number)))
             .collect();
         let mask = shards.len() as u64 - 1;
         let away = u64::try_from(away.as_nanos()).unwrap_or(u64::MAX);
         for _ in 0..count {
             let slot = reader.slot(&plans, now.nanos(), away)?;
             let at = usize::try_from(slot.key.low & mask).unwrap_or(0);
-            shards[at].put(slot);
+            drop(shards[at].put(slot, site(at)));
         }
         if !reader.rest.is_empty() {
             return Err(SnapshotError::Damaged);
         }
-        Ok(GuardTable::with_shards(shards, keys_max, seed, plans))
+        Ok(GuardTable::with_shards(
+            shards, ground, keys_max, seed, plans,
+        ))
     }
 }
 

@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::RwLock;
 
 use super::clock::Tick;
+use super::ground::{Ground, Site};
+use super::hint::Hint;
 use super::key::{Key, Keys, Seed};
 use super::lock::Lock;
 use super::plan::{Limit, Plan, PlanError};
-use super::shard::{Hint, Shard};
+use super::shard::Shard;
 
 /// Largest number of keys a table may be made for: 2^28 keys are 25 GB of slots.
 pub const KEYS_MAX: usize = 1 << 28;
@@ -37,11 +39,17 @@ const SWEEP_HOLD: usize = 64;
 /// Slots that a decision looks through for an idle one when the table is full: 2 KiB.
 pub(super) const ROOM_SEARCH: usize = 32;
 
+const _: () = assert!(
+    size_of::<Lock<Shard>>() == 64,
+    "a shard and its lock are one cache line"
+);
+
 /// Limits on any number of keys up to a bound, decided in nanoseconds.
 pub struct GuardTable {
     pub(super) shards: Box<[Lock<Shard>]>,
     /// One per shard.
     pub(super) hints: Box<[Hint]>,
+    ground: Ground,
     /// Number of shards minus one; the number is a power of two.
     pub(super) mask: u64,
     /// Keys held, shared bucket included.
@@ -78,12 +86,14 @@ impl GuardTable {
     #[must_use]
     pub fn new(keys_max: usize, seed: Seed) -> GuardTable {
         let keys_max = keys_max.clamp(1, KEYS_MAX);
-        let shards = (0..shards_for(keys_max)).map(|_| Shard::new()).collect();
-        GuardTable::with_shards(shards, keys_max, seed, Plans::default())
+        let shards: Vec<_> = (0..shards_for(keys_max)).map(|_| Shard::new()).collect();
+        let ground = Ground::new(shards.len(), keys_max);
+        GuardTable::with_shards(shards, ground, keys_max, seed, Plans::default())
     }
 
     pub(super) fn with_shards(
         shards: Vec<Shard>,
+        ground: Ground,
         keys_max: usize,
         seed: Seed,
         plans: Plans,
@@ -93,6 +103,7 @@ impl GuardTable {
             mask: shards.len() as u64 - 1,
             hints: shards.iter().map(|_| Hint::default()).collect(),
             shards: shards.into_iter().map(Lock::new).collect(),
+            ground,
             keys: AtomicUsize::new(keys),
             keys_max,
             plans: RwLock::new(plans),
@@ -143,6 +154,13 @@ impl GuardTable {
         self.shards.len()
     }
 
+    /// Bytes that the table holds beside the allocator: huge pages, when it is nearly full. As many
+    /// as a full table fills; those that no key was on yet are not in use.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.ground.bytes()
+    }
+
     /// Visits at most about `slots` slots, goes on where the last call stopped, and forgets keys
     /// whose buckets are all full again. Ends early when it has seen the whole table.
     pub fn sweep(&self, now: Tick, slots: usize) -> Swept {
@@ -150,6 +168,7 @@ impl GuardTable {
         let mut left = slots;
         while left > 0 && swept.shards < self.shards.len() {
             let at = self.sweep_at.load(Ordering::Relaxed) % self.shards.len();
+            // Lives longer than the lock: what was given up is dropped without it, see `Slots`.
             let visit = self.shards[at]
                 .lock()
                 .sweep(now.nanos(), left.min(SWEEP_HOLD));
@@ -168,6 +187,15 @@ impl GuardTable {
     #[inline]
     pub(super) fn shard_of(&self, key: Key) -> usize {
         usize::try_from(key.low & self.mask).unwrap_or(0)
+    }
+
+    /// Where shard `number` may lie.
+    #[inline]
+    pub(super) fn site(&self, number: usize) -> Site<'_> {
+        Site {
+            ground: &self.ground,
+            number,
+        }
     }
 
     /// Room for `new` more keys, taken if there is any.

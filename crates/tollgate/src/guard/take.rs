@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::clock::Tick;
 use super::key::Key;
 use super::plan::{LIMITS_MAX, Plan};
-use super::shard::Slot;
+use super::slots::Slot;
 use super::table::GuardTable;
 
 /// Asks decided as one: address, user, key, tenant, route, global and two to spare. The locks of

@@ -10,9 +10,10 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::sync::watch;
 use tollgate_core::ask::{CellId, Evidence, ScopeId, Scopes, Settle, Term, Terms, Why as Never};
 use tollgate_core::gate::Place;
-use tollgate_core::health::{Answer as Result_, Door, Event, WhenBlocked, Why};
+use tollgate_core::health::{Door, WhenBlocked, Why};
 use tollgate_core::limit::Rule;
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
@@ -20,12 +21,13 @@ use tollgate_core::turn::hopeless;
 use tollgate_ledger::{Ledger, Loss};
 
 use super::credential::Credential;
+use super::on_its_way::OnItsWay;
 use super::permit::{Denied, Permits, Wanted};
 use super::rates::Rates;
 use super::retry::Tries;
 use super::route::Route;
 use crate::error::{Reason, Stage};
-use crate::shop::{Instead, Live, Local, Machine, Plan, Who, just_now};
+use crate::shop::{Instead, Live, Local, Plan, Who, just_now};
 use crate::{Error, Permit};
 
 /// The right to make one attempt.
@@ -33,15 +35,6 @@ use crate::{Error, Permit};
 pub(crate) struct Granted {
     pub(crate) permit: Permit,
     pub(crate) watch: OnItsWay,
-}
-
-/// An attempt that health waits to hear of. Dropped, it says that nothing was learned.
-#[derive(Debug)]
-pub(crate) struct OnItsWay {
-    machine: Option<Arc<Machine>>,
-    granted: Micros,
-    /// It tries whether the provider has recovered.
-    pub(crate) probe: bool,
 }
 
 /// Waits for a permit for one attempt.
@@ -69,18 +62,8 @@ pub(crate) async fn admit(
         }
         let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
         wants.take_over(permits, edition);
-        let answer = tokio::select! {
-            biased;
-            // Other limits hold now: the same call asks under those, in its old place.
-            answer = permits.acquire(wanted) => match answer {
-                Err(Denied::Recalled) => continue,
-                answer => answer,
-            },
-            Ok(()) = changes.changed() => {
-                permits.look_again();
-                continue;
-            }
-            () = route.raised() => continue, // in the name of somebody more urgent, in the old place
+        let Some(answer) = stand(route, permits, wanted, &mut changes).await else {
+            continue;
         };
         if wants.goes_on(route, &plan, &answer, until, loss) {
             continue; // somebody more patient waits for it too
@@ -103,6 +86,34 @@ pub(crate) async fn admit(
             live.spare.went_on();
         }
         return Ok(wants.granted(live, &plan, permit));
+    }
+}
+
+/// Stands in line. `None`: it is to be asked for anew, in the old place, because other limits hold or
+/// the pace has changed, or in the name of somebody more urgent.
+async fn stand(
+    route: &Route,
+    permits: &Permits,
+    wanted: Wanted,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<Result<Permit, Denied>> {
+    let (place, priority) = (wanted.seniority, wanted.priority);
+    let returns = || place.map(|place| permits.returns(place, priority));
+    tokio::select! {
+        biased;
+        answer = permits.acquire(wanted) => match answer {
+            Err(Denied::Recalled) => None,
+            answer => Some(answer),
+        },
+        Ok(()) = changes.changed() => {
+            returns();
+            permits.look_again();
+            None
+        }
+        () = route.raised() => {
+            returns();
+            None
+        }
     }
 }
 
@@ -216,6 +227,7 @@ impl Wants {
         (place, edition): (u64, u64),
     ) -> (Wanted, Wants) {
         let who = route.who(credential.mark.as_deref());
+        route.live.seen.note(plan, who.entity);
         let mut wants = Wants {
             terms: SmallVec::new(),
             limits: 0,
@@ -296,6 +308,7 @@ impl Wants {
             watch: OnItsWay {
                 machine: watched,
                 granted: permit.granted(),
+                cooldown: self.cooldown,
                 probe,
             },
             permit: permit.with_parts(self.limits, self.local),
@@ -359,7 +372,8 @@ impl Wants {
                 no_permit(Reason::TooCostly, name, None)
             }
             // A recall is not seen here: whoever is recalled asks again.
-            Denied::Lost | Denied::Recalled | Denied::Closed => store_lost(route, None),
+            Denied::Lost | Denied::Recalled => store_lost(route, None),
+            Denied::Closed => no_permit(Reason::Ending, None, None),
         }
     }
 
@@ -420,7 +434,7 @@ fn nothing(route: &Route, limit: &str) -> Error {
         provider: route.live.name.clone(),
         entity: route.entity.clone(),
         limit: Some(limit.to_owned()),
-        reason: Reason::TooCostly,
+        reason: Reason::NoPart,
         retry_in: None,
     }
 }
@@ -453,27 +467,5 @@ fn store_lost(route: &Route, retry_in: Option<Span>) -> Error {
         limit: None,
         reason: Reason::StoreLost,
         retry_in,
-    }
-}
-
-impl OnItsWay {
-    /// The attempt has come to its end.
-    pub(crate) fn ended(mut self, class: tollgate_core::health::Class, retry_after: Option<Span>) {
-        if let Some(machine) = self.machine.take() {
-            machine.on(Event::Answered(Result_ {
-                class,
-                granted: self.granted,
-                retry_after,
-            }));
-        }
-    }
-}
-
-impl Drop for OnItsWay {
-    fn drop(&mut self) {
-        if let Some(machine) = self.machine.take() {
-            let granted = self.granted;
-            machine.on(Event::Dropped { granted });
-        }
     }
 }

@@ -5,13 +5,13 @@
 //!
 //! Never: holds a connection while its call waits.
 
-use tollgate_core::health::{Answer, Class, Door, Event};
+use tollgate_core::health::{Answer, Class, Door, Event, Fault};
 use tollgate_core::time::Span;
 
 use super::retry::Ended;
 use super::route::Route;
 use crate::Error;
-use crate::error::{NotAllowed, Reason};
+use crate::error::{NotAllowed, Reason, Stage};
 use crate::event::Fact;
 use crate::pool::{Expected, Unreached};
 use crate::shop::Plan;
@@ -23,12 +23,11 @@ const NO_ROOM_RETRY: Span = Span::from_secs(1);
 pub(crate) async fn connect(route: &Route, plan: &Plan) -> Result<Expected, Ended> {
     let live = &route.live;
     let expected = live.pool.expect(&route.origin);
+    let patience = limit(route, plan);
     if matches!(live.machine.look().door, Door::Open)
-        && let Err(unreached) = expected
-            .warm(plan.connections_max, limit(route, plan))
-            .await
+        && let Err(unreached) = expected.warm(plan.connections_max, patience).await
     {
-        let ended = ended(route, unreached);
+        let ended = ended(route, plan, patience, unreached);
         if let Ended::Fault { fault, .. } = ended
             && plan.provider.enabled
         {
@@ -49,10 +48,21 @@ pub(crate) fn limit(route: &Route, plan: &Plan) -> Span {
     route.left().map_or(most, |left| left.min(most))
 }
 
-/// What a failure to connect means for the call.
-pub(crate) fn ended(route: &Route, unreached: Unreached) -> Ended {
+/// What a failure to connect, within this time, means for the call.
+pub(crate) fn ended(route: &Route, plan: &Plan, most: Span, unreached: Unreached) -> Ended {
     let provider = route.live.name.clone();
     match unreached {
+        // The caller's time, not the provider's: it says nothing about the provider.
+        Unreached::Fault(Fault::Timeout) if most < plan.provider.timeouts.connect => {
+            match route.left() {
+                // A joiner has brought more.
+                Some(left) if left > Span::ZERO => Ended::Again,
+                Some(_) | None => Ended::Refused(Error::TooLate {
+                    provider,
+                    at: Stage::Upstream,
+                }),
+            }
+        }
         Unreached::Fault(fault) => {
             Fact::Failed {
                 provider: &provider,
@@ -74,7 +84,7 @@ pub(crate) fn ended(route: &Route, unreached: Unreached) -> Ended {
             provider,
             entity: route.entity.clone(),
             limit: None,
-            reason: Reason::QueueFull,
+            reason: Reason::NoRoom,
             retry_in: Some(NO_ROOM_RETRY),
         }),
     }

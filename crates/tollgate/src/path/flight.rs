@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tollgate_config::settings::Dedup;
+use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::ask::Priority;
 use tollgate_core::time::{Micros, Span};
 
@@ -226,12 +226,24 @@ impl Flight {
 
     fn first(self: Arc<Flight>, flights: &Flights, route: &mut Route) -> Place {
         route.urgency = Some(self.urgency.clone());
+        if route.live.plan().provider.merge != Merge::Off {
+            route.merging.flight = Some(self.clone());
+        }
         Place::First(Lead {
             flight: self,
             table: flights.table.clone(),
             left: route.own_left(),
             due: route.own_wish().over_by(),
             live: route.live.clone(),
+        })
+    }
+
+    /// Somebody waits for a larger answer of which this flight's is a part: it goes on for that one
+    /// too. `None` = too late.
+    pub(super) fn wanted_too(self: &Arc<Flight>) -> Option<Follow> {
+        self.board().then(|| Follow {
+            flight: self.clone(),
+            is_over: false,
         })
     }
 

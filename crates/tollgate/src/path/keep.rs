@@ -15,8 +15,7 @@ use http::header::{
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Body;
 use tollgate_core::fresh::{
-    self, Answered as Facts, Change, Control, Kept, Mode, NotKept, Rule, Times, Varies,
-    is_connection_only, is_replaced_by_304,
+    self, Answered as Facts, Change, Kept, Mode, NotKept, Rule, Times, Varies, is_replaced_by_304,
 };
 use tollgate_core::time::{Span, Wall};
 
@@ -24,12 +23,12 @@ use super::cache::{Asked, Of, Question};
 use super::learn::Answered;
 use super::route::Route;
 use super::serve::{self, Why};
-use super::{Reply, Source, retry, target};
+use super::{Reply, Source, retry, scrub, target};
 use crate::Error;
 use crate::cache::{Cache, Form, Key, Object, variant};
 use crate::error::Reason;
 use crate::event::Fact;
-use crate::shop::Plan;
+use crate::shop::{Live, Plan};
 
 /// Keeps an answer if it may be used again, and says what the caller gets.
 pub(crate) fn keep(
@@ -128,6 +127,7 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
         }
         Some(_) | None => old.kept.lifetime,
     };
+    let mut why = Why::Unchanged;
     match judge(
         route,
         &plan,
@@ -140,9 +140,10 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
         Ok(kept) => {
             object.kept = kept;
             object.stored = now;
-            strip(&mut object.headers);
+            scrub::scrub(route, &plan, &mut object.headers);
             if asked.cache.purges() == asked.purges {
                 asked.cache.put(asked.key, &Arc::new(object.clone()), now);
+                why = Why::Renewed;
             }
         }
         Err(why) => {
@@ -150,7 +151,7 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
             asked.cache.invalidate(Some(&asked.key), asked.url, now);
         }
     }
-    serve::from_cache(route, &object, &asked.client, now, Why::Unchanged, false)
+    serve::from_cache(route, &object, &asked.client, now, why, false)
 }
 
 /// A new answer, on its way to the caller and perhaps into the cache.
@@ -179,10 +180,11 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
     let status = match recorder {
         Ok(recorder) => {
             reply.body = reply.body.recorded(recorder);
+            // `stored` would be a promise: it is kept when its last byte has passed, or not at all.
             HeaderValue::from_static(if has_old {
-                "tollgate; fwd=stale; stored"
+                "tollgate; fwd=stale"
             } else {
-                "tollgate; fwd=miss; stored"
+                "tollgate; fwd=miss"
             })
         }
         Err(why) => not_kept(route, why),
@@ -224,10 +226,7 @@ fn record(
         Varies::OnAnything => return Err(NotKept::VariesOnAnything),
     };
     let mut headers = headers.clone();
-    for name in Control::read("cache-control", &Of(&answered.head.headers)).omit {
-        headers.remove(name);
-    }
-    strip(&mut headers);
+    scrub::scrub(route, &plan, &mut headers);
     let object = Object {
         url: asked.url,
         stored: now,
@@ -243,6 +242,8 @@ fn record(
     };
     let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl;
     Ok(Recorder {
+        live: route.live.clone(),
+        id: route.said.id.clone(),
         cache: asked.cache.clone(),
         key: asked.key,
         purges: asked.purges,
@@ -290,50 +291,26 @@ fn invalidate(route: &Route, asked: &Asked, headers: &HeaderMap) {
     }
 }
 
-/// Takes out what is not kept: what belongs to one connection, to one client, or to one moment.
-fn strip(headers: &mut HeaderMap) {
-    let named: Vec<String> = headers
-        .get_all(http::header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|name| name.trim().to_ascii_lowercase())
-        .collect();
-    let goes = |name: &str| {
-        is_connection_only(name)
-            || named.iter().any(|one| one == name)
-            || matches!(name, "set-cookie" | "set-cookie2" | "age")
-            || name.starts_with("x-tollgate-")
-            || name.starts_with("x-ratelimit")
-            || name.starts_with("ratelimit")
-    };
-    let gone: Vec<_> = headers
-        .keys()
-        .filter(|name| goes(name.as_str()))
-        .cloned()
-        .collect();
-    for name in gone {
-        headers.remove(name);
-    }
-}
-
 /// Says that an answer is not kept and why, in the log and in `Cache-Status` (RFC 9211).
 fn not_kept(route: &Route, why: NotKept) -> HeaderValue {
+    tell_not_kept(&route.live, &route.said.id, why);
     let word = why.word();
-    Fact::NotKept {
-        id: &route.said.id,
-        provider: &route.live.name,
-        why: word,
-    }
-    .tell();
-    route.live.saved.not_kept();
     let status = HeaderValue::try_from(format!("tollgate; fwd=miss; detail={word}"));
     status.unwrap_or_else(|_| HeaderValue::from_static("tollgate; fwd=miss"))
+}
+
+fn tell_not_kept(live: &Live, id: &str, why: NotKept) {
+    let provider = &live.name;
+    let why = why.word();
+    Fact::NotKept { id, provider, why }.tell();
+    live.saved.not_kept();
 }
 
 /// Keeps an answer while it passes to the caller. Dropped before the end, it keeps nothing.
 #[derive(Debug)]
 pub(crate) struct Recorder {
+    live: Arc<Live>,
+    id: String,
     cache: Cache,
     key: Key,
     purges: u64,
@@ -362,6 +339,9 @@ impl Recorder {
             || self.cache.purges() != self.purges
         {
             return;
+        }
+        if scrub::has_key_inside(&self.live, &self.object.headers, &self.body) {
+            return tell_not_kept(&self.live, &self.id, NotKept::HoldsKey);
         }
         self.object.body = Bytes::copy_from_slice(&self.body);
         if let Some((rule, Some(old))) = &self.adapts

@@ -10,12 +10,11 @@ use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
 use tollgate_core::ask::{Reading, Readings, Term, Unit};
-use tollgate_core::cooldown::Told;
 use tollgate_core::degrade::{Ours, Theirs};
 use tollgate_core::feedback::{self, Feedback, Response, Verdict, Window};
 use tollgate_core::health::Class;
 use tollgate_core::limit::Algorithm;
-use tollgate_core::time::{Micros, Span, Wall};
+use tollgate_core::time::{Span, Wall};
 
 use super::credential::Credential;
 use super::decode;
@@ -29,6 +28,10 @@ use crate::{Answer, Permit};
 /// How much of a refusal's body is read to learn from it. Refusals are small; larger ones are
 /// pages for people, and their headers have to do.
 const REFUSAL_MAX: usize = 64 * 1024;
+
+/// How long a body is read to learn from it. Most come with their heads; the caller waits meanwhile,
+/// and what comes later is passed on unheard.
+const READ_WAIT: Span = Span::from_secs(5);
 
 /// An answer, and what it means.
 #[derive(Debug)]
@@ -61,7 +64,10 @@ pub(crate) async fn learn(
     // If the body breaks off here, what came is still an answer, and the caller meets the break.
     let first = match most {
         0 => flow.glance().await,
-        most => flow.read(most).await,
+        most => {
+            let left = route.left().map_or(READ_WAIT, |left| left.min(READ_WAIT));
+            flow.read(most, left).await
+        }
     };
     let feedback = match most {
         0 => read(route, plan, &head, b""),
@@ -71,7 +77,6 @@ pub(crate) async fn learn(
         }
     };
     let class = class(head.status.as_u16(), feedback.verdict);
-    let granted = permit.granted();
     settle(plan, &head, (class, &feedback), permit, &mut flow);
     let probe = watch.probe;
     let retry_after = if class.is_failure() {
@@ -79,9 +84,10 @@ pub(crate) async fn learn(
     } else {
         None
     };
-    watch.ended(class, retry_after);
+    if let Some(rest) = watch.ended(class, retry_after, Some(&plan.cooldown)) {
+        tell_rest(route, rest, retry_after);
+    }
     if plan.provider.enabled {
-        cool(route, plan, credential, class, retry_after, granted);
         save(route, plan, credential, &feedback);
     }
     Answered {
@@ -92,6 +98,18 @@ pub(crate) async fn learn(
         retry_after,
         probe,
     }
+}
+
+/// The scope of a refused call rests from now on.
+fn tell_rest(route: &Route, rest: Span, retry_after: Option<Span>) {
+    Fact::Cooled {
+        provider: &route.live.name,
+        entity: route.entity.as_deref(),
+        rest,
+        retry_after,
+        status: &route.live.status(),
+    }
+    .tell();
 }
 
 /// Tells the ledger what came of a permit. The rest of the answer takes it along.
@@ -106,6 +124,10 @@ fn settle(
     if is_free && flow.has_ended() {
         // As if it had never been asked for. Once told that it arrived, a window keeps it.
         return permit.refund();
+    }
+    if class == Class::Other {
+        // A11: no success, so it ends no row of failures, neither this process's nor that of all.
+        permit.says_nothing_of_health();
     }
     if class == Class::ServerError {
         // It may come from in front of the limiter: no proof that the call was counted.
@@ -186,39 +208,6 @@ fn class(status: u16, verdict: Verdict) -> Class {
         Verdict::Spent | Verdict::Passed | Verdict::Overloaded => {
             Class::of_status(status, Some(false))
         }
-    }
-}
-
-/// Closes the scope of a refusal for everybody, or notes that it is well.
-fn cool(
-    route: &Route,
-    plan: &Plan,
-    credential: &Credential,
-    class: Class,
-    retry_after: Option<Span>,
-    granted: Micros,
-) {
-    let entity = route.entity.as_deref();
-    let scope = plan.cooldown_scope(entity, credential.mark.as_deref());
-    let machine = &route.live.machine;
-    match class {
-        Class::Refused => {
-            let told = Told {
-                retry_after,
-                reset_after: None,
-            };
-            if let Some(rest) = machine.refused(&plan.cooldown, scope, granted, told) {
-                let provider = &route.live.name;
-                Fact::Cooled {
-                    provider,
-                    entity,
-                    rest,
-                }
-                .tell();
-            }
-        }
-        Class::Success => machine.went_well(scope, granted),
-        Class::ServerError | Class::Network | Class::Other => {}
     }
 }
 

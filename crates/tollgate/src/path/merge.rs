@@ -5,7 +5,8 @@
 //! somebody to join.
 //!
 //! Promises: each caller gets the JSON that its own call would have had. If the larger call fails or
-//! lacks a part, who wanted it asks alone. A first caller that leaves is followed by another.
+//! lacks a part, who wanted it asks alone. A first caller that leaves, or whose time is up, takes
+//! nobody with it: its flight goes on for the others, and a call without one is followed by another.
 //!
 //! Never: merges calls that differ in anything but the part they want.
 
@@ -24,6 +25,7 @@ use tokio::sync::Notify;
 use tollgate_config::settings::Merge;
 
 use super::decode;
+use super::flight::{Flight, Follow};
 use super::learn::Answered;
 use super::recipe::{self, PARTS_MAX, Part, Piece};
 use super::route::Route;
@@ -50,6 +52,8 @@ struct Group {
     state: Mutex<State>,
     changed: Notify,
     urgency: Arc<Urgency>,
+    /// The first caller's, if it shares its answer with others.
+    flight: Option<Arc<Flight>>,
 }
 
 #[derive(Debug)]
@@ -83,6 +87,8 @@ pub(crate) struct Merging {
     is_alone: bool,
     /// Its answer is a part of a larger one.
     pub(crate) is_part: bool,
+    /// The flight that it flies.
+    pub(super) flight: Option<Arc<Flight>>,
     lead: Option<Lead>,
 }
 
@@ -99,6 +105,8 @@ struct Lead {
 pub(crate) struct Ride {
     group: Arc<Group>,
     part: Part,
+    /// While it rides, the first caller's flight is wanted.
+    _wanted: Option<Follow>,
 }
 
 /// Joins others that wait for the same item; `None` = it goes itself, and others may join it.
@@ -120,7 +128,14 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
             group.urgency.join(route.own_wish());
             live.saved.rides();
             let group = group.clone();
-            return Some(Ride { group, part });
+            drop(open);
+            let flight = group.flight.as_ref();
+            let wanted = flight.and_then(Flight::wanted_too);
+            return Some(Ride {
+                group,
+                part,
+                _wanted: wanted,
+            });
         }
         Some((_, Boarded::HasNoPlace)) => return None,
         Some((_, Boarded::TooLate)) | None => {}
@@ -140,6 +155,7 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
         }),
         changed: Notify::new(),
         urgency,
+        flight: route.merging.flight.clone(),
     });
     open.insert(key, group.clone());
     drop(open);

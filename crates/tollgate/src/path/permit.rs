@@ -21,7 +21,7 @@ use tollgate_core::ask::{
 };
 use tollgate_core::gate::{CallerId, Effects, Gate, Resolution, Resolved, Settings, Share, Waiter};
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Event, Ledger, Lost};
+use tollgate_ledger::{Decided, Event, Ledger, Lost};
 
 pub use super::denied::Denied;
 use crate::Permit;
@@ -155,6 +155,12 @@ impl Permits {
         self.shared.edition.load(Ordering::Acquire)
     }
 
+    /// A call that has just left the line asks again at once and must find its place.
+    pub fn returns(&self, seniority: u64, priority: Priority) {
+        self.shared.state.lock().gate.returns(seniority, priority);
+        self.shared.poke.notify_one();
+    }
+
     /// The pace has changed: what was refused before may go now.
     pub fn look_again(&self) {
         self.shared.state.lock().gate.anything_changed();
@@ -227,9 +233,8 @@ impl Permits {
         match ledger.offer_at_once(&ask) {
             Some(Verdict::Go { marks }) => {
                 state.gate.went_past(wanted.caller, &ask.terms);
-                let place = wanted.seniority.unwrap_or_else(|| state.next_place());
                 drop(state);
-                let permit = Permit::new(ledger.clone(), ask, marks, place, Span::ZERO);
+                let permit = Permit::new(ledger.clone(), ask, marks, Span::ZERO);
                 Ok(Ok(permit))
             }
             Some(Verdict::Never(why)) => Ok(Err(Denied::Never(why))),
@@ -342,7 +347,7 @@ async fn drive(shared: Weak<Shared>) {
             strong.ledger.settle(settle);
         }
         for resolved in resolve {
-            strong.tell(resolved);
+            strong.tell(resolved, strong.ledger.at());
         }
         if !offer.is_empty() {
             strong.ask_ledger(offer).await;
@@ -389,11 +394,11 @@ impl Shared {
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
         match answer {
-            Ok(verdicts) => {
+            Ok(Decided { at, verdicts }) => {
                 gate.verdicts(verdicts, now);
                 let resolved = gate.resolved();
                 drop(state);
-                resolved.into_iter().for_each(|one| self.tell(one));
+                resolved.into_iter().for_each(|one| self.tell(one, at));
             }
             Err(Lost) => {
                 let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
@@ -417,35 +422,26 @@ impl Shared {
         }
     }
 
-    /// Hands a decision to whoever waits for it. A permit that nobody takes is dropped on the way
+    /// Hands a decision of this time to whoever waits for it. A permit that nobody takes is dropped on the way
     /// and so goes back unsent.
-    fn tell(&self, resolved: Resolved) {
+    fn tell(&self, resolved: Resolved, at: Micros) {
         let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
-        let since = waiting
-            .as_ref()
-            .map_or(self.ledger.at(), |waiting| waiting.since);
-        let answer = self.answer(resolved, since);
+        let since = waiting.as_ref().map_or(at, |waiting| waiting.since);
+        let answer = self.answer(resolved, since, at);
         if let Some(waiting) = waiting {
             drop(waiting.answer.send(answer));
         }
     }
 
-    fn answer(&self, resolved: Resolved, since: Micros) -> Result<Permit, Denied> {
+    fn answer(&self, resolved: Resolved, since: Micros, at: Micros) -> Result<Permit, Denied> {
         let Resolved {
-            ask,
-            seniority,
-            resolution,
+            ask, resolution, ..
         } = resolved;
         match resolution {
             Resolution::Go { marks } => {
-                let waited = self.ledger.at().since(since);
-                Ok(Permit::new(
-                    self.ledger.clone(),
-                    ask,
-                    marks,
-                    seniority,
-                    waited,
-                ))
+                let waited = at.since(since);
+                let permit = Permit::new(self.ledger.clone(), ask, marks, waited);
+                Ok(permit.granted_at(at))
             }
             Resolution::Refused { place, retry_in } => Err(Denied::Refused { place, retry_in }),
             Resolution::TimedOut { place } => Err(Denied::TimedOut { place }),

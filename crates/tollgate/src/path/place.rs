@@ -33,8 +33,9 @@ pub(super) fn place(shop: &Shop, target: Target) -> Result<(Place, String, Optio
             let live = shop.named(&name)?;
             let plan = live.plan();
             let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
-            let private = plan.provider.upstream.is_some() || shop.allows_private();
             let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
+            let is_named = plan.provider.upstream.is_some() || plan.provider.names(&upstream.host);
+            let private = is_named || shop.allows_private();
             Ok((to_upstream(live, plan, upstream, private), path, query))
         }
         Target::Url {
@@ -49,6 +50,8 @@ pub(super) fn place(shop: &Shop, target: Target) -> Result<(Place, String, Optio
             let live = found.unwrap_or_else(|| shop.unknown());
             let plan = live.plan();
             if let Some(upstream) = plan.provider.upstream.clone() {
+                let below = upstream.below(&host, &path).map(str::to_owned);
+                let path = below.unwrap_or(path);
                 let place = to_upstream(live, plan, upstream, true);
                 return Ok((Place { host, ..place }, path, query));
             }
@@ -58,7 +61,7 @@ pub(super) fn place(shop: &Shop, target: Target) -> Result<(Place, String, Optio
                     tls,
                     host: host.clone(),
                     port,
-                    private: shop.allows_private(),
+                    private: plan.provider.names(&host) || shop.allows_private(),
                 },
                 host,
                 base: String::new(),

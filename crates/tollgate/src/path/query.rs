@@ -36,7 +36,7 @@ pub(super) fn with(query: Option<&str>, name: &str, value: &str) -> String {
 }
 
 /// A text as it stands in a query or a form.
-pub(super) fn encoded(text: &str) -> Cow<'_, str> {
+pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
     utf8_percent_encode(text, PLAIN).into()
 }
 

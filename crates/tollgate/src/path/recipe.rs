@@ -37,48 +37,48 @@ pub(crate) enum Piece {
     All,
 }
 
-/// What hangs below a TMDB item, and whether its own answer repeats the item's id.
-const TMDB: [(&str, &[(&str, bool)]); 3] = [
+/// What hangs below a TMDB item. Each part's own answer repeats the item's id.
+const TMDB: [(&str, &[&str]); 3] = [
     (
         "movie",
         &[
-            ("alternative_titles", true),
-            ("credits", true),
-            ("external_ids", true),
-            ("images", true),
-            ("keywords", true),
-            ("release_dates", true),
-            ("translations", true),
-            ("videos", true),
-            ("watch/providers", true),
+            "alternative_titles",
+            "credits",
+            "external_ids",
+            "images",
+            "keywords",
+            "release_dates",
+            "translations",
+            "videos",
+            "watch/providers",
         ],
     ),
     (
         "tv",
         &[
-            ("aggregate_credits", true),
-            ("alternative_titles", true),
-            ("content_ratings", true),
-            ("credits", true),
-            ("episode_groups", true),
-            ("external_ids", true),
-            ("images", true),
-            ("keywords", true),
-            ("screened_theatrically", true),
-            ("translations", true),
-            ("videos", true),
-            ("watch/providers", true),
+            "aggregate_credits",
+            "alternative_titles",
+            "content_ratings",
+            "credits",
+            "episode_groups",
+            "external_ids",
+            "images",
+            "keywords",
+            "screened_theatrically",
+            "translations",
+            "videos",
+            "watch/providers",
         ],
     ),
     (
         "person",
         &[
-            ("combined_credits", true),
-            ("external_ids", true),
-            ("images", true),
-            ("movie_credits", true),
-            ("translations", true),
-            ("tv_credits", true),
+            "combined_credits",
+            "external_ids",
+            "images",
+            "movie_credits",
+            "translations",
+            "tv_credits",
         ],
     ),
 ];
@@ -195,7 +195,7 @@ pub(crate) fn cut(recipe: Merge, part: &Part, pieces: &[Piece], whole: &Bytes) -
             if below.get("success").is_some() || below.get("status_code").is_some() {
                 return None; // the provider could not answer this part
             }
-            if !repeats_id(&part.item, name) || below.get("id").is_some() {
+            if below.get("id").is_some() {
                 return Some(Bytes::copy_from_slice(text.as_bytes()));
             }
             let id = object.get("id")?;
@@ -230,7 +230,7 @@ fn tmdb_part(path: &str, query: Option<&str>) -> Option<Part> {
     let (_, known) = TMDB.iter().find(|(name, _)| *name == kind)?;
     let piece = match below {
         "" => Piece::Item,
-        below => Piece::Below(known.iter().find(|(name, _)| *name == below)?.0),
+        below => Piece::Below(known.iter().find(|name| **name == below)?),
     };
     Some(Part {
         item: format!("{base}/{kind}/{id}"),
@@ -288,20 +288,10 @@ fn kind(item: &str) -> Option<&str> {
     split(item).map(|(_, kind, _, _)| kind)
 }
 
-fn repeats_id(item: &str, below: &str) -> bool {
-    let of_kind = |(name, known): &(&str, &'static [(&'static str, bool)])| {
-        (Some(*name) == kind(item)).then_some(*known)
-    };
-    let known = TMDB.iter().find_map(of_kind).unwrap_or_default();
-    known
-        .iter()
-        .any(|(name, repeats)| *name == below && *repeats)
-}
-
 /// The name as the tables have it.
 fn find(name: &str) -> Option<&'static str> {
     let all = TMDB.iter().flat_map(|(_, known)| known.iter());
-    all.map(|(known, _)| *known).find(|known| *known == name)
+    all.copied().find(|known| *known == name)
 }
 
 fn names(query: Option<&str>) -> impl Iterator<Item = &str> {

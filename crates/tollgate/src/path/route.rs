@@ -30,10 +30,6 @@ use crate::pool::Origin;
 use crate::shop::{Claim, Live, Price, Shop, Who, account, prices};
 use crate::timer::within;
 
-/// How long the body of a request may take to come in, where the caller sets no time: what proxies
-/// wait for a slow client.
-const BODY_WAIT: Span = Span::from_secs(60);
-
 /// What a caller asks for.
 #[derive(Debug)]
 pub struct Call<B> {
@@ -159,8 +155,7 @@ where
     B::Error: Into<BodyError>,
 {
     let (sent, way) = begin(shop, call)?;
-    let patience = way.said.timeout.unwrap_or(BODY_WAIT);
-    let payload = within(Some(patience), Payload::gather(sent))
+    let payload = within(way.said.timeout, Payload::gather(sent))
         .await
         .map_err(|_| Error::NoBody)??;
     way.end(payload)
@@ -193,6 +188,7 @@ fn begin<B>(shop: &Shop, mut call: Call<B>) -> Result<(B, Way), Error> {
     })?;
     call.said.priority = standing.priority;
     let (place, path, query) = place(shop, call.target)?;
+    has_not_come_back(&place.live, &call.headers)?;
     let way = Way {
         method: call.method,
         headers: call.headers,
@@ -268,10 +264,7 @@ impl Route {
             .iter()
             .any(|domain| domain.matches(&to.host));
         let at = match &provider.upstream {
-            Some(upstream) if is_at_home => Upstream {
-                base: format!("{}{}", upstream.base, to.base),
-                ..upstream.clone()
-            },
+            Some(upstream) if is_at_home => upstream.instead_of(to),
             Some(_) | None => to.clone(),
         };
         let is_own = match &provider.upstream {
@@ -410,6 +403,15 @@ impl Route {
         self.deadline
             .map(|deadline| deadline.since(self.live.ledger.at()))
     }
+}
+
+/// A call that we have sent ourselves would go round for ever.
+fn has_not_come_back(live: &Live, headers: &HeaderMap) -> Result<(), Error> {
+    if live.via.is_in(headers) {
+        let provider = live.name.clone();
+        return Err(Error::Loop { provider });
+    }
+    Ok(())
 }
 
 /// A path below what stands before it, which is nearly always nothing.

@@ -1,36 +1,35 @@
 //! The send stage: the bytes leave, and with them the key.
 //!
-//! Promises: the one place where a key is added, and only for the provider's own origin. Nothing is
-//! written under a permit older than 500 ms: a process that was stopped in between asks again. What
-//! was refused before its first byte counts as not sent, anything else as sent.
+//! Promises: the one place where a key is added to a call (a login has its own in what it posts), and
+//! only for the provider's own origin. Nothing is written under a permit older than 500 ms: a process
+//! that was stopped in between asks again. What was refused before its first byte counts as not
+//! sent, anything else as sent.
 //!
 //! Never: follows a redirect, or sends anything twice.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
-    UPGRADE,
+    UPGRADE, VIA,
 };
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_config::Secret;
 use tollgate_config::provider::{Auth, Style};
-use tollgate_core::health::{Class, Fault};
+use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
-use super::admit::{Granted, OnItsWay};
+use super::admit::Granted;
 use super::connect;
 use super::credential::{Credential, Whose};
+use super::on_its_way::OnItsWay;
 use super::retry::{Ended, Tries};
 use super::route::Route;
 use super::{merge, query};
-use crate::body::{Outgoing, Payload};
+use crate::body::{Outgoing, Payload, Upload};
 use crate::error::Stage;
 use crate::event::Fact;
 use crate::pool::{Conn, Expected};
@@ -64,9 +63,11 @@ pub(crate) async fn send(
     tries: &mut Tries,
 ) -> Result<Sent, Ended> {
     let Granted { mut permit, watch } = granted;
-    let mut conn = match expected.take(connect::limit(route, plan)).await {
+    let patience = connect::limit(route, plan);
+    let unconnected = |unreached| connect::ended(route, plan, patience, unreached);
+    let mut conn = match expected.take(patience).await {
         Ok(conn) => conn,
-        Err(unreached) => return Err(not_connected(route, watch, permit, unreached)),
+        Err(unreached) => return Err(not_connected(watch, permit, unconnected(unreached))),
     };
     if is_stale(route, &permit) {
         // If it was the handshake that took so long, the next attempt finds it done.
@@ -74,13 +75,13 @@ pub(crate) async fn send(
         return Err(Ended::Again);
     }
     let request = request(route, plan, credential, conn.host())?;
-    let progress = request.body().progress();
+    let upload = request.body().upload();
     permit.sent();
     tries.made += 1;
     conn.wire.preamble.begins();
     let answer = conn.wire.sender.try_send_request(request);
-    let answer = flowing(route, plan, progress, answer).await;
-    conn.wire.preamble.is_over();
+    let answer = flowing(route, plan, upload.as_deref(), answer).await;
+    conn.wire.preamble.ends();
     match answer {
         Ok(Ok(mut response)) => {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -105,11 +106,11 @@ pub(crate) async fn send(
                 route.payload.restore(request.into_body());
                 Err(Ended::Again)
             }
-            None => Err(broken(route, watch, Fault::Reset)),
+            None => Err(unanswered(route, watch, upload.as_deref(), Fault::Reset)),
         },
         // The caller's time, not the provider's: it says nothing about the provider.
         Err(_) if route.left() == Some(Span::ZERO) => Err(too_late(route)),
-        Err(_) => Err(broken(route, watch, Fault::Timeout)),
+        Err(_) => Err(unanswered(route, watch, upload.as_deref(), Fault::Timeout)),
     }
 }
 
@@ -118,6 +119,19 @@ fn too_late(route: &Route) -> Ended {
         provider: route.live.name.clone(),
         at: Stage::Upstream,
     })
+}
+
+/// Bytes have left, and no answer came: whose fault is that? An upload that its caller broke off or
+/// lets stand still says nothing about the provider. Whether it counts the call, nobody knows.
+fn unanswered(route: &Route, watch: OnItsWay, upload: Option<&Upload>, fault: Fault) -> Ended {
+    let is_callers = upload.is_some_and(|upload| match fault {
+        Fault::Timeout => upload.is_awaited(),
+        Fault::Reset | Fault::Connect | Fault::Dns => upload.has_failed(),
+    });
+    if is_callers {
+        return Ended::Refused(Error::NoBody);
+    }
+    broken(route, watch, fault)
 }
 
 /// Is the permit too old to send under?
@@ -135,7 +149,7 @@ fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
     let provider = &route.live.name;
     Fact::Failed { provider, fault }.tell();
     let probe = watch.probe;
-    watch.ended(Class::of_fault(fault), None);
+    watch.broke(fault);
     Ended::Fault {
         fault,
         sent: true,
@@ -145,17 +159,11 @@ fn broken(route: &Route, watch: OnItsWay, fault: Fault) -> Ended {
 
 /// Health hears of it before the permit goes back, so that a probe that found nobody closes the
 /// scope and the next one does not follow at once.
-fn not_connected(
-    route: &Route,
-    watch: OnItsWay,
-    permit: Permit,
-    unreached: crate::pool::Unreached,
-) -> Ended {
+fn not_connected(watch: OnItsWay, permit: Permit, mut ended: Ended) -> Ended {
     let was_probe = watch.probe;
-    let mut ended = connect::ended(route, unreached);
     if let Ended::Fault { fault, probe, .. } = &mut ended {
         *probe = was_probe;
-        watch.ended(Class::of_fault(*fault), None);
+        watch.broke(*fault);
     }
     drop(permit);
     ended
@@ -171,15 +179,12 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 async fn flowing<T>(
     route: &Route,
     plan: &Plan,
-    progress: Option<Arc<AtomicU64>>,
+    upload: Option<&Upload>,
     answer: impl Future<Output = T>,
 ) -> Result<T, crate::timer::Late> {
     let mut answer = std::pin::pin!(answer);
     let most = plan.provider.timeouts.first_byte;
-    let gone = || {
-        let progress = progress.as_ref();
-        progress.map(|progress| progress.load(Ordering::Relaxed))
-    };
+    let gone = || upload.map(Upload::pieces);
     let (mut seen, mut rest) = (gone(), most);
     loop {
         let patience = route.left().map_or(rest, |left| left.min(rest));
@@ -233,6 +238,9 @@ fn request(
     }
     let host = host.ok_or(Error::Malformed("the host is no host"))?;
     headers.insert(HOST, host.clone());
+    if !route.origin.tls {
+        headers.append(VIA, route.live.via.line().clone());
+    }
     if matches!(route.payload, Payload::Whole(_)) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -255,7 +263,7 @@ fn request(
 /// the provider's own origin only, except those that never are.
 fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
     for (name, value) in &plan.provider.headers {
-        if (route.is_own || NO_KEYS.contains(&name.as_str()))
+        if (route.is_own || is_no_key(name))
             && let Ok(name) = HeaderName::try_from(name)
             && let Ok(value) = secret_value("", value.expose())
             && !headers.contains_key(&name)
@@ -263,6 +271,11 @@ fn add_defaults(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
             headers.insert(name, value);
         }
     }
+}
+
+/// Is the value of this header no key, whoever sets it?
+pub(crate) fn is_no_key(name: &str) -> bool {
+    NO_KEYS.contains(&name)
 }
 
 /// A key and its companions as the headers that carry them, so that this is done once and not for

@@ -32,7 +32,9 @@ use crate::shop::Live;
 pub(super) enum Why {
     /// It is not old.
     Fresh,
-    /// The provider says that it has not changed.
+    /// The provider says that it has not changed, and it is kept for another while.
+    Renewed,
+    /// The provider says that it has not changed, and it may be kept no longer.
     Unchanged,
     /// The answer or the request allows it.
     Allowed,
@@ -48,7 +50,7 @@ impl Why {
     fn word(self) -> &'static str {
         match self {
             Why::Fresh => "fresh",
-            Why::Unchanged => "unchanged",
+            Why::Renewed | Why::Unchanged => "unchanged",
             Why::Allowed => "allowed",
             Why::Asked => "asked",
             Why::Waiting => "waiting",
@@ -61,7 +63,8 @@ impl Why {
     fn status(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Why::Fresh => "tollgate; hit",
-            Why::Unchanged => "tollgate; fwd=stale; fwd-status=304; stored",
+            Why::Renewed => "tollgate; fwd=stale; fwd-status=304; stored",
+            Why::Unchanged => "tollgate; fwd=stale; fwd-status=304",
             Why::Allowed => "tollgate; hit; detail=allowed",
             Why::Asked => "tollgate; hit; detail=asked",
             Why::Waiting => "tollgate; hit; detail=waiting",
@@ -71,7 +74,7 @@ impl Why {
 
     fn source(self) -> Source {
         match self {
-            Why::Fresh | Why::Unchanged => Source::Cache,
+            Why::Fresh | Why::Renewed | Why::Unchanged => Source::Cache,
             Why::Allowed | Why::Asked | Why::Waiting | Why::Failing => Source::Stale,
         }
     }
@@ -117,7 +120,8 @@ pub(super) fn from_cache(
     }
     let why = if is_fresh { Why::Fresh } else { why };
     head.headers.append(CACHE_STATUS, why.status());
-    route.live.saved.kept(source, why == Why::Unchanged);
+    let is_unchanged = matches!(why, Why::Renewed | Why::Unchanged);
+    route.live.saved.kept(source, is_unchanged);
     Reply {
         head,
         body: ReplyBody::whole(body),

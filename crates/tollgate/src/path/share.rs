@@ -19,7 +19,10 @@ use http::{Method, StatusCode};
 use smallvec::SmallVec;
 use tollgate_config::provider::Per;
 use tollgate_config::settings::Dedup;
+use tollgate_core::fresh::Control;
+use tollgate_core::time::Span;
 
+use super::cache::Of;
 use super::route::Route;
 use super::{Reply, Source, query};
 use crate::body::OBJECT_MAX;
@@ -254,19 +257,21 @@ fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
     if is_stream || is_large || is_personal || varies_by_unknown(headers) {
         return false;
     }
-    let says = |word| directive(headers, word);
+    let control = Control::read(CACHE_CONTROL.as_str(), &Of(headers));
+    // What is said of single headers holds for the answer: nobody takes them out of it here.
+    let is_private = control.private || !control.omit.is_empty();
     match mode {
         Dedup::Off => false,
         // Who asked with the same credential may have the same private answer; of strangers
         // without any we cannot say that they are one.
-        Dedup::On => !says("private") || asked.is_signed,
+        Dedup::On => !is_private || asked.is_signed,
         Dedup::Cacheable => {
-            let is_public = says("public") || says("s-maxage") || says("must-revalidate");
+            let is_public = control.public || control.s_maxage.is_some() || control.must_revalidate;
             is_kept_by_default(head.status)
-                && !says("private")
-                && !says("no-store")
-                && !says("no-cache")
-                && !is_stale(headers)
+                && !is_private
+                && !control.no_store
+                && !control.no_cache
+                && !is_stale(headers, &control)
                 && (!asked.is_authorized || is_public)
         }
     }
@@ -302,9 +307,9 @@ fn is_kept_by_default(status: StatusCode) -> bool {
 }
 
 /// It says itself that it is old already.
-fn is_stale(headers: &HeaderMap) -> bool {
-    if let Some(age) = value(headers, "s-maxage").or_else(|| value(headers, "max-age")) {
-        return age == 0;
+fn is_stale(headers: &HeaderMap, control: &Control) -> bool {
+    if let Some(age) = control.s_maxage.or(control.max_age) {
+        return age == Span::ZERO;
     }
     let expires = headers.get(EXPIRES).and_then(|date| date.to_str().ok());
     let Some(expires) = expires else { return false };
@@ -315,25 +320,6 @@ fn is_stale(headers: &HeaderMap) -> bool {
         (Ok(_), None) => false,
         (Err(_), _) => true,
     }
-}
-
-fn directives(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
-    let values = headers.get_all(CACHE_CONTROL).iter();
-    let parts = values
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','));
-    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
-}
-
-fn directive(headers: &HeaderMap, word: &str) -> bool {
-    directives(headers).any(|(name, _)| name.trim().eq_ignore_ascii_case(word))
-}
-
-fn value(headers: &HeaderMap, word: &str) -> Option<u64> {
-    let (_, value) =
-        directives(headers).find(|(name, _)| name.trim().eq_ignore_ascii_case(word))?;
-    // What cannot be read counts as old.
-    Some(value.trim().trim_matches('"').parse().unwrap_or(0))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

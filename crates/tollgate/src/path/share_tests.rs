@@ -41,6 +41,9 @@ fn s7_what_a_cache_could_not_give_to_the_next_is_not_shared() {
         "max-age=0",
         "s-maxage=0, max-age=9",
         "max-age=x",
+        "max-age=9, max-age=0",
+        "private=\"x-user\"",
+        "max-age =60",
     ] {
         assert!(!cacheable(200, &cc(value)), "{value}");
     }
@@ -49,6 +52,8 @@ fn s7_what_a_cache_could_not_give_to_the_next_is_not_shared() {
         "max-age=60",
         "max-age=0, s-maxage=9",
         "nothing-known",
+        // A directive inside quotes is none.
+        "x=\"no-store, private\", max-age=60",
     ] {
         assert!(cacheable(200, &cc(value)), "{value}");
     }

@@ -27,7 +27,7 @@ use super::route::Route;
 use crate::Error;
 use crate::error::{NoToken, Stage};
 use crate::event::Fact;
-use crate::shop::{Live, Plan};
+use crate::shop::{Live, Plan, is_in};
 use crate::timer::{self, within};
 
 /// The tokens of one provider, by credential.
@@ -187,6 +187,14 @@ impl Drop for Busy<'_> {
 }
 
 impl Tokens {
+    /// Stands a token in this text?
+    pub(super) fn are_in(&self, text: &[u8]) -> bool {
+        let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
+        let token = |slot: Arc<Slot>| slot.state.lock().token.clone();
+        let mut tokens = slots.into_iter().filter_map(token);
+        tokens.any(|token| is_in(token.expose().as_bytes(), text))
+    }
+
     /// The place of this credential's token. Those of credentials that no file names any more go.
     fn slot(&self, plan: &Plan, account: &Arc<Account>) -> Arc<Slot> {
         let mut slots = self.slots.lock();

@@ -24,6 +24,7 @@ use super::address::{Origin, is_private};
 use super::preamble::{Counted, Preamble};
 use super::tls::Roots;
 use crate::body::Outgoing;
+use crate::event::Fact;
 use crate::timer::{Late, within};
 
 /// Addresses of one name that are tried. Each gets its part of the time; more than this many would
@@ -72,8 +73,16 @@ impl Dialer {
     }
 
     /// An address of ours, which must not be called.
-    pub fn is_ours(&self, address: SocketAddr) {
+    pub fn add_own_address(&self, address: SocketAddr) {
         self.own.write().push(address);
+    }
+
+    /// An address that was ours once. One that was named twice is still ours after the first time.
+    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+        let mut own = self.own.write();
+        if let Some(index) = own.iter().position(|ours| *ours == address) {
+            own.swap_remove(index);
+        }
     }
 
     pub(super) async fn dial(&self, origin: &Origin, most: Span) -> Result<Wire, Unreached> {
@@ -97,7 +106,11 @@ impl Dialer {
         let stream = TlsConnector::from(self.tls.clone())
             .connect(name, stream)
             .await
-            .map_err(connect_failed)?;
+            .map_err(|error| {
+                let (host, why) = (origin.host.as_str(), error.to_string());
+                Fact::NoTls { host, why: &why }.tell();
+                connect_failed(error)
+            })?;
         shake_hands(stream).await
     }
 

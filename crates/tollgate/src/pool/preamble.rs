@@ -33,7 +33,7 @@ impl Preamble {
     }
 
     /// The answer has begun.
-    pub(crate) fn is_over(&self) {
+    pub(crate) fn ends(&self) {
         self.left.store(UNCOUNTED, Ordering::Relaxed);
     }
 
@@ -140,7 +140,7 @@ mod tests {
         }
         let error = counted.read_exact(&mut piece).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        preamble.is_over();
+        preamble.ends();
         counted.read_exact(&mut piece).await.unwrap();
     }
 }

@@ -11,6 +11,7 @@ use tollgate_config::amount::Lifetime as Written;
 use tollgate_config::settings::{CacheIgnore, CacheMode};
 use tollgate_core::fresh::{Ignore, Lifetime, Mode, Rule};
 
+use super::keys::KeyTexts;
 use crate::cache::OBJECT_MAX;
 
 /// How a provider's answers are kept.
@@ -22,6 +23,8 @@ pub(crate) struct Keeping {
     pub(crate) adaptive: bool,
     /// The largest body that is kept.
     pub(crate) object_max: usize,
+    /// What must not be kept.
+    pub(crate) keys: KeyTexts,
 }
 
 impl Keeping {
@@ -57,6 +60,7 @@ impl Keeping {
             entities: entities.collect(),
             adaptive: cache.adaptive,
             object_max: object_max.min(OBJECT_MAX),
+            keys: KeyTexts::of(provider),
             rule,
         }
     }

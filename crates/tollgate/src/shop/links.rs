@@ -4,6 +4,8 @@
 //!
 //! Never: follows one.
 
+use http::header::{CONTENT_LOCATION, HeaderMap, HeaderName, HeaderValue, LINK, LOCATION};
+
 use super::Live;
 use crate::path::without_parameter;
 use tollgate_config::provider::Style;
@@ -19,6 +21,46 @@ pub struct Links {
     pub base: String,
     /// The parameters that carry our keys.
     pub keys: Vec<String>,
+}
+
+/// Changes every link in the head of an answer: `Location`, `Content-Location` and those between
+/// the angles of `Link`.
+pub fn each_link(headers: &mut HeaderMap, change: impl Fn(&str) -> String) {
+    for name in [LOCATION, CONTENT_LOCATION] {
+        each(headers, &name, &change);
+    }
+    each(headers, &LINK, |value| in_angles(value, &change));
+}
+
+fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> String) {
+    let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
+    if values.is_empty() {
+        return;
+    }
+    headers.remove(name);
+    for value in values {
+        let changed = value.to_str().ok().map(&change);
+        let changed = changed.and_then(|value| HeaderValue::try_from(value).ok());
+        headers.append(name.clone(), changed.unwrap_or(value));
+    }
+}
+
+/// `<url>; rel="next", <url>; rel="last"`.
+fn in_angles(value: &str, change: impl Fn(&str) -> String) -> String {
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once('<') {
+        let Some((url, tail)) = after.split_once('>') else {
+            break;
+        };
+        out.push_str(before);
+        out.push('<');
+        out.push_str(&change(url));
+        out.push('>');
+        rest = tail;
+    }
+    out.push_str(rest);
+    out
 }
 
 impl Live {

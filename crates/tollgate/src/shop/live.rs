@@ -18,7 +18,9 @@ use tollgate_ledger::Ledger;
 use super::machine::Machine;
 use super::plan::{OwnCells, Plan};
 use super::savings::{Saved, Savings};
+use super::seen::Seen;
 use super::spare::{Common, Spare};
+use super::via::Via;
 use crate::path::permit::Permits;
 use crate::path::{Aside, Items, Tokens};
 use crate::pool::{Dialer, Pool};
@@ -35,6 +37,8 @@ pub struct Live {
     /// What goes on while the ledger's store is lost.
     pub(crate) spare: Spare,
     pub(crate) own: OwnCells,
+    /// Our own name, by which a call that comes back is known.
+    pub(crate) via: Via,
     pub(crate) tokens: Tokens,
     /// Keys that were refused.
     pub(crate) aside: Aside,
@@ -42,6 +46,8 @@ pub struct Live {
     pub(crate) items: Items,
     /// Calls that cost nothing.
     pub(crate) saved: Saved,
+    /// Entities that calls were about.
+    pub(crate) seen: Seen,
     /// Whose turn it is among keys that are equally free.
     turn: AtomicUsize,
 }
@@ -52,6 +58,7 @@ impl Live {
         ledger: &Ledger,
         dialer: &Arc<Dialer>,
         common: &Common,
+        via: &Via,
     ) -> Result<Live, Vec<Problem>> {
         let health = (plan.health, plan.base());
         let name = plan.provider.name.clone();
@@ -63,11 +70,13 @@ impl Live {
             pool: Pool::new(dialer.clone(), ledger.clone()),
             ledger: ledger.clone(),
             own: OwnCells::new(&name, ledger),
+            via: via.clone(),
             spare,
             tokens: Tokens::default(),
             aside: Aside::default(),
             items: Items::default(),
             saved: Saved::default(),
+            seen: Seen::default(),
             turn: AtomicUsize::new(0),
             name,
             plan: ArcSwap::from_pointee(plan),
@@ -103,11 +112,14 @@ impl Live {
     #[must_use]
     pub fn waiting(&self) -> usize {
         let all = [Priority::High, Priority::Normal, Priority::Low];
-        let waiting = |priority| {
-            let here = self.permits.waiting(priority);
-            here + self.spare.permits.waiting(priority)
-        };
-        all.map(waiting).iter().sum()
+        all.map(|priority| self.waiting_at(priority)).iter().sum()
+    }
+
+    /// How many of them are of this priority, in the line of the store and in the one that stands in
+    /// while it is lost.
+    #[must_use]
+    pub fn waiting_at(&self, priority: Priority) -> usize {
+        self.permits.waiting(priority) + self.spare.permits.waiting(priority)
     }
 
     /// How many calls went on uncounted because the ledger's store was lost (`on_store_loss: open`).

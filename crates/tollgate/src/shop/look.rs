@@ -109,10 +109,10 @@ impl Live {
         }
     }
 
-    /// How many calls of this priority wait for a permit.
+    /// Entities that calls of this process were about, as far as something is counted by entity.
     #[must_use]
-    pub fn waiting_at(&self, priority: Priority) -> usize {
-        self.permits.waiting(priority)
+    pub fn entities(&self) -> Vec<String> {
+        self.seen.names()
     }
 
     /// How long its cool-down lasts; of an entity, if it has one of its own.

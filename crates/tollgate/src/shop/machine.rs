@@ -18,7 +18,7 @@ use tollgate_core::backoff::Dice;
 use tollgate_core::cooldown::{self, Cooldown, CooldownSettings, Told};
 use tollgate_core::degrade::{Degrade, DegradeSettings, Ours, Theirs};
 use tollgate_core::health::{
-    Action, Actions, Base, Door, Event, Health, HealthSettings, Pace, State, Status,
+    Action, Actions, Answer, Base, Class, Door, Event, Health, HealthSettings, Pace, State, Status,
 };
 use tollgate_core::limit::{HoldUntil, Rule};
 use tollgate_core::problem::Problem;
@@ -30,8 +30,12 @@ use tollgate_ledger::Ledger;
 use crate::event::Fact;
 
 /// Scopes whose cool-downs and degrade modes are remembered. Entities come from callers, so there
-/// may be any number; 4 096 at some 100 bytes are 400 KiB, and past that those at rest go first.
+/// may be any number; 4 096 at some 100 bytes are 400 KiB, and past that those at rest go first. If
+/// all are needed, another one rests for the time it was told, but is not remembered.
 const SCOPES_MAX: usize = 4_096;
+
+/// How often those at rest are looked for while there is no room: each look goes through all.
+const ROOM_EVERY: Span = Span::from_secs(1);
 
 /// The machines of one provider.
 #[derive(Debug)]
@@ -57,6 +61,8 @@ struct Inner {
     budget: Budget,
     cooldowns: HashMap<ScopeId, Cooldown>,
     degrades: HashMap<ScopeId, Degrade>,
+    /// When those at rest are looked for again, of each of the two.
+    room: [Micros; 2],
     dice: fastrand::Rng,
 }
 
@@ -96,6 +102,7 @@ impl Machine {
                 budget: Budget::new(budget, now),
                 cooldowns: HashMap::new(),
                 degrades: HashMap::new(),
+                room: [Micros::default(); 2],
                 dice: fastrand::Rng::with_seed(seed),
             }),
             version: watch::Sender::new(0),
@@ -184,22 +191,66 @@ impl Machine {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// A call of this scope was refused: it rests for everybody.
-    pub(crate) fn refused(
+    /// An attempt under a cool-down's scope came to its end. Health and cool-down hear of it in one
+    /// step: attempts that were on their way when the scope closed are old news to both, and none
+    /// slips between them (A4). Returns the rest that begins now.
+    pub(crate) fn answered(
         &self,
-        settings: &CooldownSettings,
         scope: ScopeId,
-        granted: Micros,
-        told: Told,
+        answer: Answer,
+        rests: Option<&CooldownSettings>,
     ) -> Option<Span> {
         let mut inner = self.inner.lock();
         let now = self.ledger.at();
-        if inner.cooldowns.len() >= SCOPES_MAX && !inner.cooldowns.contains_key(&scope) {
-            inner.cooldowns.retain(|_, known| known.left(now).is_some());
+        let known = inner.cooldowns.get(&scope);
+        let event = if known.is_some_and(|known| known.is_old_news(answer.granted)) {
+            Event::AnsweredLate(answer)
+        } else {
+            Event::Answered(answer)
+        };
+        let actions = inner.health.on(event, now);
+        self.act(&mut inner, actions);
+        match answer.class {
+            Class::Refused => self.rest(&mut inner, scope, answer, rests?, now),
+            Class::Success => {
+                if let Some(cooldown) = inner.cooldowns.get_mut(&scope) {
+                    cooldown.went_well(answer.granted); // the next rest is a first one again
+                }
+                None
+            }
+            Class::ServerError | Class::Network | Class::Other => None,
         }
+    }
+
+    /// A call of this scope was refused: it rests for everybody.
+    fn rest(
+        &self,
+        inner: &mut Inner,
+        scope: ScopeId,
+        answer: Answer,
+        settings: &CooldownSettings,
+        now: Micros,
+    ) -> Option<Span> {
         let dice = Dice(inner.dice.u64(..));
-        let cooldown = inner.cooldowns.entry(scope).or_default();
-        let rest = cooldown.refused(settings, granted, told, dice, now)?;
+        let is_needed = |known: &Cooldown| known.left(now).is_some();
+        let has_room = has_room(
+            &mut inner.cooldowns,
+            scope,
+            &mut inner.room[0],
+            now,
+            is_needed,
+        );
+        let mut unknown = Cooldown::default();
+        let cooldown = if has_room {
+            inner.cooldowns.entry(scope).or_default()
+        } else {
+            &mut unknown
+        };
+        let told = Told {
+            retry_after: answer.retry_after,
+            reset_after: None,
+        };
+        let rest = cooldown.refused(settings, answer.granted, told, dice, now)?;
         self.settle(cooldown::settle(scope, rest));
         Some(rest)
     }
@@ -207,13 +258,6 @@ impl Machine {
     /// A throw of this provider's dice.
     pub(crate) fn throw(&self) -> Dice {
         Dice(self.inner.lock().dice.u64(..))
-    }
-
-    /// A call of this scope went well: the next rest is a first one again.
-    pub(crate) fn went_well(&self, scope: ScopeId, granted: Micros) {
-        if let Some(cooldown) = self.inner.lock().cooldowns.get_mut(&scope) {
-            cooldown.went_well(granted);
-        }
     }
 
     /// What is left of a scope: little means that only the cache is used.
@@ -224,17 +268,25 @@ impl Machine {
         theirs: Option<Theirs>,
         ours: Ours,
     ) {
-        let mut inner = self.inner.lock();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
         let now = self.ledger.at();
-        if inner.degrades.len() >= SCOPES_MAX && !inner.degrades.contains_key(&scope) {
-            inner.degrades.retain(|_, known| known.is_on(now));
+        let is_needed = |known: &Degrade| known.is_on(now);
+        if !has_room(
+            &mut inner.degrades,
+            scope,
+            &mut inner.room[1],
+            now,
+            is_needed,
+        ) {
+            return; // its limits hold all the same
         }
         let degrade = inner.degrades.entry(scope).or_default();
         if let Some(theirs) = theirs {
             degrade.told(theirs, ours.period, now);
         }
         let change = degrade.look(settings, ours, now).settle(scope);
-        drop(inner);
+        drop(guard);
         if let Some(settle) = change {
             self.settle(settle);
             self.tell_waiting();
@@ -291,11 +343,13 @@ impl Machine {
                 Action::Transition { from, to, reason } => {
                     concerns_waiting = true;
                     let provider = &self.provider;
+                    let status = &inner.health.status(self.ledger.at());
                     Fact::Transition {
                         provider,
                         from,
                         to,
                         reason,
+                        status,
                     }
                     .tell();
                 }
@@ -319,6 +373,25 @@ impl Machine {
         drop(inner);
         tick.map(|tick| tick.since(self.ledger.at()))
     }
+}
+
+/// May this scope be remembered? Where there is no room, those at rest are forgotten.
+fn has_room<T>(
+    known: &mut HashMap<ScopeId, T>,
+    scope: ScopeId,
+    next_look: &mut Micros,
+    now: Micros,
+    is_needed: impl Fn(&T) -> bool,
+) -> bool {
+    if known.len() < SCOPES_MAX || known.contains_key(&scope) {
+        return true;
+    }
+    if now < *next_look {
+        return false;
+    }
+    *next_look = now + ROOM_EVERY;
+    known.retain(|_, known| is_needed(known));
+    known.len() < SCOPES_MAX
 }
 
 /// The scope that the health of a provider closes and opens.
@@ -364,5 +437,33 @@ impl Drop for Machine {
     /// Lets the task that keeps time end.
     fn drop(&mut self) {
         self.poke.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entities come from callers: whoever names thousands that must rest fills no memory.
+    #[test]
+    fn no_more_scopes_are_remembered_than_there_is_room_for() {
+        let scope = |number: usize| ScopeId::named(&[&number.to_string()]);
+        let (mut known, mut next_look, mut now) = (HashMap::new(), Micros(0), Micros(1));
+        for number in 0..SCOPES_MAX + 10 {
+            if has_room(&mut known, scope(number), &mut next_look, now, |_| true) {
+                known.insert(scope(number), number);
+            }
+        }
+        assert_eq!(known.len(), SCOPES_MAX);
+        assert!(has_room(&mut known, scope(5), &mut next_look, now, |_| {
+            true
+        }));
+        // Those at rest make room, but are not looked for with every call.
+        let is_needed = |number: &usize| *number > 0;
+        let new = scope(SCOPES_MAX);
+        assert!(!has_room(&mut known, new, &mut next_look, now, is_needed));
+        now += ROOM_EVERY;
+        assert!(has_room(&mut known, new, &mut next_look, now, is_needed));
+        assert_eq!(known.len(), SCOPES_MAX - 1);
     }
 }

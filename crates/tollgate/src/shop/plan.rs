@@ -188,6 +188,11 @@ impl Plan {
             .collect()
     }
 
+    /// Is anything counted, or closed, by entity?
+    pub(crate) fn counts_by_entity(&self) -> bool {
+        self.cools == Cools::Entity
+    }
+
     /// Is a refusal about the key alone?
     pub(crate) fn cools_by_key(&self) -> bool {
         self.cools == Cools::ApiKey

@@ -25,6 +25,7 @@ use super::machine::health_scope;
 use super::part;
 use super::plan::Plan;
 use super::spare::Common;
+use super::via::Via;
 use crate::pool::Dialer;
 
 /// What starting a provider takes.
@@ -35,6 +36,7 @@ pub(super) struct Means {
     pub(super) dialer: Arc<Dialer>,
     pub(super) common: Common,
     pub(super) callers: ArcSwap<Callers>,
+    pub(super) via: Via,
     /// Providers begin asleep, until somebody says `resume`.
     pub(super) offline: bool,
 }
@@ -46,6 +48,7 @@ impl Means {
             &self.ledger,
             &self.dialer,
             &self.common,
+            &self.via,
         )
     }
 

@@ -24,10 +24,11 @@ const TEST: &str = "guard_instructions::a_decision_costs_no_more_instructions_th
 /// Decisions per row: enough that the few around the loop do not show.
 const COUNT: u64 = 10_000;
 
-/// A row may cost this many percent more than the baseline: another C library's `memcpy` and
-/// another patch release of the compiler stay below it, a lost optimisation does not. As many
-/// percent less must be written down, or the gate would let them be lost again.
-const TOLERANCE: u64 = 5;
+/// A row may cost this many percent more than the baseline: another C library's `memcpy`, another
+/// patch release of the compiler and other code of this crate, which moves what is inlined where
+/// (5 % were seen), stay below it; a lost optimisation does not. As many percent less must be written
+/// down, or the gate would let them be lost again.
+const TOLERANCE: u64 = 8;
 
 /// A row: the name of its function, and the function.
 type Row = (&'static str, fn(&Bench));

@@ -1,0 +1,89 @@
+//! The log of the gateway: `log:` of tollgate.yaml, and `TOLLGATE_LOG` for how much is said.
+//!
+//! Promises: a line is one line, whatever a provider or a caller put into it. Lines of the rate
+//! limiter have all the keys of their standard in its order, `none` where nothing is known (A16). A
+//! file never grows past what `max_size` and `keep` allow.
+//!
+//! Never: knows a key; facts have none. Never stops a call because a line cannot be written.
+
+mod file;
+mod line;
+
+use std::fmt;
+use std::io;
+
+use anyhow::Context;
+use tollgate_config::config::{Log, LogFormat};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
+
+use file::LogFile;
+use line::Line;
+
+/// Begins the log of this process.
+pub(crate) fn begin(log: &Log) -> anyhow::Result<()> {
+    match &log.file {
+        None => start(log.format, io::stderr),
+        Some(path) => {
+            let file = LogFile::open(path.as_ref(), log.max_size.0, log.keep)
+                .with_context(|| format!("could not open the log file {path}; see log.file"))?;
+            start(log.format, file);
+        }
+    }
+    Ok(())
+}
+
+fn start<W>(format: LogFormat, writer: W)
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter())
+        .with_writer(writer);
+    // A second log of one process would be a mistake of ours, and no reason not to serve.
+    let _begun = match format {
+        LogFormat::Logfmt => builder.event_format(Lines { is_json: false }).try_init(),
+        LogFormat::Json => builder.event_format(Lines { is_json: true }).try_init(),
+        LogFormat::Pretty => builder.try_init(),
+    };
+}
+
+/// `TOLLGATE_LOG`, such as `debug`; by default what an operator wants to know.
+fn filter() -> EnvFilter {
+    let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_else(|_| "info".to_owned());
+    EnvFilter::new(wanted)
+}
+
+/// Lines that machines read.
+#[derive(Debug)]
+struct Lines {
+    is_json: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut ts = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut ts))?;
+        let level = event.metadata().level();
+        let mut line = Line::new(ts, level.as_str(), event.metadata().target());
+        event.record(&mut line);
+        if self.is_json {
+            writeln!(writer, "{}", line.json())
+        } else {
+            writeln!(writer, "{}", line.logfmt())
+        }
+    }
+}

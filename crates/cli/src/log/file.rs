@@ -1,0 +1,107 @@
+//! The file of the log, and the old ones beside it.
+//!
+//! Promises: `NAME` has at most `max_size` bytes (one longer line excepted), and at most `keep` older
+//! ones stand beside it as `NAME.1` (the youngest) to `NAME.<keep>`. Where a file cannot be moved
+//! aside it is emptied: the log is bounded first, complete second.
+//!
+//! Never: splits a line, or waits for anything but the disk.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// A log file that is open. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct LogFile(Arc<Mutex<Open>>);
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    max_size: u64,
+    keep: u32,
+    file: File,
+    size: u64,
+}
+
+impl LogFile {
+    /// Goes on in the file of this name, or begins it.
+    pub(super) fn open(path: &Path, max_size: u64, keep: u32) -> io::Result<LogFile> {
+        let file = append_to(path)?;
+        let size = file.metadata()?.len();
+        Ok(LogFile(Arc::new(Mutex::new(Open {
+            path: path.to_owned(),
+            max_size,
+            keep,
+            file,
+            size,
+        }))))
+    }
+}
+
+impl Write for LogFile {
+    /// A whole line: the layer above writes it in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().add(line)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // nothing is held back
+    }
+}
+
+impl<'w> MakeWriter<'w> for LogFile {
+    type Writer = LogFile;
+
+    fn make_writer(&'w self) -> LogFile {
+        self.clone()
+    }
+}
+
+impl Open {
+    fn add(&mut self, line: &[u8]) -> io::Result<()> {
+        let length = line.len() as u64;
+        if self.size > 0 && self.size + length > self.max_size {
+            self.begin_anew()?;
+        }
+        self.file.write_all(line)?;
+        self.size += length;
+        Ok(())
+    }
+
+    fn begin_anew(&mut self) -> io::Result<()> {
+        if self.move_aside().is_err() {
+            self.file.set_len(0)?;
+        }
+        self.file = append_to(&self.path)?;
+        self.size = self.file.metadata()?.len();
+        Ok(())
+    }
+
+    fn move_aside(&self) -> io::Result<()> {
+        if self.keep == 0 {
+            return self.file.set_len(0);
+        }
+        // As far as there are files: `keep` may be any number.
+        let gap = (1..self.keep).find(|number| !self.old(*number).exists());
+        for number in (1..gap.unwrap_or(self.keep)).rev() {
+            fs::rename(self.old(number), self.old(number + 1))?;
+        }
+        fs::rename(&self.path, self.old(1))
+    }
+
+    fn old(&self, number: u32) -> PathBuf {
+        let mut name = OsString::from(&self.path);
+        name.push(format!(".{number}"));
+        name.into()
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}

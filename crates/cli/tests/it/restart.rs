@@ -1,0 +1,171 @@
+//! What a store on disk keeps over the end and the restart of the real gateway.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::folder::Folder;
+use crate::served::Served;
+
+/// An upstream that answers by the path it is asked for; `/held` when it is told to.
+struct Upstream {
+    address: String,
+    reached: Receiver<()>,
+    go_on: SyncSender<()>,
+}
+
+impl Upstream {
+    fn start() -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (tell, reached) = sync_channel(9);
+        let (go_on, order) = sync_channel(9);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                serve(stream, &tell, &order);
+            }
+        });
+        Upstream {
+            address,
+            reached,
+            go_on,
+        }
+    }
+
+    /// The gateway in front of it, on this state.
+    fn gateway(&self, name: &str, state: &Folder, rest: &str) -> Served {
+        let file = format!("name: x\nupstream: http://{}\n{rest}", self.address);
+        let folder = Folder::new(name).file("x.yaml", &file);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.args(["--provider", "x.yaml", "--store"]);
+        command.arg(format!("sqlite:{}", state.path().display()));
+        Served::run(folder, command)
+    }
+}
+
+/// One connection, one answer.
+fn serve(mut stream: TcpStream, tell: &SyncSender<()>, order: &Receiver<()>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let first = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .next()
+        .unwrap_or_default();
+    lines.map_while(Result::ok).find(String::is_empty);
+    let head = match first.split(' ').nth(1).unwrap_or_default() {
+        "/refused" => "429 No\r\nRetry-After: 300",
+        "/little" => {
+            "200 OK\r\nX-RateLimit-Limit: 1000\r\nX-RateLimit-Remaining: 5\r\nX-RateLimit-Reset: 300"
+        }
+        "/broken" => "500 No",
+        "/held" => {
+            tell.send(()).unwrap();
+            order.recv().unwrap();
+            "404 No"
+        }
+        _ => "200 OK",
+    };
+    let answer = format!("HTTP/1.1 {head}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    // Whoever hung up does not read it.
+    stream.write_all(answer.as_bytes()).ok();
+}
+
+fn call(served: &Served, path: &str) -> String {
+    let mut stream = TcpStream::connect(&served.gateway).unwrap();
+    let request = format!(
+        "GET /x/{path} HTTP/1.1\r\nHost: g\r\nX-Tollgate-Timeout: 2s\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn end(served: Served) {
+    served.signal("-TERM");
+    assert_eq!(served.wait(), Some(0));
+}
+
+/// The pause that is left, as callers are told it.
+fn retry_after(answer: &str) -> u64 {
+    let mut lines = answer.lines().map(str::to_ascii_lowercase);
+    let found = lines.find_map(|line| line.strip_prefix("retry-after:")?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("no pause in {answer}"))
+}
+
+/// What one call brings about holds for the next gateway, for what is left of it.
+fn lasts(name: &str, rest: &str, first: &str, then: &str) {
+    let upstream = Upstream::start();
+    let state = Folder::new(&format!("{name}-state"));
+    let left = |gateway: &Served| {
+        let answer = call(gateway, "next");
+        assert!(answer.contains(then), "{answer}");
+        retry_after(&answer)
+    };
+    let gateway = upstream.gateway(name, &state, rest);
+    call(&gateway, first);
+    let before = left(&gateway);
+    end(gateway);
+    let after = left(&upstream.gateway(name, &state, rest));
+    // A minute is far more than a restart takes, and far less than what is left.
+    assert!(
+        before >= 250 && (before - 60..=before).contains(&after),
+        "{before} {after}"
+    );
+}
+
+const ONCE: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}\n";
+
+/// M14, S5: a cool-down.
+#[test]
+fn m14_a_cool_down_survives_a_restart() {
+    let rest = format!("limits: [1000/1d]\n{ONCE}");
+    lasts("restart-rest", &rest, "refused", "\"reason\":\"cooldown\"");
+}
+
+/// M14, A5: a sleeping provider.
+#[test]
+fn m14_sleep_survives_a_restart() {
+    let rest =
+        format!("limits: [1000/1d]\n{ONCE}health: {{failure_threshold: 1, sleep_first: 300s}}\n");
+    lasts("restart-sleep", &rest, "broken", "\"health\":\"sleep\"");
+}
+
+/// M14, S15: degrade mode.
+#[test]
+fn m14_degrade_mode_survives_a_restart() {
+    let rest = format!("limits: [1000/1d]\n{ONCE}degrade: {{below: 10, recover: 20}}\n");
+    lasts("restart-little", &rest, "little", "\"reason\":\"degraded\"");
+}
+
+/// M14, H9: a quota of three with one call under way and one in line when the order to end comes. The
+/// call under way is answered by something that is not counted: it comes back, and so it is there after
+/// the restart.
+#[test]
+fn m14_what_is_given_back_at_the_end_is_there_after_the_restart() {
+    let upstream = Upstream::start();
+    let state = Folder::new("restart-quota-state");
+    let rest = format!("limits: [3/1d]\nconcurrency: 1\nfree_status: [404]\n{ONCE}");
+    let gateway = upstream.gateway("restart-quota", &state, &rest);
+    assert!(call(&gateway, "one").starts_with("HTTP/1.1 200"));
+    let mut held = gateway.send("/x/held");
+    upstream.reached.recv().unwrap();
+    let in_line = gateway.send("/x/held");
+    gateway.signal("-TERM");
+    gateway.logs("event=draining");
+    drop(in_line);
+    upstream.go_on.send(()).unwrap();
+    let mut answer = String::new();
+    held.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    assert_eq!(gateway.wait(), Some(0));
+
+    let gateway = upstream.gateway("restart-quota", &state, &rest);
+    for path in ["two", "three"] {
+        let answer = call(&gateway, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+    let answer = call(&gateway, "four");
+    assert!(answer.contains("\"limit\":\"3/1d\""), "{answer}");
+}

@@ -1,0 +1,83 @@
+//! Hints: where a shard's slots probably are, told without its lock.
+//!
+//! Promises: has cache lines of its own, which all cores share because they are written only when a
+//! shard has moved. Beside the lock, which every decision writes, each reading would first take the
+//! line away from another core, and again when the lock is taken.
+//!
+//! Never: is relied on. It may be stale or torn, so it only says where to look first.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::key::Key;
+use super::shard::Shard;
+use super::slots::Slot;
+
+/// Lines that are fetched ahead of a decision. As full as above, 62 % of the keys are in their first
+/// line, 83 % in the first two and 89 % in the first three; a fourth adds 3 % and costs more than it
+/// saves.
+const LINES_AHEAD: usize = 3;
+
+/// How many slots there were when somebody last looked, and at which address.
+#[derive(Debug, Default)]
+pub(crate) struct Hint {
+    slots: AtomicUsize,
+    base: AtomicUsize,
+}
+
+impl Hint {
+    /// Where `key` probably is.
+    #[inline]
+    pub(crate) fn home(&self, key: Key) -> usize {
+        home_of(key, self.slots.load(Ordering::Relaxed))
+    }
+
+    /// Notes where the slots of `shard` are.
+    pub(crate) fn note(&self, shard: &Shard) {
+        let (slots, base) = shard.place();
+        // Compared first: a line that is only read stays with every core.
+        if self.slots.load(Ordering::Relaxed) != slots || self.base.load(Ordering::Relaxed) != base
+        {
+            self.slots.store(slots, Ordering::Relaxed);
+            self.base.store(base, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks the processor to bring the slots of `key` closer, so that memory is waited for before
+    /// the lock is taken and not under it, and for all of them at once.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self, key: Key) {
+        let home = self.home(key).wrapping_mul(size_of::<Slot>());
+        let first = self.base.load(Ordering::Relaxed).wrapping_add(home);
+        for line in 0..LINES_AHEAD {
+            prefetch(first.wrapping_add(line * size_of::<Slot>()));
+        }
+    }
+}
+
+/// Where a key would like to be among `slots` slots. The high lane of the fingerprint chooses the
+/// slot and the low lane the shard: they must not be the same bits.
+#[inline]
+pub(crate) fn home_of(key: Key, slots: usize) -> usize {
+    let scaled = (u128::from(key.high) * slots as u128) >> 64;
+    usize::try_from(scaled).unwrap_or(0)
+}
+
+/// Asks the processor to bring the cache line of an address closer.
+#[inline]
+fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint. It loads nothing into the program, cannot fault, and is
+        // defined for every address, mapped or not; so a stale or torn address costs time only.
+        #[expect(
+            unsafe_code,
+            reason = "there is no safe form of a prefetch in stable Rust"
+        )]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

@@ -1,0 +1,192 @@
+//! The slots of one shard: an array that belongs to the allocator or lies on a plot.
+//!
+//! Promises: a slot is one cache line. Reaching one costs the same wherever it lies, because the
+//! address and the number are at hand. Slots are empty when they are made.
+//!
+//! Never: moves a slot.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{self, NonNull};
+
+use super::ground::Plot;
+use super::key::Key;
+use super::pace::Fine;
+use super::plan::LIMITS_MAX;
+
+/// All the limits of one key. 64 bytes, aligned: a decision touches one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Slot {
+    pub(crate) key: Key,
+    /// When each bucket is full again: whole nanoseconds …
+    pub(crate) at: [u64; LIMITS_MAX],
+    /// … and parts, in the denominators of the plan.
+    pub(crate) part: [u32; LIMITS_MAX],
+    /// The plan that `at` and `part` are written in; 0 = nobody is here.
+    pub(crate) plan: u32,
+}
+
+impl Slot {
+    /// All zeros, which is what the system maps: see [`Slots::on`].
+    pub(crate) const EMPTY: Slot = Slot {
+        key: Key { low: 0, high: 0 },
+        at: [0; LIMITS_MAX],
+        part: [0; LIMITS_MAX],
+        plan: 0,
+    };
+
+    pub(crate) fn fine(&self, limit: usize) -> Fine {
+        Fine {
+            at: self.at[limit],
+            part: self.part[limit],
+        }
+    }
+
+    pub(crate) fn set(&mut self, limit: usize, full: Fine) {
+        self.at[limit] = full.at;
+        self.part[limit] = full.part;
+    }
+
+    /// Whether every bucket is full at `now`: forgetting the slot changes nothing.
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
+        self.at.iter().all(|&at| at < now)
+    }
+}
+
+/// Slots by number. Whoever replaces them under a lock should drop them without it: the allocator
+/// may give memory of many others back to the system when it gets this, which takes milliseconds.
+pub(crate) struct Slots {
+    first: NonNull<Slot>,
+    count: usize,
+    /// Where they lie; none: they are a boxed slice of the allocator's.
+    plot: Option<Plot>,
+}
+
+// SAFETY: slots are plain numbers and are owned by this value alone: a boxed slice was given up for
+// them (`Slots::new`), or the plot is in `self` and nobody else's (`Plot::slots`). So they may move
+// to another thread, as a `Box<[Slot]>` may.
+#[expect(unsafe_code, reason = "a pointer is Send by proof only, see above")]
+unsafe impl Send for Slots {}
+
+impl Slots {
+    /// So many empty slots from the allocator.
+    pub(crate) fn new(count: usize) -> Slots {
+        let slots = Box::leak(vec![Slot::EMPTY; count].into_boxed_slice());
+        Slots {
+            first: NonNull::from_mut(slots).cast(),
+            count,
+            plot: None,
+        }
+    }
+
+    /// The empty slots of a plot.
+    pub(crate) fn on(plot: Plot) -> Slots {
+        let (first, count) = plot.slots();
+        let used = plot.used;
+        let mut slots = Slots {
+            first,
+            count,
+            plot: Some(plot),
+        };
+        // What nobody has used is zeros, thus empty, and is better not touched before its time.
+        if used {
+            slots.fill(Slot::EMPTY);
+        }
+        slots
+    }
+
+    /// Whether they lie on a plot.
+    pub(crate) fn is_on_plot(&self) -> bool {
+        self.plot.is_some()
+    }
+}
+
+impl Deref for Slots {
+    type Target = [Slot];
+
+    #[inline]
+    fn deref(&self) -> &[Slot] {
+        // SAFETY: `first` and `count` are those of a boxed slice that was leaked for this value, or
+        // of the plot in it: `count` slots, aligned, allocated or mapped until `drop`, and initialised
+        // (the system maps zeros, all else was written as slots, and any bits are numbers). They are
+        // reached through this value only, whose borrow the reference carries.
+        #[expect(unsafe_code, reason = "a part of a mapping has no safe owner")]
+        unsafe {
+            std::slice::from_raw_parts(self.first.as_ptr(), self.count)
+        }
+    }
+}
+
+impl DerefMut for Slots {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Slot] {
+        // SAFETY: as in `deref`; the borrow is exclusive, so the reference is.
+        #[expect(unsafe_code, reason = "a part of a mapping has no safe owner")]
+        unsafe {
+            std::slice::from_raw_parts_mut(self.first.as_ptr(), self.count)
+        }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        if self.plot.is_some() {
+            // The plot gives itself back.
+            return;
+        }
+        let slots = ptr::slice_from_raw_parts_mut(self.first.as_ptr(), self.count);
+        // SAFETY: without a plot this is the slice that `new` leaked, whole, and it comes back
+        // once: whoever drops a value does not use it again.
+        #[expect(unsafe_code, reason = "what was leaked must come back")]
+        unsafe {
+            drop(Box::from_raw(slots));
+        }
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots")
+            .field("count", &self.count)
+            .field("plot", &self.plot)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ground::{Ground, Site};
+    use super::*;
+
+    #[test]
+    fn slots_are_empty_also_on_a_plot_that_was_used() {
+        let ground = Ground::new(2, 2 * 1_400);
+        let site = Site {
+            ground: &ground,
+            number: 1,
+        };
+        // The other plot keeps the ground mapped, so that this one is not new the second time.
+        let other = Site { number: 0, ..site }.plot(1_300, 1_900);
+        for turn in 0..2 {
+            let mut slots = Slots::on(site.plot(1_300, 1_900).expect("a plot"));
+            assert_eq!(slots.plot.as_ref().map(|plot| plot.used), Some(turn > 0));
+            assert_eq!(slots.len(), 2_000);
+            assert!(slots.iter().all(|slot| slot.plan == 0));
+            slots.iter_mut().for_each(|slot| slot.plan = 1);
+        }
+        drop(other);
+    }
+
+    #[test]
+    fn slots_of_the_allocator_are_empty_and_written_one_by_one() {
+        for count in [0, 1, 4, 100] {
+            let mut slots = Slots::new(count);
+            assert!(slots.iter().all(|slot| slot.plan == 0));
+            (1..)
+                .zip(slots.iter_mut())
+                .for_each(|(plan, slot)| slot.plan = plan);
+            assert!(slots.iter().map(|slot| slot.plan as usize).eq(1..=count));
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! An attempt under way, as health sees it.
+//!
+//! Promises: health hears of every attempt exactly once: how it ended, or that nothing was learned.
+//!
+//! Never: decides what an answer means; `learn` does.
+
+use std::sync::Arc;
+
+use tollgate_core::ask::ScopeId;
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::health::{Answer, Class, Event, Fault};
+use tollgate_core::time::{Micros, Span};
+
+use crate::shop::Machine;
+
+/// An attempt that health waits to hear of. Dropped, it says that nothing was learned.
+#[derive(Debug)]
+pub(crate) struct OnItsWay {
+    pub(super) machine: Option<Arc<Machine>>,
+    pub(super) granted: Micros,
+    /// The scope that rests if it is refused.
+    pub(super) cooldown: ScopeId,
+    /// It tries whether the provider has recovered.
+    pub(crate) probe: bool,
+}
+
+impl OnItsWay {
+    /// No answer came.
+    pub(crate) fn broke(self, fault: Fault) {
+        self.ended(Class::of_fault(fault), None, None);
+    }
+
+    /// The attempt has come to its end. Returns the rest of its scope that begins with it.
+    pub(crate) fn ended(
+        mut self,
+        class: Class,
+        retry_after: Option<Span>,
+        rests: Option<&CooldownSettings>,
+    ) -> Option<Span> {
+        let answer = Answer {
+            class,
+            granted: self.granted,
+            retry_after,
+        };
+        self.machine.take()?.answered(self.cooldown, answer, rests)
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        if let Some(machine) = self.machine.take() {
+            let granted = self.granted;
+            machine.on(Event::Dropped { granted });
+        }
+    }
+}
