@@ -11,7 +11,7 @@ use crate::{Effort, heap};
 const NOTE: &str = "Bytes are what was asked of the allocator and what the table has mapped itself; a table made \
     for ten million keys starts with 4,096 nearly empty shards. The work is O(1) in the number of keys; the time \
     rises as the slots outgrow one level of the processor's caches after the other. A first sight may grow a shard \
-    or be the first on a huge page: that is the worst one.";
+    or be the first on a huge page, and the old slots are given back: that is the worst one.";
 
 pub fn run(effort: Effort, report: &mut Report) {
     let column = |name: &str, unit: &str| (name.to_owned(), unit.to_owned(), 0);

@@ -9,12 +9,14 @@
 
 mod address;
 mod answer;
+mod carry;
 mod crowd;
 mod doors;
 pub use doors::Doors;
 mod framing;
 mod full;
 mod head;
+mod lane;
 mod line;
 pub use line::Patience;
 mod links;
@@ -108,19 +110,7 @@ impl Gateway {
     /// A gateway to these providers that does not listen yet.
     #[must_use]
     pub fn new(shop: Shop, options: GatewayOptions) -> Gateway {
-        let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
-        let most = crowd::affordable(options.connections_max);
-        let most_of_one = options.connections_per_address_max;
-        let crowd = Crowd::new(most, most_of_one, options.counts_this_host);
-        let state = State {
-            shop,
-            options,
-            is_ending: AtomicBool::new(false),
-            crowd: Arc::new(crowd),
-            full: Full::new(),
-            run,
-            calls: AtomicU64::new(0),
-        };
+        let state = State::new(shop, options);
         Gateway {
             doors: Doors::new(Arc::new(state)),
         }
@@ -156,6 +146,22 @@ impl Drop for Gateway {
 }
 
 impl State {
+    fn new(shop: Shop, options: GatewayOptions) -> State {
+        let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
+        let most = crowd::affordable(options.connections_max);
+        let most_of_one = options.connections_per_address_max;
+        let crowd = Crowd::new(most, most_of_one, options.counts_this_host);
+        State {
+            shop,
+            options,
+            is_ending: AtomicBool::new(false),
+            crowd: Arc::new(crowd),
+            full: Full::new(),
+            run,
+            calls: AtomicU64::new(0),
+        }
+    }
+
     fn next_id(&self) -> String {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let mut digits = itoa::Buffer::new();

@@ -15,10 +15,13 @@ mod key;
 mod memory;
 mod object;
 mod scribe;
+mod sheet;
 
 pub use desk::{DeskError, Row, purge, rows};
 pub(crate) use key::{Key, Keyed, Place, Salt, Url, variant};
-pub(crate) use object::{Object, Shelf};
+pub use object::Written;
+pub(crate) use object::{Form, Object, Shelf};
+pub use sheet::Sheet;
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -11,8 +11,10 @@
 //! Never: a hidden attempt below this path.
 
 mod route; // which provider, entity, caller, priority, cost and deadline?
+mod place; //   whose call it is, and where it goes
 mod query; //   where a key stands in a query, and when two ask the same
 mod cache; // is there an answer already?
+mod hit; //   the first two stages in one step, for the plainest calls
 mod serve; //   how a kept answer goes to the caller, and how it is renewed
 mod flight; // is somebody asking the same right now?
 mod share; //   what is the same question, and who may share its answer
@@ -42,6 +44,7 @@ pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
+pub use hit::{Hit, at_hand};
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
 pub(crate) use query::{encoded, parameters, without_parameter};

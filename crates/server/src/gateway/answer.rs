@@ -25,7 +25,7 @@ use super::{Door, State, links, rates, upgrade};
 use crate::refusal::{self, refusal};
 
 /// What every answer carries. Names that are known before need not be read each time.
-const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
+pub(super) const ID: HeaderName = HeaderName::from_static("x-tollgate-id");
 const WAIT: HeaderName = HeaderName::from_static("x-tollgate-wait");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-tollgate-attempts");
 const SOURCE: HeaderName = HeaderName::from_static("x-tollgate-source");
@@ -117,7 +117,7 @@ async fn outcome(
 }
 
 /// An address of a provider's own is no proxy to anybody else.
-fn within(visit: &Visit, target: &Target) -> Result<(), Error> {
+pub(super) fn within(visit: &Visit, target: &Target) -> Result<(), Error> {
     let (Door::Provider(name), Target::Url { authority, .. }) = (&*visit.door, target) else {
         return Ok(());
     };
@@ -131,7 +131,7 @@ fn within(visit: &Visit, target: &Target) -> Result<(), Error> {
 }
 
 /// The provider's answer, as it goes out.
-fn dress(
+pub(super) fn dress(
     reply: Reply,
     trail: &Trail,
     mount: &Mount,
@@ -165,7 +165,7 @@ fn dress(
 }
 
 /// What every answer carries.
-fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
+pub(super) fn sign(headers: &mut HeaderMap, id: &str, trail: &Trail) {
     let waited = match trail.waited.0 / 1_000 {
         0 => Ok(HeaderValue::from_static("0.000")),
         millis => HeaderValue::try_from(format!("{}.{:03}", millis / 1_000, millis % 1_000)),

@@ -96,6 +96,16 @@ impl Framing {
         }
     }
 
+    /// Does the next byte begin a request?
+    pub(super) fn is_between(&self) -> bool {
+        self.at == At::Between && self.line.is_empty()
+    }
+
+    /// A whole request without a body has passed that was not fed.
+    pub(super) fn passed(&mut self) {
+        self.heads += 1;
+    }
+
     /// Is more of a body still to come?
     pub(super) fn is_in_body(&self) -> bool {
         match self.at {

@@ -9,7 +9,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING,
 };
 use http::{Method, Version, request};
 use smallvec::SmallVec;
@@ -124,6 +125,15 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
     let (name, token) = pair.unzip();
     let token = token.filter(|token| !token.is_empty());
     (name, token.map(Secret::new))
+}
+
+/// A header that says nothing about the call, its connection or its body: it is passed on as it is,
+/// and nothing else is done about it.
+pub(super) fn is_plain(name: &HeaderName) -> bool {
+    !is_hop_by_hop(name.as_str())
+        && name != EXPECT
+        && name != CONTENT_LENGTH
+        && !is_said(name.as_str())
 }
 
 /// Takes out what ends here.

@@ -1,9 +1,13 @@
 //! One connection of a caller, watched: heads that dribble, readers that stand still, requests whose
 //! end is not clear.
 //!
-//! Promises: a head has its time from its first byte on, each piece of a body its own, and what is
-//! written must be taken within its time. Timers are made only where bytes are waited for, so a
-//! quick caller costs none.
+//! Promises: a head has its time from its first byte on, each piece of a body its own, what is
+//! written must be taken within its time, and between two requests a connection lies idle for at most
+//! its time. Timers are made only where bytes are waited for, and that of idleness once for all
+//! requests, so a quick caller costs none.
+//!
+//! A request that comes while nothing else is under way is shown to the short way first (`lane.rs`).
+//! What that answers, the parser above never hears of.
 //!
 //! What the parser answers by itself to a request that it cannot read is kept back until the
 //! connection ends with it or goes on; in the first case it is said in JSON (`unread.rs`).
@@ -17,10 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tollgate_core::time::Span;
 
+use super::carry::Carry;
 use super::framing::Framing;
+use super::lane::{Lane, Rest};
 use super::unread;
 
 /// How long callers may take.
@@ -54,7 +60,7 @@ impl Default for Patience {
 
 /// Head and body of an answer up to this size are written as one. Most answers of APIs are no
 /// longer, and it is no burden for the stack.
-const SHORT: usize = 2 * 1_024;
+pub(super) const SHORT: usize = 2 * 1_024;
 
 /// What was seen on a connection, for whoever answers its requests.
 #[derive(Debug, Default)]
@@ -63,8 +69,12 @@ pub(super) struct Seen {
     unclear: AtomicU64,
     /// Requests that were read.
     begun: AtomicU64,
+    /// Those of them whose answers were handed over to be written.
+    ended: AtomicU64,
     /// It is a tunnel now: no requests follow.
     is_tunnel: AtomicBool,
+    /// It ends as soon as nothing is under way.
+    is_last: AtomicBool,
 }
 
 impl Seen {
@@ -75,6 +85,16 @@ impl Seen {
             0 => true,
             unclear => number < unclear,
         }
+    }
+
+    /// An answer was handed over to be written, all of it.
+    pub(super) fn ends(&self) {
+        self.ended.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Nothing follows what is under way.
+    pub(super) fn is_last(&self) {
+        self.is_last.store(true, Ordering::Release);
     }
 
     /// No requests follow, only bytes.
@@ -90,11 +110,21 @@ pub(super) struct Line<S> {
     seen: Arc<Seen>,
     patience: Patience,
     framing: Framing,
+    lane: Option<Lane>,
+    /// The short way was the last to answer: the parser does not know that it has been idle since.
+    is_ahead: bool,
+    /// Answers that have been written out.
+    answered: u64,
     head: Option<Pin<Box<Sleep>>>,
     body: Option<Pin<Box<Sleep>>>,
     take: Option<Pin<Box<Sleep>>>,
-    /// What the parser has answered by itself, perhaps, and how much of it was written.
+    /// When it was found idle, and what wakes it; the latter may be of an earlier time.
+    idle_since: Option<Instant>,
+    idle: Option<Pin<Box<Sleep>>>,
+    /// What must be written before anything else: what the parser has answered by itself, perhaps, or
+    /// an answer of the short way, whose body is beside it. And how much of both was written.
     kept: Vec<u8>,
+    kept_rest: Rest,
     written: usize,
 }
 
@@ -105,15 +135,56 @@ impl<S> Line<S> {
             seen,
             patience,
             framing: Framing::default(),
+            lane: None,
+            is_ahead: false,
+            answered: 0,
             head: None,
             body: None,
             take: None,
+            idle_since: None,
+            idle: None,
             kept: Vec::new(),
+            kept_rest: Rest::default(),
             written: 0,
         }
     }
 
+    /// The same, with a short way for what can be answered at once.
+    pub(super) fn with(self, lane: Lane) -> Line<S> {
+        Line {
+            lane: Some(lane),
+            ..self
+        }
+    }
+
+    /// Nothing is under way: all that came was answered, and the answers are written. The parser above
+    /// has then used up every byte that it was given, and waits for the next request.
+    fn is_idle(&self) -> bool {
+        self.framing.is_between() && self.answered == self.framing.heads()
+    }
+
+    /// Answers what came, if that can be done at once.
+    fn goes_ahead(&mut self, bytes: &[u8]) -> bool {
+        if !self.is_idle() || self.seen.is_last.load(Ordering::Acquire) {
+            return false;
+        }
+        let answer = self.lane.as_ref();
+        let Some(rest) = answer.and_then(|lane| lane.answer(bytes, &mut self.kept)) else {
+            return false;
+        };
+        self.kept_rest = rest;
+        self.framing.passed();
+        self.seen.begun.fetch_add(1, Ordering::AcqRel);
+        self.seen.ends();
+        self.answered += 1;
+        self.is_ahead = true;
+        self.idle_since = None;
+        true
+    }
+
     fn came(&mut self, bytes: &[u8]) {
+        self.is_ahead = false;
+        self.idle_since = None;
         self.framing.feed(bytes);
         if let Some(number) = self.framing.unclear() {
             self.seen.unclear.store(number, Ordering::Release);
@@ -126,8 +197,11 @@ impl<S> Line<S> {
         }
     }
 
-    /// Nothing has come: how long may that last? Between two requests it is the server's to say.
+    /// Nothing has come: how long may that last? While an answer is under way, it does not matter.
     fn waits(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_idle() {
+            return self.rests(cx);
+        }
         let timer = if self.framing.is_in_body() {
             let most = self.patience.body;
             Some(self.body.get_or_insert_with(|| timer(most)))
@@ -138,6 +212,26 @@ impl<S> Line<S> {
             Some(timer) => timer.as_mut().poll(cx).map(|()| late()),
             None => Poll::Pending,
         }
+    }
+
+    /// Between two requests. One timer serves all of them: when it fires too early for the present
+    /// one, it is set anew.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "since when a connection lies idle"
+    )]
+    fn rests(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        let end = since + std::time::Duration::from(self.patience.idle);
+        let idle = self
+            .idle
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        ready!(idle.as_mut().poll(cx));
+        if idle.deadline() < end {
+            idle.as_mut().reset(end);
+            ready!(idle.as_mut().poll(cx));
+        }
+        Poll::Ready(late())
     }
 
     /// Keeps back what looks like the parser's own answer.
@@ -172,24 +266,35 @@ impl<S> Line<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Line<S> {
-    /// Writes what was kept back.
+impl<S: Carry> Line<S> {
+    /// Writes what must be written before anything else.
     fn release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.kept.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        while let Some(rest) = self
-            .kept
-            .get(self.written..)
-            .filter(|rest| !rest.is_empty())
-        {
-            let written = Pin::new(&mut self.stream).poll_write(cx, rest);
+        while self.written < self.kept.len() + self.kept_rest.len() {
+            let head = self.kept.get(self.written..).unwrap_or_default();
+            let sent = self.written.saturating_sub(self.kept.len());
+            let stream = Pin::new(&mut self.stream);
+            let written = match (head, &self.kept_rest) {
+                ([], Rest::Bytes(body)) => {
+                    stream.poll_write(cx, body.get(sent..).unwrap_or_default())
+                }
+                (head, Rest::Bytes(body)) if body.is_empty() => stream.poll_write(cx, head),
+                (head, Rest::Bytes(body)) => {
+                    let pieces = [io::IoSlice::new(head), io::IoSlice::new(body)];
+                    stream.poll_write_vectored(cx, &pieces)
+                }
+                ([], Rest::Sheet(sheet)) => self.stream.poll_sheet(cx, sheet, sent),
+                (head, Rest::Sheet(_)) => self.stream.poll_head(cx, head),
+            };
             match ready!(self.taken(cx, written)).unwrap_or_else(late)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => self.written += written,
             }
         }
-        (self.kept, self.written) = (Vec::new(), 0);
+        self.kept.clear();
+        (self.kept_rest, self.written) = (Rest::default(), 0);
         Poll::Ready(Ok(()))
     }
 
@@ -224,19 +329,30 @@ fn late<T>() -> io::Result<T> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<S> {
+impl<S: AsyncRead + Carry> AsyncRead for Line<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let line = self.get_mut();
-        ready!(line.release(cx))?;
         let before = buf.filled().len();
-        let read = Pin::new(&mut line.stream).poll_read(cx, buf);
-        if line.seen.is_tunnel.load(Ordering::Acquire) {
-            return read;
-        }
+        let read = loop {
+            ready!(line.release(cx))?;
+            if line.is_ahead && line.seen.is_last.load(Ordering::Acquire) {
+                // The parser waits for a first request, and would go on to do so.
+                return Poll::Ready(Ok(()));
+            }
+            let read = Pin::new(&mut line.stream).poll_read(cx, buf);
+            if line.seen.is_tunnel.load(Ordering::Acquire) {
+                return read;
+            }
+            let came = buf.filled().get(before..).unwrap_or_default();
+            if !matches!(read, Poll::Ready(Ok(()))) || !line.goes_ahead(came) {
+                break read;
+            }
+            buf.set_filled(before);
+        };
         match read {
             Poll::Ready(Ok(())) => {
                 line.came(buf.filled().get(before..).unwrap_or_default());
@@ -252,7 +368,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
+impl<S: Carry> AsyncWrite for Line<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -294,7 +410,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let line = self.get_mut();
+        // Whoever flushes has written all that it has: the answers that were handed over are out.
+        line.answered = line.seen.ended.load(Ordering::Acquire);
+        Pin::new(&mut line.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -306,89 +425,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Line<S> {
 }
 
 #[cfg(test)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "tokio's own time, which is paused here"
-)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    async fn dribble(seen: &Arc<Seen>, gap: Duration) -> io::Result<usize> {
-        let (mut client, server) = tokio::io::duplex(64);
-        let mut line = Line::new(server, seen.clone(), Patience::default());
-        let dribbling = tokio::spawn(async move {
-            for byte in "GET / HTTP/1.1\r\nX-Long: aaaaaaaa".bytes() {
-                client.write_all(&[byte]).await.ok();
-                tokio::time::sleep(gap).await;
-            }
-        });
-        let mut read = Vec::new();
-        let outcome = line.read_to_end(&mut read).await;
-        dribbling.abort();
-        outcome
-    }
-
-    /// R-E1: a head that dribbles is cut ten seconds after its first byte.
-    #[tokio::test(start_paused = true)]
-    async fn a_head_that_dribbles_is_cut() {
-        let began = tokio::time::Instant::now();
-        let error = dribble(&Arc::default(), Duration::from_secs(1))
-            .await
-            .unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(began.elapsed(), Duration::from_secs(10));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_bytes_of_a_tunnel_may_dribble() {
-        let seen = Arc::new(Seen::default());
-        seen.becomes_tunnel();
-        let read = dribble(&seen, Duration::from_secs(1)).await.unwrap();
-        assert_eq!(read, 32);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn silence_before_a_head_and_a_slow_body_are_not_cut_here() {
-        let (mut client, server) = tokio::io::duplex(64);
-        let mut line = Line::new(server, Arc::default(), Patience::default());
-        let sending = tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_secs(90)).await;
-            client
-                .write_all(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n")
-                .await
-                .unwrap();
-            for byte in *b"abc" {
-                tokio::time::sleep(Duration::from_secs(20)).await;
-                client.write_all(&[byte]).await.unwrap();
-            }
-        });
-        let mut read = String::new();
-        line.read_to_string(&mut read).await.unwrap();
-        assert!(read.ends_with("abc"));
-        sending.await.unwrap();
-    }
-
-    /// R-C9: who reads nothing is let go; who reads slowly is not.
-    #[tokio::test(start_paused = true)]
-    async fn a_reader_that_stands_still_is_let_go_and_a_slow_one_is_not() {
-        let (mut client, server) = tokio::io::duplex(8);
-        let mut line = Line::new(server, Arc::default(), Patience::default());
-        let slow = tokio::spawn(async move {
-            let mut eight = [0; 8];
-            for _ in 0..4 {
-                tokio::time::sleep(Duration::from_secs(50)).await;
-                client.read_exact(&mut eight).await.unwrap();
-            }
-            client
-        });
-        line.write_all(&[0; 40]).await.unwrap();
-        let _client = slow.await.unwrap();
-        let began = tokio::time::Instant::now();
-        let error = line.write_all(&[0; 40]).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(began.elapsed(), Duration::from_secs(60));
-    }
-}
+#[path = "line_tests.rs"]
+mod tests;

@@ -18,7 +18,7 @@ use tollgate_core::fresh::Kept;
 use tollgate_core::time::{Span, Wall};
 
 use super::key::{Salt, Url, Variant};
-use super::{DATABASE, Object};
+use super::{DATABASE, Form, Object};
 
 /// "TolC": marks the file as ours for every SQLite tool.
 const APPLICATION: i64 = 0x546f_6c43;
@@ -258,6 +258,7 @@ pub(super) fn object(row: &Row<'_>) -> rusqlite::Result<Option<Object>> {
         body: Bytes::from(body),
         provider,
         entity,
+        form: Form::default(),
     }))
 }
 
@@ -329,6 +330,7 @@ mod tests {
             body: Bytes::from_static(b"body"),
             provider: "x".to_owned(),
             entity: None,
+            form: Form::default(),
         }
     }
 

@@ -4,8 +4,8 @@
 //!
 //! Never: holds a header that belongs to one connection, or a cookie.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -14,6 +14,7 @@ use tollgate_core::fresh::Kept;
 use tollgate_core::time::{Span, Wall};
 
 use super::key::{Url, Variant};
+use super::sheet::Sheet;
 
 /// What an object costs beside its body and headers, roughly: its maps, counts and key.
 const OVERHEAD: usize = 512;
@@ -43,16 +44,45 @@ pub(crate) struct Object {
     pub(crate) body: Bytes,
     pub(crate) provider: String,
     pub(crate) entity: Option<String>,
+    /// How it is written.
+    pub(crate) form: Form,
+}
+
+/// An answer as it is written to callers, made when it is first wanted. No head inside: it cannot be
+/// prepared.
+#[derive(Debug, Default)]
+pub(crate) struct Form {
+    pub(crate) head: OnceLock<Option<Written>>,
+    /// Its body as a file, once there was room for it.
+    pub(crate) sheet: OnceLock<Arc<Sheet>>,
+}
+
+impl Clone for Form {
+    /// Whoever copies an object is about to change it, and then its head is another.
+    fn clone(&self) -> Form {
+        Form::default()
+    }
+}
+
+/// A head as it is written, with gaps for what differs from one answer to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// From the status line to the value of `Age`.
+    pub until_age: Box<[u8]>,
+    /// From behind it to the value of `X-Tollgate-Id`.
+    pub until_id: Box<[u8]>,
+    /// From behind that to the empty line.
+    pub rest: Box<[u8]>,
 }
 
 impl Object {
-    /// What it weighs, in bytes.
+    /// What it weighs, in bytes. The head counts twice: it may be kept as it is written, too.
     pub(crate) fn weight(&self) -> u64 {
         let lines = self.headers.iter();
         let head: usize = lines
             .map(|(name, value)| name.as_str().len() + value.len() + 32)
             .sum();
-        (self.body.len() + head + OVERHEAD) as u64
+        (self.body.len() + 2 * head + OVERHEAD) as u64
     }
 
     /// Is it of this provider and entity?

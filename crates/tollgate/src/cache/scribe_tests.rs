@@ -13,9 +13,10 @@ async fn scribe(folder: &Folder) -> Scribe {
     let cache = Cache::open_with(&folder.0, BYTES_MAX);
     cache.put(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    let (conn, _) = book::open(&folder.0, BYTES_MAX).unwrap();
+    let (conn, _) = book::open(&folder.0, BYTES_MAX).expect("a folder of our own");
     // Whoever holds the file is met at once.
-    conn.busy_timeout(Duration::ZERO).unwrap();
+    conn.busy_timeout(Duration::ZERO)
+        .expect("an open connection");
     Scribe {
         conn,
         bytes_max: BYTES_MAX,

@@ -54,6 +54,7 @@ pub(super) fn object(variant: u8, body: &str) -> Arc<Object> {
         body: Bytes::from(body.to_owned()),
         provider: "x".to_owned(),
         entity: Some(body.chars().take(1).collect()),
+        form: Form::default(),
     })
 }
 

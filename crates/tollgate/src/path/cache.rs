@@ -6,6 +6,7 @@
 //!
 //! Never: hands an answer to anybody who did not ask as the one did for whom it was made.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{
@@ -13,6 +14,7 @@ use http::header::{
     LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, Method};
+use smallvec::{SmallVec, smallvec};
 use tollgate_config::provider::Style;
 use tollgate_core::fresh::{Demand, Headers, Look, Mode, Rule, lengthened};
 use tollgate_core::scope::ScopeView;
@@ -213,24 +215,52 @@ impl Asked {
 
     /// The newest answer for these request headers.
     fn select(&self, shelf: &Shelf) -> Option<Arc<Object>> {
-        let salt = self.cache.salt();
-        let headers = Of(&self.client);
-        let fits = |object: &&Arc<Object>| {
-            object.variant == variant(salt, &object.names, &headers)
-                && !self.cache.is_invalid(object)
-        };
-        shelf.objects().iter().find(fits).cloned()
+        select(&self.cache, &self.client, shelf)
     }
 }
 
-/// Puts the question to the cache.
-fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
+/// An answer that is in memory and fresh, without a wait and without a question: `None` says nothing
+/// but that it is worth to `look`.
+pub(super) fn at_hand(shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)> {
+    let plan = route.live.plan();
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    if !rule.is_on() || route.said.cache != UseCache::Yes || is_special(route) {
+        return None;
+    }
+    let cache = shop.cache();
+    let shelf = cache.at_hand(&name(cache, route, &plan).key)?;
+    let object = select(cache, &route.headers, &shelf)?;
+    let demand = Demand::read(rule.mode, &Of(&route.headers));
+    let now = route.live.ledger.now().wall;
+    let is_fresh = object.kept.look(&demand, now) == Look::Fresh;
+    (is_fresh && !is_degraded(route, &plan)).then_some((object, now))
+}
+
+/// The newest answer for these request headers.
+fn select(cache: &Cache, client: &HeaderMap, shelf: &Shelf) -> Option<Arc<Object>> {
+    let headers = Of(client);
+    let fits = |object: &&Arc<Object>| {
+        object.variant == variant(cache.salt(), &object.names, &headers)
+            && !cache.is_invalid(object)
+    };
+    shelf.objects().iter().find(fits).cloned()
+}
+
+/// What a question is called.
+struct Name {
+    key: Key,
+    url: Url,
+    /// Our own key takes the place of the client's `Authorization`.
+    is_replaced: bool,
+}
+
+fn name(cache: &Cache, route: &Route, plan: &Plan) -> Name {
     let is_ours = credential::is_ours(route, plan);
     let style = &plan.provider.auth.style;
     let written = route.query.as_deref().unwrap_or_default();
     let query = match style {
-        Style::Query { name } if is_ours => query::without_parameter(written, name),
-        _ => written.to_owned(),
+        Style::Query { name } if is_ours => Cow::from(query::without_parameter(written, name)),
+        _ => Cow::from(written),
     };
     let place = Place {
         tls: route.origin.tls,
@@ -240,13 +270,13 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
         query: &query,
     };
     let replaced = match style {
-        Style::Header { name, .. } if is_ours => Some(name.to_ascii_lowercase()),
+        Style::Header { name, .. } if is_ours => Some(Cow::from(name.to_ascii_lowercase())),
         Style::Bearer | Style::Basic | Style::OAuth2(_) | Style::Login(_) if is_ours => {
-            Some(AUTHORIZATION.as_str().to_owned())
+            Some(Cow::from(AUTHORIZATION.as_str()))
         }
         _ => None,
     };
-    let mut ours = vec![route.live.name.as_str()];
+    let mut ours: SmallVec<[&str; 4]> = smallvec![route.live.name.as_str()];
     if is_ours {
         ours.extend(credential::marks(plan));
     }
@@ -259,9 +289,22 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
         headers: &route.headers,
         replaced: replaced.as_deref(),
     };
-    let is_replaced = replaced.as_deref() == Some(AUTHORIZATION.as_str());
-    Box::new(Asked {
+    Name {
         key: keyed.key(cache.salt()),
+        url,
+        is_replaced: replaced.as_deref() == Some(AUTHORIZATION.as_str()),
+    }
+}
+
+/// Puts the question to the cache.
+fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
+    let Name {
+        key,
+        url,
+        is_replaced,
+    } = name(cache, route, plan);
+    Box::new(Asked {
+        key,
         url,
         at: route.live.ledger.now().wall,
         purges: cache.purges(),

@@ -26,7 +26,7 @@ use super::route::Route;
 use super::serve::{self, Why};
 use super::{Reply, Source, retry, scrub, target};
 use crate::Error;
-use crate::cache::{Cache, Key, Object, variant};
+use crate::cache::{Cache, Form, Key, Object, variant};
 use crate::error::Reason;
 use crate::event::Fact;
 use crate::shop::{Live, Plan};
@@ -242,6 +242,7 @@ fn record(
         body: Bytes::new(),
         provider: route.live.name.clone(),
         entity: route.entity.clone(),
+        form: Form::default(),
     };
     let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl && !is_gone(status);
     Ok(Recorder {

@@ -15,19 +15,19 @@ use http_body::Body;
 use tollgate_config::Secret;
 use tollgate_config::provider::Upstream;
 use tollgate_core::ask::Priority;
-use tollgate_core::domain::Host;
 use tollgate_core::entity::Asked;
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
 use super::cache::UseCache;
 use super::merge::Merging;
+use super::place::{Place, place, to_upstream};
 use super::share::Conditions;
 use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
 use crate::pool::Origin;
-use crate::shop::{Claim, Live, Plan, Price, Shop, Who, account, prices};
+use crate::shop::{Claim, Live, Price, Shop, Who, account, prices};
 use crate::timer::within;
 
 /// What a caller asks for.
@@ -148,77 +148,108 @@ pub(crate) struct Sharing {
     pub(crate) failed: u32,
 }
 
-/// Where a call goes, before its path was read.
-struct Place {
-    live: Arc<Live>,
-    plan: Arc<Plan>,
-    origin: Origin,
-    /// The host that the caller named.
-    host: Host,
-    /// What stands before the path.
-    base: String,
-    is_own: bool,
-}
-
 /// Finds the way of a call. Reads its body as far as it may be read before the permit.
-pub(crate) async fn route<B>(shop: &Shop, mut call: Call<B>) -> Result<Route, Error>
+pub(crate) async fn route<B>(shop: &Shop, call: Call<B>) -> Result<Route, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
+    let (sent, way) = begin(shop, call)?;
+    let payload = within(way.said.timeout, Payload::gather(sent))
+        .await
+        .map_err(|_| Error::NoBody)??;
+    way.end(payload)
+}
+
+/// Finds the way of a call that has no body.
+pub(super) fn bodiless(shop: &Shop, call: Call<()>) -> Result<Route, Error> {
+    let ((), way) = begin(shop, call)?;
+    way.end(Payload::Whole(Bytes::new()))
+}
+
+/// What is known of a call before its body is there.
+struct Way {
+    method: Method,
+    headers: HeaderMap,
+    said: Said,
+    place: Place,
+    path: String,
+    query: Option<String>,
+    at_most_permille: Option<u16>,
+    started: Micros,
+}
+
+fn begin<B>(shop: &Shop, mut call: Call<B>) -> Result<(B, Way), Error> {
     let started = shop.ledger().at();
-    let deadline = call.said.timeout.map(|timeout| started + timeout);
     let standing = shop.callers().standing(Claim {
         name: call.said.caller.as_deref(),
         token: call.said.token.as_ref(),
         priority: (!call.said.takes_default).then_some(call.said.priority),
     })?;
     call.said.priority = standing.priority;
-    let caller = call.said.caller.as_deref();
-    let caller = caller.map_or_else(CallerId::default, account);
     let (place, path, query) = place(shop, call.target)?;
     has_not_come_back(&place.live, &call.headers)?;
-    let payload = within(call.said.timeout, Payload::gather(call.body))
-        .await
-        .map_err(|_| Error::NoBody)??;
-    let provider = &place.plan.provider;
-    let read = provider.entities.reads_headers();
-    let texts: Vec<(&str, &str)> = call
-        .headers
-        .iter()
-        .filter(|_| read)
-        .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
-        .collect();
-    let routed = provider.entities.route(&Asked {
-        named: call.said.entity.as_deref(),
-        host: Some(&place.host),
-        path: &path,
-        query: query.as_deref().unwrap_or_default(),
-        headers: &texts,
-        body: payload.known(),
-    })?;
-    Ok(Route {
-        prices: prices(&provider.costs, &call.said.costs, payload.known()),
-        path: below(&place.base, routed.path),
-        entity: routed.entity.map(|entity| entity.as_str().to_owned()),
-        origin: place.origin,
-        is_own: place.is_own,
-        live: place.live,
-        conditions: Conditions::of(&call.headers),
+    let way = Way {
         method: call.method,
         headers: call.headers,
-        query,
-        payload,
-        caller,
         said: call.said,
+        place,
+        path,
+        query,
         at_most_permille: standing.at_most_permille,
-        deadline,
-        fallback: false,
         started,
-        urgency: None,
-        sharing: Sharing::default(),
-        merging: Merging::default(),
-    })
+    };
+    Ok((call.body, way))
+}
+
+impl Way {
+    fn end(self, payload: Payload) -> Result<Route, Error> {
+        let Way {
+            headers,
+            said,
+            place,
+            query,
+            ..
+        } = self;
+        let provider = &place.plan.provider;
+        let read = provider.entities.reads_headers();
+        let texts: Vec<(&str, &str)> = headers
+            .iter()
+            .filter(|_| read)
+            .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+            .collect();
+        let routed = provider.entities.route(&Asked {
+            named: said.entity.as_deref(),
+            host: Some(&place.host),
+            path: &self.path,
+            query: query.as_deref().unwrap_or_default(),
+            headers: &texts,
+            body: payload.known(),
+        })?;
+        let caller = said.caller.as_deref();
+        Ok(Route {
+            caller: caller.map_or_else(CallerId::default, account),
+            prices: prices(&provider.costs, &said.costs, payload.known()),
+            path: below(&place.base, routed.path),
+            entity: routed.entity.map(|entity| entity.as_str().to_owned()),
+            origin: place.origin,
+            is_own: place.is_own,
+            live: place.live,
+            conditions: Conditions::of(&headers),
+            method: self.method,
+            headers,
+            query,
+            payload,
+            deadline: said.timeout.map(|timeout| self.started + timeout),
+            said,
+            at_most_permille: self.at_most_permille,
+            fallback: false,
+            started: self.started,
+            urgency: None,
+            sharing: Sharing::default(),
+            merging: Merging::default(),
+        })
+    }
 }
 
 impl Route {
@@ -394,102 +425,5 @@ fn below(base: &str, path: String) -> String {
         path
     } else {
         format!("{base}{path}")
-    }
-}
-
-fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {
-    match target {
-        Target::Provider { name, path, query } => {
-            let live = shop.named(&name)?;
-            let plan = live.plan();
-            let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
-            let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
-            let is_named = plan.provider.upstream.is_some() || plan.provider.names(&upstream.host);
-            let private = is_named || shop.allows_private();
-            Ok((to_upstream(live, plan, upstream, private), path, query))
-        }
-        Target::Url {
-            tls,
-            authority,
-            path,
-            query,
-        } => {
-            let host = Host::parse(&authority)?;
-            let found = shop.of_host(&host)?;
-            let is_known = found.is_some();
-            let live = found.unwrap_or_else(|| shop.unknown());
-            let plan = live.plan();
-            if let Some(upstream) = plan.provider.upstream.clone() {
-                let below = upstream.below(&host, &path).map(str::to_owned);
-                let path = below.unwrap_or(path);
-                let place = to_upstream(live, plan, upstream, true);
-                return Ok((Place { host, ..place }, path, query));
-            }
-            let port = port(&authority).unwrap_or(if tls { 443 } else { 80 });
-            let place = Place {
-                origin: Origin {
-                    tls,
-                    host: host.clone(),
-                    port,
-                    private: plan.provider.names(&host) || shop.allows_private(),
-                },
-                host,
-                base: String::new(),
-                // A key must not travel in the clear, nor to another port of the same host.
-                is_own: is_known && tls && port == 443,
-                live,
-                plan,
-            };
-            Ok((place, path, query))
-        }
-    }
-}
-
-fn to_upstream(live: Arc<Live>, plan: Arc<Plan>, upstream: Upstream, private: bool) -> Place {
-    Place {
-        origin: Origin {
-            tls: upstream.tls,
-            host: upstream.host.clone(),
-            port: upstream.port,
-            private,
-        },
-        host: upstream.host,
-        base: upstream.base,
-        is_own: true,
-        live,
-        plan,
-    }
-}
-
-/// A provider without an upstream is at its first domain.
-fn of_domain(plan: &Plan) -> Option<Upstream> {
-    let mut domains = plan.provider.domains.iter();
-    let domain = domains.find(|domain| !domain.is_wildcard())?;
-    Some(Upstream {
-        tls: true,
-        host: domain.host().clone(),
-        port: 443,
-        base: String::new(),
-    })
-}
-
-/// The port that an authority names; it has been checked with the host.
-fn port(authority: &str) -> Option<u16> {
-    let after = authority
-        .rsplit_once(']')
-        .map_or(authority, |(_, after)| after);
-    after.rsplit_once(':')?.1.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_is_read_behind_names_and_addresses() {
-        assert_eq!(port("api.example.org:8080"), Some(8080));
-        assert_eq!(port("[::1]:8080"), Some(8080));
-        assert_eq!(port("[::1]"), None);
-        assert_eq!(port("api.example.org"), None);
     }
 }

@@ -17,7 +17,7 @@ use http::header::{
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
 use tollgate_core::fresh::{Part, is_not_modified, part};
-use tollgate_core::time::Wall;
+use tollgate_core::time::{Span, Wall};
 
 use super::cache::{Asked, Of, Question};
 use super::route::Route;
@@ -25,6 +25,7 @@ use super::{Reply, Source};
 use crate::body::ReplyBody;
 use crate::cache::{OBJECT_MAX, Object};
 use crate::event::Fact;
+use crate::shop::Live;
 
 /// Why an answer is used although it may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +105,7 @@ pub(super) fn from_cache(
         why: why.word(),
     }
     .tell();
-    let (mut head, ()) = Response::new(()).into_parts();
-    head.status = object.status;
-    head.headers = object.headers.clone();
-    head.headers
-        .insert(AGE, HeaderValue::from(age.0 / 1_000_000));
+    let mut head = head(object, age);
     let mut body = object.body.clone();
     let is_same = object.status == StatusCode::OK
         && is_not_modified(&Of(client), &Of(&object.headers), object.stored, now);
@@ -131,6 +128,41 @@ pub(super) fn from_cache(
         source,
         degraded,
     }
+}
+
+/// Status and headers of an answer that was kept.
+fn head(object: &Object, age: Span) -> Parts {
+    let (mut head, ()) = Response::new(()).into_parts();
+    head.status = object.status;
+    head.headers = object.headers.clone();
+    let seconds = HeaderValue::from(age.0 / 1_000_000);
+    head.headers.insert(AGE, seconds);
+    head
+}
+
+/// A fresh answer as it goes to every caller that asks for the whole of it without conditions.
+pub(super) fn plain(object: &Object, age: Span) -> Reply {
+    let mut head = head(object, age);
+    head.headers.append(CACHE_STATUS, Why::Fresh.status());
+    Reply {
+        head,
+        body: ReplyBody::whole(object.body.clone()),
+        source: Source::Cache,
+        degraded: false,
+    }
+}
+
+/// Says that a fresh answer was used.
+pub(super) fn told(live: &Live, id: &str, age: Span) {
+    Fact::FromCache {
+        id,
+        provider: &live.name,
+        source: Source::Cache.word(),
+        age,
+        why: Why::Fresh.word(),
+    }
+    .tell();
+    live.saved.kept(Source::Cache, false);
 }
 
 /// The part of a whole answer that a client asks for, and what its head says of it.

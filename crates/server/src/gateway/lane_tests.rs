@@ -1,0 +1,369 @@
+//! The short way beside the ordinary one: the same bytes, or it does not answer at all.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tollgate::Shop;
+use tollgate::shop::Options;
+use tollgate_config::{Draft, World};
+use tollgate_core::time::{Micros, Now, Span, Wall};
+use tollgate_ledger::{Clock, Ledger, ManualClock};
+
+use super::*;
+use crate::gateway::{Door, Doors, Gateway, GatewayOptions, State};
+
+const DATE_LINE: &str = "Date: Sun, 15 Nov 2026 00:00:00 GMT";
+
+/// A gateway whose time stands still, with a lane beside its sockets.
+struct Stage {
+    address: SocketAddr,
+    lane: Lane,
+    clock: Arc<ManualClock>,
+    /// Ends it when it is dropped.
+    gateway: Gateway,
+    _ending: watch::Sender<bool>,
+}
+
+impl Stage {
+    /// A provider `x` that always answers with these lines and this body, chunked if no length is said.
+    async fn open(lines: &str, body: &str, rest: &str) -> Stage {
+        Stage::at(lines, body, rest, &Door::All).await
+    }
+
+    async fn at(lines: &str, body: &str, rest: &str, door: &Door) -> Stage {
+        let answer = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n{body}");
+        let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = upstream.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = upstream.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    let mut asked = [0; 4_096];
+                    while stream.read(&mut asked).await.is_ok_and(|read| read > 0) {
+                        stream.write_all(answer.as_bytes()).await.ok();
+                    }
+                });
+            }
+        });
+        let file = format!("name: x\nupstream: http://{at}\n{rest}\n");
+        let draft = Draft::read("x.yaml", &file).unwrap();
+        let provider = draft.check(&World::empty()).provider.unwrap();
+        let clock = ManualClock::new(Now {
+            at: Micros(1_000_000_000),
+            wall: Wall(1_794_700_800_000_000),
+        });
+        let ledger = Ledger::memory(Clock::Manual(clock.clone()));
+        let shop = Shop::build(vec![provider], ledger, Options::default()).unwrap();
+        let state = Arc::new(State::new(shop, GatewayOptions::default()));
+        let mut gateway = Gateway {
+            doors: Doors::new(state.clone()),
+        };
+        let free = "127.0.0.1:0".parse().unwrap();
+        let address = gateway.listen(free, door.clone()).await.unwrap().address;
+        let (ending, order) = watch::channel(false);
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let visit = Visit::new(state, Arc::new(door.clone()), peer, order);
+        Stage {
+            address,
+            lane: Lane::new(Arc::new(visit)),
+            clock,
+            gateway,
+            _ending: ending,
+        }
+    }
+
+    /// The answers to so many requests that come as one piece, as they stand on the wire.
+    async fn asked(&self, request: &str, times: usize) -> Vec<String> {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let requests = request.repeat(times);
+        stream.write_all(requests.as_bytes()).await.unwrap();
+        let mut answers = Vec::new();
+        let mut read = String::new();
+        while answers.len() < times {
+            let mut piece = vec![0; 128 * 1_024];
+            let came = stream.read(&mut piece).await.unwrap();
+            assert_ne!(came, 0, "{read}");
+            read.push_str(str::from_utf8(piece.get(..came).unwrap()).unwrap());
+            while let Some(length) = length(&read).filter(|length| *length <= read.len()) {
+                let rest = read.split_off(length);
+                answers.push(std::mem::replace(&mut read, rest));
+            }
+        }
+        answers
+    }
+
+    /// What the short way says to a request.
+    fn short(&self, request: &str) -> Option<String> {
+        let mut out = Vec::new();
+        let body = self.lane.answer(request.as_bytes(), &mut out);
+        match &body {
+            Some(Rest::Bytes(body)) => out.extend_from_slice(body),
+            Some(Rest::Sheet(sheet)) => out.extend_from_slice(&content(sheet)),
+            None => assert!(out.is_empty(), "half an answer"),
+        }
+        body.map(|_| String::from_utf8(out).unwrap())
+    }
+
+    /// Asserts that both ways give the same, byte for byte but for the number of the call.
+    async fn is_same(&self, request: &str) {
+        let short = self.short(request);
+        let short = short.unwrap_or_else(|| panic!("not answered: {request}"));
+        // Two that come together go the ordinary way; one that comes alone, the short one.
+        let two = self.asked(request, 2).await;
+        let one = self.asked(request, 1).await;
+        for ordinary in two.iter().chain(&one) {
+            assert_eq!(unnumbered(ordinary), unnumbered(&short), "{request}");
+        }
+    }
+}
+
+/// How long an answer is, once its head is there.
+fn length(read: &str) -> Option<usize> {
+    let head = read.find("\r\n\r\n")? + 4;
+    let lines = read.get(..head)?.lines();
+    let length = lines
+        .filter_map(|line| line.strip_prefix("content-length: "))
+        .next();
+    match length {
+        Some(length) => Some(head + length.parse::<usize>().unwrap()),
+        // In chunks, as it came.
+        None => Some(read.find("0\r\n\r\n")? + 5),
+    }
+}
+
+fn content(sheet: &Sheet) -> Vec<u8> {
+    let file = sheet.as_fd().try_clone_to_owned().unwrap();
+    let mut read = vec![0; sheet.len()];
+    std::fs::File::from(file)
+        .read_exact_at(&mut read, 0)
+        .unwrap();
+    read
+}
+
+fn unnumbered(answer: &str) -> String {
+    let line = |line: &str| match line.starts_with("x-tollgate-id: ") {
+        true => "x-tollgate-id: N".to_owned(),
+        false => line.to_owned(),
+    };
+    answer
+        .split("\r\n")
+        .map(line)
+        .collect::<Vec<_>>()
+        .join("\r\n")
+}
+
+fn get(path: &str, lines: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: g\r\n{lines}\r\n")
+}
+
+const TTL: &str = "limits: [1000/1s]\ncache: {ttl: 1h}";
+
+#[tokio::test]
+async fn both_ways_give_the_same_bytes() {
+    let [some, large, huge] = [20_000, 70_000, 1_000_000].map(|length| "y".repeat(length));
+    for (lines, body) in [
+        (format!("{DATE_LINE}\r\nContent-Length: 3"), "abc"),
+        (
+            format!("Content-Length: 3\r\n{DATE_LINE}\r\nX-A: 1\r\nx-a: 2\r\nETag: \"e\""),
+            "abc",
+        ),
+        (
+            format!("Age: 7\r\n{DATE_LINE}\r\nContent-Length: 3\r\nX-Tollgate-Id: lie"),
+            "abc",
+        ),
+        (
+            format!("{DATE_LINE}\r\nCache-Status: far; hit\r\nContent-Length: 3\r\nX-Z: \u{fc}"),
+            "abc",
+        ),
+        (
+            format!("{DATE_LINE}\r\nTransfer-Encoding: chunked\r\nVary: Accept-Language"),
+            "3\r\nabc\r\n0\r\n\r\n",
+        ),
+        (
+            format!("{DATE_LINE}\r\nContent-Length: 20000"),
+            some.as_str(),
+        ),
+        (
+            format!("{DATE_LINE}\r\nContent-Length: 1000000"),
+            huge.as_str(),
+        ),
+        (
+            format!("{DATE_LINE}\r\nContent-Length: 70000"),
+            large.as_str(),
+        ),
+    ] {
+        let stage = Stage::open(&lines, body, TTL).await;
+        let request = get("/x/a?b=1", "Accept: */*\r\n");
+        stage.asked(&request, 1).await;
+        stage.clock.pass(Span::from_secs(61));
+        stage.is_same(&request).await;
+        stage
+            .is_same(&get(
+                "/x/a?b=1",
+                "ACCEPT: */*\r\nconnection: Keep-Alive\r\n",
+            ))
+            .await;
+    }
+}
+
+/// The parser has never heard of a request on this connection, and yet it ends at once.
+#[tokio::test]
+async fn a_connection_that_only_had_the_short_way_does_not_hold_up_the_end() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let request = get("/x/a", "");
+    stage.asked(&request, 1).await;
+    let mut stream = TcpStream::connect(stage.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut read = [0; 4_096];
+    assert_ne!(stream.read(&mut read).await.unwrap(), 0);
+    let drained = tokio::time::timeout(Duration::from_secs(5), stage.gateway.drain());
+    assert!(drained.await.is_ok(), "it waited for the grace");
+    assert_eq!(stream.read(&mut read).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn an_answer_of_the_short_way_is_as_old_as_it_is_and_has_a_number_of_its_own() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let request = get("/x/a", "");
+    stage.asked(&request, 1).await;
+    let mut former = String::new();
+    for age in [1, 9, 90, 3_000] {
+        stage.clock.pass(Span::from_secs(age));
+        let answer = stage.short(&request).unwrap();
+        assert_ne!(answer, former);
+        former = answer;
+    }
+    assert!(former.contains("\r\nage: 3100\r\n"), "{former}");
+}
+
+#[tokio::test]
+async fn only_a_plain_request_goes_the_short_way() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3\r\nETag: \"e\"");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let request = get("/x/a", "");
+    stage.asked(&request, 1).await;
+    assert!(stage.short(&request).is_some());
+    for line in [
+        "Connection: close",
+        "Connection: keep-alive, X-Foo",
+        "Connection: upgrade",
+        "Keep-Alive: 5",
+        "Upgrade: websocket",
+        "TE: trailers",
+        "Transfer-Encoding: chunked",
+        "Content-Length: 0",
+        "Expect: 100-continue",
+        "Host: two",
+        "Range: bytes=0-1",
+        "If-None-Match: \"e\"",
+        "If-Modified-Since: Sun, 15 Nov 2026 00:00:00 GMT",
+        "If-Match: \"e\"",
+        "If-Range: \"e\"",
+        "If-Unmodified-Since: Sun, 15 Nov 2026 00:00:00 GMT",
+        "Cache-Control: no-cache",
+        "Pragma: no-cache",
+        "Proxy-Authorization: Basic YTpi",
+        "X-Tollgate-Cache: no",
+        "X-Tollgate-Caller: me",
+        "X-Tollgate-Token: t",
+        "X-Tollgate-Priority: high",
+        "X-Tollgate-Unknown: 1",
+        "X-Stainless-Read-Timeout: 5",
+        "Authorization: Bearer another",
+        "Cookie: user=2",
+        "Accept: text/html",
+        "X : y",
+        "X: y\r\n folded",
+        "X\0: y",
+    ] {
+        let odd = get("/x/a", &format!("{line}\r\n"));
+        // `Cache-Control` of a request counts where the rules of HTTP do.
+        let is_obeyed = !line.contains("no-cache");
+        assert_eq!(stage.short(&odd).is_none(), is_obeyed, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn only_a_request_that_is_whole_and_alone_goes_the_short_way() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let request = get("/x/a", "");
+    stage.asked(&request, 1).await;
+    for odd in [
+        request.repeat(2),
+        format!("\r\n{request}"),
+        format!("{request}x"),
+        request.replace("\r\n", "\n"),
+        request.replace("GET", "HEAD"),
+        request.replace("GET", "get"),
+        request.replace("HTTP/1.1", "HTTP/1.0"),
+        request.replace("Host: g\r\n", ""),
+        request.replace("/x/a", "/y/a"),
+        request.replace("/x/a", "/x/../x/a"),
+        request.replace("/x/a", "/health"),
+        request.replace("/x/a", "/x@nobody:bad name/a"),
+        request.replace("/x/a", "http://g/x/a"),
+        request.get(..request.len() - 2).unwrap().to_owned(),
+        String::new(),
+    ] {
+        assert_eq!(stage.short(&odd), None, "{odd}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_plain_goes_the_ordinary_way() {
+    let length = "Content-Length: 3";
+    for lines in [
+        length.to_owned(),
+        format!("{DATE_LINE}\r\n{length}\r\nLink: </b>; rel=next"),
+        format!("{DATE_LINE}\r\n{length}\r\nContent-Location: /b"),
+        format!("{DATE_LINE}\r\n{length}\r\nX-Long: {}", "l".repeat(5_000)),
+    ] {
+        let stage = Stage::open(&lines, "abc", TTL).await;
+        let request = get("/x/a", "");
+        stage.asked(&request, 1).await;
+        assert_eq!(stage.short(&request), None, "{lines}");
+        let answer = stage.asked(&request, 1).await;
+        assert!(
+            answer.concat().contains("x-tollgate-source: cache"),
+            "{lines}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_old_answer_a_purged_one_and_none_go_the_ordinary_way() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let request = get("/x/a", "");
+    assert_eq!(stage.short(&request), None);
+    stage.asked(&request, 1).await;
+    assert!(stage.short(&request).is_some());
+    let cache = stage.lane.0.state.shop.cache().clone();
+    cache.purge(Some("x"), None).await;
+    assert_eq!(stage.short(&request), None);
+    stage.asked(&request, 1).await;
+    stage.clock.pass(Span::from_secs(3_600));
+    assert_eq!(stage.short(&request), None);
+}
+
+#[tokio::test]
+async fn a_door_of_one_provider_callers_and_odd_paths_have_the_short_way_too() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let door = Door::Provider("x".to_owned());
+    let stage = Stage::at(&lines, "abc", TTL, &door).await;
+    stage.asked(&get("/a", ""), 1).await;
+    stage.is_same(&get("/a", "")).await;
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    stage.asked(&get("/x@web/a", ""), 1).await;
+    for path in ["/x@web/a", "/x/a", "/x/%2e%2e/a"] {
+        stage.is_same(&get(path, "")).await;
+    }
+}

@@ -1,0 +1,131 @@
+//! Where a call goes: the provider, its origin, and whether its key may go there.
+//!
+//! Promises: a provider's key goes to its own origin only, never in the clear to another.
+//!
+//! Never: looks at the path.
+
+use std::sync::Arc;
+
+use tollgate_config::provider::Upstream;
+use tollgate_core::domain::Host;
+
+use super::route::Target;
+use crate::Error;
+use crate::pool::Origin;
+use crate::shop::{Live, Plan, Shop};
+
+/// Where a call goes, before its path was read.
+pub(super) struct Place {
+    pub(super) live: Arc<Live>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) origin: Origin,
+    /// The host that the caller named.
+    pub(super) host: Host,
+    /// What stands before the path.
+    pub(super) base: String,
+    pub(super) is_own: bool,
+}
+
+/// Whose call is it, and where does it go?
+pub(super) fn place(shop: &Shop, target: Target) -> Result<(Place, String, Option<String>), Error> {
+    match target {
+        Target::Provider { name, path, query } => {
+            let live = shop.named(&name)?;
+            let plan = live.plan();
+            let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
+            let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
+            let is_named = plan.provider.upstream.is_some() || plan.provider.names(&upstream.host);
+            let private = is_named || shop.allows_private();
+            Ok((to_upstream(live, plan, upstream, private), path, query))
+        }
+        Target::Url {
+            tls,
+            authority,
+            path,
+            query,
+        } => {
+            let host = Host::parse(&authority)?;
+            let found = shop.of_host(&host)?;
+            let is_known = found.is_some();
+            let live = found.unwrap_or_else(|| shop.unknown());
+            let plan = live.plan();
+            if let Some(upstream) = plan.provider.upstream.clone() {
+                let below = upstream.below(&host, &path).map(str::to_owned);
+                let path = below.unwrap_or(path);
+                let place = to_upstream(live, plan, upstream, true);
+                return Ok((Place { host, ..place }, path, query));
+            }
+            let port = port(&authority).unwrap_or(if tls { 443 } else { 80 });
+            let place = Place {
+                origin: Origin {
+                    tls,
+                    host: host.clone(),
+                    port,
+                    private: plan.provider.names(&host) || shop.allows_private(),
+                },
+                host,
+                base: String::new(),
+                // A key must not travel in the clear, nor to another port of the same host.
+                is_own: is_known && tls && port == 443,
+                live,
+                plan,
+            };
+            Ok((place, path, query))
+        }
+    }
+}
+
+/// To an upstream that a file names.
+pub(super) fn to_upstream(
+    live: Arc<Live>,
+    plan: Arc<Plan>,
+    upstream: Upstream,
+    private: bool,
+) -> Place {
+    Place {
+        origin: Origin {
+            tls: upstream.tls,
+            host: upstream.host.clone(),
+            port: upstream.port,
+            private,
+        },
+        host: upstream.host,
+        base: upstream.base,
+        is_own: true,
+        live,
+        plan,
+    }
+}
+
+/// A provider without an upstream is at its first domain.
+fn of_domain(plan: &Plan) -> Option<Upstream> {
+    let mut domains = plan.provider.domains.iter();
+    let domain = domains.find(|domain| !domain.is_wildcard())?;
+    Some(Upstream {
+        tls: true,
+        host: domain.host().clone(),
+        port: 443,
+        base: String::new(),
+    })
+}
+
+/// The port that an authority names; it has been checked with the host.
+fn port(authority: &str) -> Option<u16> {
+    let after = authority
+        .rsplit_once(']')
+        .map_or(authority, |(_, after)| after);
+    after.rsplit_once(':')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_read_behind_names_and_addresses() {
+        assert_eq!(port("api.example.org:8080"), Some(8080));
+        assert_eq!(port("[::1]:8080"), Some(8080));
+        assert_eq!(port("[::1]"), None);
+        assert_eq!(port("api.example.org"), None);
+    }
+}
