@@ -37,8 +37,10 @@ impl Stage {
 
     async fn at(lines: &str, body: &str, rest: &str, door: &Door) -> Stage {
         let answer = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n{body}");
-        let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = upstream.local_addr().unwrap();
+        let upstream = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the stage is set");
+        let at = upstream.local_addr().expect("the stage is set");
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = upstream.accept().await {
                 let answer = answer.clone();
@@ -51,20 +53,28 @@ impl Stage {
             }
         });
         let file = format!("name: x\nupstream: http://{at}\n{rest}\n");
-        let draft = Draft::read("x.yaml", &file).unwrap();
-        let provider = draft.check(&World::empty()).provider.unwrap();
+        let draft = Draft::read("x.yaml", &file).expect("the stage is set");
+        let provider = draft
+            .check(&World::empty())
+            .provider
+            .expect("the stage is set");
         let clock = ManualClock::new(Now {
             at: Micros(1_000_000_000),
             wall: Wall(1_794_700_800_000_000),
         });
         let ledger = Ledger::memory(Clock::Manual(clock.clone()));
-        let shop = Shop::build(vec![provider], ledger, Options::default()).unwrap();
+        let shop =
+            Shop::build(vec![provider], ledger, Options::default()).expect("the stage is set");
         let state = Arc::new(State::new(shop, GatewayOptions::default()));
         let mut gateway = Gateway {
             doors: Doors::new(state.clone()),
         };
-        let free = "127.0.0.1:0".parse().unwrap();
-        let address = gateway.listen(free, door.clone()).await.unwrap().address;
+        let free = "127.0.0.1:0".parse().expect("the stage is set");
+        let address = gateway
+            .listen(free, door.clone())
+            .await
+            .expect("the stage is set")
+            .address;
         let (ending, order) = watch::channel(false);
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let visit = Visit::new(state, Arc::new(door.clone()), peer, order);
@@ -79,16 +89,24 @@ impl Stage {
 
     /// The answers to so many requests that come as one piece, as they stand on the wire.
     async fn asked(&self, request: &str, times: usize) -> Vec<String> {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let mut stream = TcpStream::connect(self.address)
+            .await
+            .expect("the stage is set");
         let requests = request.repeat(times);
-        stream.write_all(requests.as_bytes()).await.unwrap();
+        stream
+            .write_all(requests.as_bytes())
+            .await
+            .expect("the stage is set");
         let mut answers = Vec::new();
         let mut read = String::new();
         while answers.len() < times {
             let mut piece = vec![0; 128 * 1_024];
-            let came = stream.read(&mut piece).await.unwrap();
+            let came = stream.read(&mut piece).await.expect("the stage is set");
             assert_ne!(came, 0, "{read}");
-            read.push_str(str::from_utf8(piece.get(..came).unwrap()).unwrap());
+            read.push_str(
+                str::from_utf8(piece.get(..came).expect("the stage is set"))
+                    .expect("the stage is set"),
+            );
             while let Some(length) = length(&read).filter(|length| *length <= read.len()) {
                 let rest = read.split_off(length);
                 answers.push(std::mem::replace(&mut read, rest));
@@ -106,7 +124,7 @@ impl Stage {
             Some(Rest::Sheet(sheet)) => out.extend_from_slice(&content(sheet)),
             None => assert!(out.is_empty(), "half an answer"),
         }
-        body.map(|_| String::from_utf8(out).unwrap())
+        body.map(|_| String::from_utf8(out).expect("the stage is set"))
     }
 
     /// Asserts that both ways give the same, byte for byte but for the number of the call.
@@ -130,18 +148,21 @@ fn length(read: &str) -> Option<usize> {
         .filter_map(|line| line.strip_prefix("content-length: "))
         .next();
     match length {
-        Some(length) => Some(head + length.parse::<usize>().unwrap()),
+        Some(length) => Some(head + length.parse::<usize>().expect("the stage is set")),
         // In chunks, as it came.
         None => Some(read.find("0\r\n\r\n")? + 5),
     }
 }
 
 fn content(sheet: &Sheet) -> Vec<u8> {
-    let file = sheet.as_fd().try_clone_to_owned().unwrap();
+    let file = sheet
+        .as_fd()
+        .try_clone_to_owned()
+        .expect("the stage is set");
     let mut read = vec![0; sheet.len()];
     std::fs::File::from(file)
         .read_exact_at(&mut read, 0)
-        .unwrap();
+        .expect("the stage is set");
     read
 }
 
@@ -218,13 +239,18 @@ async fn a_connection_that_only_had_the_short_way_does_not_hold_up_the_end() {
     let stage = Stage::open(&lines, "abc", TTL).await;
     let request = get("/x/a", "");
     stage.asked(&request, 1).await;
-    let mut stream = TcpStream::connect(stage.address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut stream = TcpStream::connect(stage.address)
+        .await
+        .expect("the stage is set");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("the stage is set");
     let mut read = [0; 4_096];
-    assert_ne!(stream.read(&mut read).await.unwrap(), 0);
+    assert_ne!(stream.read(&mut read).await.expect("the stage is set"), 0);
     let drained = tokio::time::timeout(Duration::from_secs(5), stage.gateway.drain());
     assert!(drained.await.is_ok(), "it waited for the grace");
-    assert_eq!(stream.read(&mut read).await.unwrap(), 0);
+    assert_eq!(stream.read(&mut read).await.expect("the stage is set"), 0);
 }
 
 #[tokio::test]
@@ -236,7 +262,7 @@ async fn an_answer_of_the_short_way_is_as_old_as_it_is_and_has_a_number_of_its_o
     let mut former = String::new();
     for age in [1, 9, 90, 3_000] {
         stage.clock.pass(Span::from_secs(age));
-        let answer = stage.short(&request).unwrap();
+        let answer = stage.short(&request).expect("the stage is set");
         assert_ne!(answer, former);
         former = answer;
     }
@@ -310,7 +336,10 @@ async fn only_a_request_that_is_whole_and_alone_goes_the_short_way() {
         request.replace("/x/a", "/health"),
         request.replace("/x/a", "/x@nobody:bad name/a"),
         request.replace("/x/a", "http://g/x/a"),
-        request.get(..request.len() - 2).unwrap().to_owned(),
+        request
+            .get(..request.len() - 2)
+            .expect("the stage is set")
+            .to_owned(),
         String::new(),
     ] {
         assert_eq!(stage.short(&odd), None, "{odd}");
