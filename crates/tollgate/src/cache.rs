@@ -135,22 +135,23 @@ impl Cache {
     }
 
     /// What is in memory, without waiting.
-    pub(crate) fn at_hand(&self, key: &Key) -> Option<Arc<Shelf>> {
-        self.shared.memory.get(key)
+    pub(crate) fn at_hand(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
+        let shelf = self.shared.memory.get(key)?;
+        // What is hot in memory must not be the first to go on disk.
+        if let Some(disk) = &self.shared.disk
+            && shelf.is_due(now, disk::USED_STEP)
+        {
+            disk.used(*key, now);
+        }
+        Some(shelf)
     }
 
     /// What was kept under this key, in memory or on disk.
     pub(crate) async fn find(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
-        if let Some(shelf) = self.at_hand(key) {
-            // What is hot in memory must not be the first to go on disk.
-            if let Some(disk) = &self.shared.disk
-                && shelf.is_due(now, disk::USED_STEP)
-            {
-                disk.used(*key, now);
-            }
-            return Some(shelf);
+        match self.at_hand(key, now) {
+            Some(shelf) => Some(shelf),
+            None => self.shared.disk.as_ref()?.find(*key, now).await,
         }
-        self.shared.disk.as_ref()?.find(*key, now).await
     }
 
     /// What is on disk beside a shelf in memory that may not be all.
@@ -160,7 +161,8 @@ impl Cache {
     }
 
     /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
-    /// URL has changed since it was asked for, or something was purged since there were so many purges. Says whether it is kept.
+    /// URL has changed since it was asked for, or something was purged since there were so many
+    /// purges. Says whether it is kept.
     pub(crate) fn keep(&self, key: Key, object: &Arc<Object>, now: Wall, purges: u64) -> bool {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk hears of both in the same order.

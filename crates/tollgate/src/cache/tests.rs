@@ -74,9 +74,9 @@ async fn m11_what_is_kept_for_ever_is_there_after_a_restart() {
     first.flush().await;
     drop(first);
     let second = Cache::open(&folder.0);
-    assert!(second.at_hand(&key(1)).is_none());
+    assert!(second.at_hand(&key(1), Wall(1)).is_none());
     assert_eq!(bodies(&second, 1).await, ["two", "one"]);
-    assert!(second.at_hand(&key(1)).is_some());
+    assert!(second.at_hand(&key(1), Wall(1)).is_some());
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn processes_share_what_is_kept_and_purged() {
     assert_eq!(purge(&folder.0, Some("x"), Some("a")).unwrap(), 1);
     // Each question makes the other look for purges.
     let changed = object(1, "b-changed");
-    while other.at_hand(&key(1)).is_some() || !other.is_invalid(&changed) {
+    while other.at_hand(&key(1), Wall(1)).is_some() || !other.is_invalid(&changed) {
         other.find(&key(9), Wall(1)).await;
         tokio::task::yield_now().await;
     }
@@ -244,14 +244,14 @@ async fn what_was_asked_for_too_early_is_not_kept() {
         assert_eq!(bodies(&cache, 1).await, ["new"]);
         cache.invalidate(Some(&key(1)), Url([7; 16]), Wall(8));
         cache.put(key(1), &asked_at(8, "on its way"), Wall(9));
-        assert!(cache.at_hand(&key(1)).is_none());
+        assert!(cache.at_hand(&key(1), Wall(1)).is_none());
         cache.put(key(1), &asked_at(9, "after"), Wall(9));
         assert_eq!(bodies(&cache, 1).await, ["after"]);
         let purges = cache.purges();
         cache.purge(None, None).await;
         cache.keep(key(1), &asked_at(10, "purged"), Wall(10), purges);
         cache.flush().await;
-        assert!(cache.at_hand(&key(1)).is_none());
+        assert!(cache.at_hand(&key(1), Wall(1)).is_none());
     }
     assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
 }
@@ -289,7 +289,7 @@ async fn a_hit_in_memory_is_written_down_once_an_hour() {
     cache.put(key(1), &object(1, "a"), Wall(1));
     let later = Wall(1) + Span::from_secs(4_000);
     for _ in 0..3 {
-        assert!(cache.find(&key(1), later).await.is_some());
+        assert!(cache.at_hand(&key(1), later).is_some());
     }
     cache.flush().await;
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
@@ -297,7 +297,7 @@ async fn a_hit_in_memory_is_written_down_once_an_hour() {
         .query_row("SELECT used FROM answers", [], |row| row.get(0))
         .unwrap();
     assert_eq!(used.unsigned_abs(), later.0);
-    let shelf = cache.at_hand(&key(1)).unwrap();
+    let shelf = cache.at_hand(&key(1), later).unwrap();
     assert!(!shelf.is_due(later + Span::from_secs(60), disk::USED_STEP));
 }
 
@@ -331,7 +331,7 @@ async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
     cache.flush().await;
     let rest = cache.find_rest(&key(1), &here, Wall(1)).await.unwrap();
     assert_eq!(rest.objects().len(), 2);
-    let whole = cache.at_hand(&key(1)).unwrap();
+    let whole = cache.at_hand(&key(1), Wall(1)).unwrap();
     assert_eq!(bodies(&cache, 1).await, ["two", "one"]);
     assert!(cache.find_rest(&key(1), &whole, Wall(1)).await.is_none());
 }
@@ -344,7 +344,7 @@ async fn a_shelf_is_bounded_in_weight() {
     for variant in 0..4 {
         cache.put(key(1), &object(variant, &large), Wall(1));
     }
-    let shelf = cache.at_hand(&key(1)).expect("some of it stays");
+    let shelf = cache.at_hand(&key(1), Wall(1)).expect("some of it stays");
     assert_eq!(shelf.objects().len(), 2);
     assert!(shelf.weight() <= object::SHELF_MAX && shelf.is_partial());
     cache.put(key(2), &object(1, &"y".repeat(8 * 1024 * 1024)), Wall(1));

@@ -175,7 +175,7 @@ pub(crate) fn look_again(route: &Route, question: &Question) -> Option<Reply> {
     if asked.changes_it || route.said.cache != UseCache::Yes {
         return None;
     }
-    let object = asked.select(&*asked.cache.at_hand(&asked.key)?)?;
+    let object = asked.select(&*asked.cache.at_hand(&asked.key, asked.at)?)?;
     let now = route.live.ledger.now().wall;
     if object.kept.look(&asked.demand, now) != Look::Fresh {
         return None;
@@ -228,10 +228,10 @@ pub(super) fn at_hand(shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)>
         return None;
     }
     let cache = shop.cache();
-    let shelf = cache.at_hand(&name(cache, route, &plan).key)?;
+    let now = route.live.ledger.now().wall;
+    let shelf = cache.at_hand(&name(cache, route, &plan).key, now)?;
     let object = select(cache, &route.headers, &shelf)?;
     let demand = Demand::read(rule.mode, &Of(&route.headers));
-    let now = route.live.ledger.now().wall;
     let is_fresh = object.kept.look(&demand, now) == Look::Fresh;
     (is_fresh && !is_degraded(route, &plan)).then_some((object, now))
 }
