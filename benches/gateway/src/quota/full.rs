@@ -27,7 +27,7 @@ impl Full {
             let text = std::fs::read_to_string(log)?;
             let last = text
                 .lines()
-                .rfind(|line| line.contains("state_transition") && line.contains("to=\"Normal\""));
+                .rfind(|line| line.contains("state_transition") && line.contains(" to=Normal"));
             let line = last.with_context(|| format!("never Normal again: {text}"))?;
             // Both clocks are the machine's; no run lasts a day.
             let since = (seconds_of_day(line)? - judged.began).rem_euclid(86_400.0);
@@ -43,7 +43,7 @@ impl Full {
     }
 }
 
-/// The time of a log line such as `2026-01-02T03:04:05.678901Z …`.
+/// The time of a log line such as `ts=2026-01-02T03:04:05.678901Z …`.
 fn seconds_of_day(line: &str) -> anyhow::Result<f64> {
     let (_, rest) = line.split_once('T').context("a time")?;
     let (time, _) = rest.split_once('Z').context("a time in UTC")?;

@@ -104,7 +104,14 @@ impl Gate {
     /// One that has just left the line asks again at once, with this seniority. Until it has, its
     /// place is its own, as after [`Gate::recall`].
     pub fn returns(&mut self, seniority: u64, priority: Priority) {
+        if self.recalled.is_empty() {
+            self.recalled.until = None;
+        }
         self.recalled.of(priority).insert(seniority);
-        self.recalled.until = None;
+    }
+
+    /// One that was expected back does not come. `false`: it was not expected.
+    pub fn stays_away(&mut self, seniority: u64) -> bool {
+        self.recalled.came_back(seniority)
     }
 }

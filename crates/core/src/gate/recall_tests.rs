@@ -178,3 +178,14 @@ fn one_that_steps_out_to_ask_again_keeps_its_place() {
         assert_eq!(stage.went[1..], [back]);
     }
 }
+
+#[test]
+fn nobody_waits_for_one_that_stays_away() {
+    let mut stage = Stage::fifo();
+    stage.gate.returns(7, crate::ask::Priority::High);
+    let newcomer = stage.call(Want::new(&rule(2)).senior(9));
+    assert!(!stage.is_gone(newcomer));
+    assert!(stage.gate.stays_away(7) && !stage.gate.stays_away(7));
+    stage.run();
+    assert!(stage.is_gone(newcomer));
+}

@@ -7,12 +7,13 @@
 //! wait the first in this order are woken, and no more than there is room for.
 //!
 //! Never: holds anything back when nobody else waits, or for longer than [`LATE`] for one who does
-//! not come.
+//! not come. Nothing is saved up: an ask that costs more than is free at a time goes before others
+//! only when its own time has come.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tollgate_core::ask::{Ask, By, CellId, On, OwnerId, Priority, Verdict};
+use tollgate_core::ask::{Ask, By, CellId, On, OwnerId, Priority, Term, Verdict};
 use tollgate_core::time::{Micros, Now, Span};
 
 use crate::sqlite::page::{Page, Waiter};
@@ -96,11 +97,17 @@ impl Contest {
         })
     }
 
+    /// Is there so much at all? If not, the cell itself says when there is.
+    fn has_room_for(&self, priority: Priority, term: &Term) -> bool {
+        term.cost.saturating_add(term.leaves(priority)) <= self.free
+    }
+
     /// Must an ask leave what is free to others?
-    fn withholds(&self, priority: Priority, cost: u64) -> bool {
-        if self.is_over {
-            return true;
+    fn withholds(&self, priority: Priority, term: &Term) -> bool {
+        if self.is_over || !self.has_room_for(priority, term) {
+            return self.is_over;
         }
+        let cost = term.cost;
         let goes_before = |waiter: &Waiter| {
             waiter.priority > priority || (waiter.priority == priority && place(waiter) < self.mine)
         };
@@ -144,12 +151,14 @@ pub(super) fn withheld(
     let mut withhold = |ask: &Ask| {
         let over = ask.terms.iter().position(|term| {
             let contest = contests.get(&term.cell);
-            contest.is_some_and(|contest| contest.withholds(ask.priority, term.cost))
+            contest.is_some_and(|contest| contest.withholds(ask.priority, term))
         });
         for term in &ask.terms {
             if let Some(contest) = contests.get_mut(&term.cell) {
                 contest.is_over |= over.is_some();
-                contest.taken = contest.taken.saturating_add(term.cost);
+                if contest.has_room_for(ask.priority, term) {
+                    contest.taken = contest.taken.saturating_add(term.cost);
+                }
             }
         }
         over

@@ -115,6 +115,11 @@ fn plain(request: &[u8], visit: &Visit) -> Option<Plain> {
     if !request.starts_with(b"GET /") || !request.ends_with(b"\r\n\r\n") {
         return None;
     }
+    // Some end a line at a bare line feed, others do not.
+    let is_bare = |at: usize| request.get(at.wrapping_sub(1)) != Some(&b'\r');
+    if memchr::memchr_iter(b'\n', request).any(is_bare) {
+        return None;
+    }
     let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut lines);
     match parsed.parse(request) {

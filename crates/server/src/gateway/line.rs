@@ -412,7 +412,16 @@ impl<S: Carry> AsyncWrite for Line<S> {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let line = self.get_mut();
         // Whoever flushes has written all that it has: the answers that were handed over are out.
-        line.answered = line.seen.ended.load(Ordering::Acquire);
+        let ended = line.seen.ended.load(Ordering::Acquire);
+        if ended != line.answered {
+            line.answered = ended;
+            // The parser reads again only when something comes, so from here on somebody must wait
+            // for the end of idleness; when it has come, the parser is made to look.
+            if line.is_idle() && !line.seen.is_tunnel.load(Ordering::Acquire) {
+                let is_over = line.rests(cx).is_ready();
+                is_over.then(|| cx.waker().wake_by_ref());
+            }
+        }
         Pin::new(&mut line.stream).poll_flush(cx)
     }
 

@@ -16,6 +16,7 @@ mod upstream;
 mod addressing;
 mod contract;
 mod documents;
+mod dropped;
 mod hostile_client;
 mod hostile_upstream;
 mod roundabout;

@@ -250,3 +250,25 @@ async fn an_answer_that_looks_like_a_refusal_is_passed_on() {
     .await;
     assert!(last.ends_with(body), "{last}");
 }
+
+/// A connection that lies idle after an answer that took longer than it may lie idle: its place is
+/// given back all the same.
+#[tokio::test]
+async fn a_connection_that_lies_idle_after_a_slow_answer_is_closed() {
+    let upstream = Upstream::start(|_, _| async {
+        pause(500).await;
+        ok()
+    })
+    .await;
+    let files = [file(upstream.address, "limits: [100/1s]")];
+    let patience = Patience {
+        idle: Span::from_millis(200),
+        ..Patience::default()
+    };
+    let stand = hasty(&files, patience).await;
+    let mut stream = TcpStream::connect(stand.address).await.unwrap();
+    let request = b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    assert!(head(&mut stream).await.starts_with("HTTP/1.1 200"));
+    rest(&mut stream).await;
+}

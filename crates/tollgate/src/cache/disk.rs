@@ -34,7 +34,7 @@ use crate::timer::within;
 const READS_MAX: usize = 1_024;
 
 /// Orders that may wait to be written.
-const WRITES_MAX: usize = 4_096;
+pub(super) const WRITES_MAX: usize = 4_096;
 
 /// Bytes that may wait to be written: a second of a slow disk.
 const PENDING_MAX: u64 = 64 * 1024 * 1024;

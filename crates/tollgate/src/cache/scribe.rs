@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
-use super::disk::{Overdue, Write, tell, variants_max};
+use super::disk::{Overdue, WRITES_MAX, Write, tell, variants_max};
 use super::key::Url;
 use super::{Key, Object, book, desk};
 
@@ -73,8 +73,15 @@ impl Scribe {
                     return self.end(batch);
                 }
             }
-            batch.extend(orders.try_iter().take(BATCH_MAX));
-            batch.extend(self.overdue.take());
+            // What is overdue came after all that is in the queue: it must not be done before.
+            let overdue = self.overdue.take();
+            let most = if overdue.is_empty() {
+                BATCH_MAX
+            } else {
+                WRITES_MAX
+            };
+            batch.extend(orders.try_iter().take(most));
+            batch.extend(overdue);
             self.try_to(batch);
         }
     }

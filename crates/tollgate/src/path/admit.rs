@@ -48,6 +48,7 @@ pub(crate) async fn admit(
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
     let mut told = None;
+    let stays_away = || live.permits.stays_away(place);
     loop {
         changes.mark_unchanged();
         let edition = live.permits.edition();
@@ -58,9 +59,10 @@ pub(crate) async fn admit(
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
-            may_wait(route, &plan, &look.door, scopes)?;
+            may_wait(route, &plan, &look.door, scopes).inspect_err(|_| stays_away())?;
         }
-        let (permits, wanted, is_counted) = whom(route, &plan, &wants, wanted, loss)?;
+        let whom = whom(route, &plan, &wants, wanted, loss).inspect_err(|_| stays_away());
+        let (permits, wanted, is_counted) = whom?;
         wants.take_over(permits, edition);
         let Some(answer) = stand(route, permits, wanted, &mut changes).await else {
             continue;
@@ -97,8 +99,8 @@ async fn stand(
     wanted: Wanted,
     changes: &mut watch::Receiver<u64>,
 ) -> Option<Result<Permit, Denied>> {
-    let (place, priority) = (wanted.seniority, wanted.priority);
-    let returns = || place.map(|place| permits.returns(place, priority));
+    let (place, who) = (wanted.seniority, (wanted.caller, wanted.priority));
+    let returns = || place.map(|place| permits.returns(place, who));
     tokio::select! {
         biased;
         answer = permits.acquire(wanted) => match answer {

@@ -210,7 +210,8 @@ impl Flight {
         let asked = Asked::new(route, plan);
         let idle = plan.provider.timeouts.idle;
         Flight {
-            since: route.started(),
+            // Its bytes leave after this, whenever its call arrived.
+            since: route.live.ledger.at(),
             ..Flight::of(key, mode, asked, idle, route.own_wish())
         }
     }

@@ -156,9 +156,17 @@ impl Permits {
     }
 
     /// A call that has just left the line asks again at once and must find its place.
-    pub fn returns(&self, seniority: u64, priority: Priority) {
-        self.shared.state.lock().gate.returns(seniority, priority);
+    pub fn returns(&self, seniority: u64, (caller, priority): (CallerId, Priority)) {
+        let gate = &mut self.shared.state.lock().gate;
+        gate.returns(seniority, priority.min(gate.highest(caller)));
         self.shared.poke.notify_one();
+    }
+
+    /// It does not ask again after all: nobody is to wait for it.
+    pub fn stays_away(&self, seniority: u64) {
+        if self.shared.state.lock().gate.stays_away(seniority) {
+            self.shared.poke.notify_one();
+        }
     }
 
     /// The pace has changed: what was refused before may go now.

@@ -384,11 +384,6 @@ impl Route {
         }
     }
 
-    /// When it came.
-    pub(crate) fn started(&self) -> Micros {
-        self.started
-    }
-
     /// Waits until it has become more urgent.
     pub(crate) async fn raised(&self) {
         match &self.urgency {
