@@ -181,7 +181,7 @@ async fn provider(trouble: &Trouble) -> anyhow::Result<SimProvider> {
 
 fn shop(provider: &SimProvider) -> anyhow::Result<Shop> {
     let file = format!(
-        "name: demo\nupstream: {}\nlimits: [{{limit: {LIMIT}, period: 1s, reserve: 1}}]\nqueue: {{max: 100000, timeout: 10m}}\n\
+        "name: demo\nupstream: {}\nlimits: [{LIMIT}/1s]\nqueue: {{max: 100000, timeout: 10m}}\n\
          retry: {{retries: {{high: 100, normal: 100, low: 100}}, base: 100ms, max: 1s}}\n\
          health: {{sleep_first: 1s, sleep_min: 1s, failure_threshold: 2}}\n",
         provider.url()
