@@ -15,7 +15,7 @@ use super::table::OFF_PEAK;
 use crate::field::{At, Fields};
 use crate::origin::Origin;
 use crate::overlay::first_words;
-use crate::problem::Problems;
+use crate::problem::{Level, Problems};
 use crate::provider::{OffPeak, Upstream};
 use crate::setting::{Setting, open, read_text};
 
@@ -83,6 +83,24 @@ pub(crate) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domai
         }
     }
     domains
+}
+
+/// `*.example.org` is many hosts, and which of them is the user's own nobody knows: a call by the
+/// provider's name has nowhere to go, and its key goes to none of them. A preset by itself says so only
+/// when it is called.
+pub(super) fn warn_of_tenants(fields: &Fields<'_>, domains: &[Domain], problems: &mut Problems) {
+    let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
+    let is_somewhere =
+        fields.get("upstream").is_some() || domains.iter().any(|domain| !domain.is_wildcard());
+    let Some(domain) = domains.first().filter(|_| !is_preset && !is_somewhere) else {
+        return;
+    };
+    let host = domain.host();
+    problems.push(fields.at.problem(
+        Level::Warning,
+        &format!("`{domain}` is many hosts, so calls by name go nowhere and a key goes to none"),
+        &format!("write your own, such as `upstream: https://YOURS.{host}`"),
+    ));
 }
 
 /// The domains that no preset has brought along.
@@ -242,11 +260,16 @@ fn minute(text: &str) -> Option<u16> {
     (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
 }
 
+/// Can a header have this name (RFC 9110, 5.6.2)?
+pub(crate) fn is_token(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(known)
+}
+
 /// A text that is kept as it is, such as the name of a header.
 pub(crate) fn token(at: &At<'_>, problems: &mut Problems) -> Option<String> {
     let text = String::read(at, problems)?;
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if text.bytes().all(known) {
+    if is_token(&text) {
         return Some(text);
     }
     problems.push(at.error(
