@@ -7,13 +7,15 @@
 
 use tollgate_config::provider::Per;
 use tollgate_core::ask::{Priority, ScopeId};
-use tollgate_core::health::{Command, Event};
+use tollgate_core::health::{Command, Event, State};
 use tollgate_core::limit::{Algorithm, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
 
-use super::Live;
+use super::machine::remembered;
 use super::meter::{Meter, Who};
+use super::{Live, Shop};
+use crate::path::marks;
 
 /// One limit and what is left of it.
 #[derive(Clone, Debug)]
@@ -36,6 +38,21 @@ pub struct LimitLook {
     pub view: Option<View>,
 }
 
+impl Shop {
+    /// The state of a provider's health, whether it was started or not: one that sleeps, by an order or
+    /// by what the ledger remembers, is asleep before anybody calls it.
+    #[must_use]
+    pub fn state_of(&self, name: &str) -> State {
+        let super::Shared { means, shelf, .. } = &*self.shared;
+        let started = shelf.load().names.get(name).and_then(|slot| slot.started());
+        match started {
+            Some(live) => live.status().state,
+            None if means.offline => State::Sleep,
+            None => remembered(&means.ledger, name),
+        }
+    }
+}
+
 impl Live {
     /// Both clocks, as its ledger reads them.
     #[must_use]
@@ -52,12 +69,13 @@ impl Live {
             match meter.per {
                 Per::Provider => looks.push(self.limit(meter, None, None, true)),
                 Per::Entity => looks.push(self.limit(meter, entity, None, entity.is_some())),
-                Per::ApiKey if plan.keys.is_empty() => {
-                    looks.push(self.limit(meter, None, None, true));
+                // Without keys of ours it depends on what the client shows.
+                Per::ApiKey if marks(&plan).next().is_none() => {
+                    looks.push(self.limit(meter, None, None, false));
                 }
                 Per::ApiKey => {
-                    for (index, key) in plan.keys.iter().enumerate() {
-                        let mut look = self.limit(meter, None, Some(&key.mark), true);
+                    for (index, mark) in marks(&plan).enumerate() {
+                        let mut look = self.limit(meter, None, Some(mark), true);
                         look.key = Some(index + 1);
                         looks.push(look);
                     }
@@ -119,7 +137,7 @@ impl Live {
     #[must_use]
     pub fn cooling(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.plan();
-        let mark = plan.keys.first().map(|key| &*key.mark);
+        let mark = marks(&plan).next();
         match self.ledger.look_scope(plan.cooldown_scope(entity, mark)) {
             ScopeView::Closed { left } => left,
             ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
@@ -140,7 +158,7 @@ impl Live {
         if command == Command::Reset {
             let plan = self.plan();
             let own = plan.degrade_scope(None).into_iter();
-            let keys = plan.keys.iter().map(|key| Some(&*key.mark));
+            let keys = marks(&plan).map(Some);
             let cooling = keys.chain([None]).map(|key| plan.cooldown_scope(None, key));
             self.machine
                 .forget(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);
@@ -149,12 +167,55 @@ impl Live {
         self.machine.tell_waiting();
     }
 
-    /// Ends the cool-down and the degrade mode of one entity.
+    /// Ends the cool-down and the degrade mode that hold one entity back. Where keys cool down, not
+    /// entities, it is held back by those: all of them are free again.
     pub fn reset_entity(&self, entity: &str) {
         let plan = self.plan();
-        let mut scopes = vec![plan.cooldown_scope(Some(entity), None)];
+        let keys = marks(&plan).map(Some).chain([None]);
+        let mut scopes: Vec<ScopeId> = keys
+            .map(|key| plan.cooldown_scope(Some(entity), key))
+            .collect();
         scopes.extend(plan.degrade_scope(Some(entity)));
-        self.machine.forget(&scopes, false);
+        self.machine.forget(&scopes, plan.cools_by_key());
         self.machine.tell_waiting();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_config::{Draft, World};
+    use tollgate_core::health::{Answer, Class};
+    use tollgate_ledger::{Clock, Ledger};
+
+    use super::*;
+    use crate::shop::Options;
+
+    /// What stands in while the store is lost was told of the cool-down, and is told of its end.
+    #[tokio::test]
+    async fn a_reset_reaches_the_ledger_that_stands_in_too() {
+        let file = "name: x\ndomain: api.example.org\nlimits: [5/1s]\nhealth: off\n";
+        let checked = Draft::read("x.yaml", file).unwrap().check(&World::empty());
+        let ledger = Ledger::memory(Clock::System);
+        let providers = vec![checked.provider.unwrap()];
+        let shop = Shop::build(providers, ledger.clone(), Options::default()).unwrap();
+        let live: Arc<Live> = shop.named("x").unwrap();
+        let plan = live.plan();
+        let scope = plan.cooldown_scope(None, None);
+        let refused = Answer {
+            class: Class::Refused,
+            granted: ledger.at(),
+            retry_after: Some(Span::from_secs(3_600)),
+        };
+        live.machine.answered(scope, refused, Some(&plan.cooldown));
+        let views = || [&live.ledger, &live.spare.ledger].map(|one| one.look_scope(scope));
+        assert!(
+            views().iter().all(|view| *view != ScopeView::Open),
+            "{:?}",
+            views()
+        );
+        live.order(Command::Reset);
+        assert_eq!(views(), [ScopeView::Open; 2]);
     }
 }
