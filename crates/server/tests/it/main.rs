@@ -42,6 +42,7 @@ mod leaving;
 mod limits;
 mod rates;
 mod merging;
+mod operating;
 mod patience;
 mod pools;
 mod refusals;
