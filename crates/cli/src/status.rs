@@ -50,7 +50,7 @@ pub(crate) struct StatusCommand {
 impl StatusCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let status = self.status()?;
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &status)?;
             writeln!(out)?;
