@@ -367,7 +367,6 @@ fn warn_if_idle(
     if preset.is_none() && wants_preset(fields) {
         return; // it names one that does not exist, which is told
     }
-    place::warn_of_tenants(fields, domains, problems);
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
     if domains.is_empty() && fields.get("upstream").is_none() && !acquire_only {
         problems.push(fields.at.problem(

@@ -47,10 +47,7 @@ fn h3_a_changed_token_of_a_caller_is_obeyed_by_a_running_daemon() {
     let folder = Folder::new("token-changed")
         .file("x.yaml", &x)
         .file("v.env", "WEB_TOKEN=old-token\n")
-        .file(
-            "tollgate.yaml",
-            "callers: [{name: web, token: '${WEB_TOKEN}'}]\n",
-        );
+        .file("tollgate.yaml", "callers: {web: {token: '${WEB_TOKEN}'}}\n");
     let served = Served::start(folder, &["--env-file", "v.env"]);
     let says = |token: &str| {
         let header = format!("X-Tollgate-Token: {token}\r\n");

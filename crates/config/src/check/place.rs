@@ -15,7 +15,7 @@ use super::table::OFF_PEAK;
 use crate::field::{At, Fields};
 use crate::origin::Origin;
 use crate::overlay::first_words;
-use crate::problem::{Level, Problems};
+use crate::problem::Problems;
 use crate::provider::{OffPeak, Upstream};
 use crate::setting::{Setting, open, read_text};
 
@@ -83,24 +83,6 @@ pub(crate) fn domains(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Domai
         }
     }
     domains
-}
-
-/// `*.example.org` is many hosts, and which of them is the user's own nobody knows: a call by the
-/// provider's name has nowhere to go, and its key goes to none of them. A preset by itself says so only
-/// when it is called.
-pub(super) fn warn_of_tenants(fields: &Fields<'_>, domains: &[Domain], problems: &mut Problems) {
-    let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
-    let is_somewhere =
-        fields.get("upstream").is_some() || domains.iter().any(|domain| !domain.is_wildcard());
-    let Some(domain) = domains.first().filter(|_| !is_preset && !is_somewhere) else {
-        return;
-    };
-    let host = domain.host();
-    problems.push(fields.at.problem(
-        Level::Warning,
-        &format!("`{domain}` is many hosts, so calls by name go nowhere and a key goes to none"),
-        &format!("write your own, such as `upstream: https://YOURS.{host}`"),
-    ));
 }
 
 /// The domains that no preset has brought along.
