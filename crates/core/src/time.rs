@@ -138,6 +138,34 @@ impl From<Span> for Duration {
     }
 }
 
+impl Span {
+    /// For people: `350 ms`, `12 s`, `1 min 30 s`, `23 h 58 min`, `3 d 4 h`. Rounded up, so that who
+    /// comes back after it is never too early.
+    #[must_use]
+    pub fn in_words(self) -> String {
+        /// A unit, its name, the next smaller one in it and that one's name; by microseconds.
+        const UNITS: [(u64, &str, u64, &str); 3] = [
+            (86_400_000_000, "d", 3_600_000_000, "h"),
+            (3_600_000_000, "h", 60_000_000, "min"),
+            (60_000_000, "min", 1_000_000, "s"),
+        ];
+        if self < Span::from_secs(1) {
+            return format!("{} ms", self.0.div_ceil(1_000));
+        }
+        let found = UNITS.into_iter().find(|(unit, ..)| self.0 >= *unit);
+        let Some((unit, large, part, small)) = found else {
+            return format!("{} s", self.0.div_ceil(1_000_000));
+        };
+        let parts = self.0.div_ceil(part);
+        let (whole, rest) = (parts / (unit / part), parts % (unit / part));
+        if rest == 0 {
+            format!("{whole} {large}")
+        } else {
+            format!("{whole} {large} {rest} {small}")
+        }
+    }
+}
+
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:06}s", self.0 / 1_000_000, self.0 % 1_000_000)
@@ -155,6 +183,22 @@ mod tests {
         assert_eq!(Micros(1) - Span(2), Micros(0));
         assert_eq!(Span::from_secs(u64::MAX), Span(u64::MAX));
         assert_eq!(Span(u64::MAX).scale_up(3, 2), Span(u64::MAX));
+    }
+
+    #[test]
+    fn people_are_told_two_units_and_never_too_early() {
+        for (micros, words) in [
+            (350_000, "350 ms"),
+            (999_001, "1000 ms"),
+            (12_000_001, "13 s"),
+            (90_000_000, "1 min 30 s"),
+            (3_600_000_000, "1 h"),
+            (86_295_525_036, "23 h 59 min"),
+            (86_399_999_999, "24 h"),
+            (273_600_000_000, "3 d 4 h"),
+        ] {
+            assert_eq!(Span(micros).in_words(), words);
+        }
     }
 
     #[test]

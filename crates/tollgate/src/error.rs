@@ -149,7 +149,7 @@ pub enum Error {
         retry_in: Option<Span>,
     },
     /// There is no such provider.
-    #[error("there is no provider `{name}`")]
+    #[error("{}", unknown(.name))]
     UnknownProvider {
         /// As it was called.
         name: String,
@@ -348,9 +348,17 @@ fn no_permit(
     };
     match retry_in {
         Some(retry_in) => {
-            format!("no permit for `{provider}` in time: {why}; it may go on in {retry_in}")
+            let wait = retry_in.in_words();
+            format!("no permit for `{provider}` in time: {why}; it may go on in {wait}")
         }
         None => format!("no permit for `{provider}` in time: {why}"),
+    }
+}
+
+fn unknown(name: &str) -> String {
+    match name {
+        "" => "the path names no provider".to_owned(),
+        name => format!("there is no provider `{name}`"),
     }
 }
 
@@ -395,10 +403,7 @@ mod tests {
     fn a_refusal_names_its_reason_its_limit_and_the_time() {
         let refused = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
         assert!(refused.contains("`tmdb`") && refused.contains("the limit `1000/1d` is used up"));
-        assert!(
-            refused.ends_with(&Span::from_secs(90).to_string()),
-            "{refused}"
-        );
+        assert!(refused.ends_with("it may go on in 1 min 30 s"), "{refused}");
         assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
         assert!(text(Reason::NoPart, Some("3/1s"), None).contains("number of nodes"));
     }

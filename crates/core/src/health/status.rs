@@ -33,6 +33,9 @@ pub struct Status {
     pub breaker: Breaker,
     /// How long the state has lasted.
     pub since: Span,
+    /// An operator ordered it, and only `resume` or the end that the order named ends it. Of CacheOnly
+    /// without an end nobody remembers whose word it was: false.
+    pub ordered: bool,
     /// The rest of a Sleep; `None` = it is not asleep, or only `resume` ends it.
     pub sleep_left: Option<Span>,
     /// 429s in a row.
@@ -95,6 +98,14 @@ impl Health {
             state: self.state(),
             breaker: self.state().breaker(),
             since: now.since(self.since),
+            ordered: match &self.phase {
+                Phase::Offline { .. } => true,
+                Phase::CacheOnly { ends, .. } => ends.is_some(),
+                Phase::Normal { .. }
+                | Phase::Throttle(_)
+                | Phase::Sleep { .. }
+                | Phase::HalfOpen(_) => false,
+            },
             sleep_left,
             consec429: self.runs.refused,
             err_rate: self.window.ratio(reach, now),

@@ -88,6 +88,17 @@ impl Calendar {
         }
     }
 
+    /// The window as people speak of it: a day has 24 hours, and a month 31 days, in every zone.
+    #[must_use]
+    pub fn spoken(&self) -> Span {
+        match self.per {
+            Per::Minute | Per::Hour => self.longest(),
+            Per::Day => Span::from_secs(24 * 3_600),
+            Per::Week => Span::from_secs(7 * 24 * 3_600),
+            Per::Month => Span::from_secs(31 * 24 * 3_600),
+        }
+    }
+
     pub(crate) fn margin(&self) -> Span {
         self.edge_margin
     }

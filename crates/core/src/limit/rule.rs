@@ -274,6 +274,19 @@ impl Rule {
         }
     }
 
+    /// The period as people are told it. Nothing is counted by it.
+    #[must_use]
+    pub fn spoken_period(&self) -> Span {
+        match &self.algorithm {
+            Algorithm::Calendar(calendar) => calendar.spoken(),
+            Algorithm::Sliding { .. }
+            | Algorithm::Bucket { .. }
+            | Algorithm::Fixed { .. }
+            | Algorithm::Paced { .. }
+            | Algorithm::InFlight => self.period(),
+        }
+    }
+
     /// How many permits one transaction may grant. A crash between commit and send wastes what was
     /// granted, so limits of a minute or longer grant at most 1 % at once.
     #[must_use]

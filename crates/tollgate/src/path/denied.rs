@@ -12,7 +12,7 @@ use tollgate_core::time::Span;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// The wait is known to pass the deadline.
-    #[error("no permit in time; the next one is free in {retry_in}")]
+    #[error("no permit in time; the next one is free in {}", .retry_in.in_words())]
     Refused {
         /// Who would have to free.
         place: Place,

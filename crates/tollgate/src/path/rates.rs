@@ -104,7 +104,7 @@ impl Rates {
                 Rate {
                     name: &meter.name,
                     limit: rule.limit(),
-                    period: Some(rule.period()).filter(|period| *period > Span::ZERO),
+                    period: Some(rule.spoken_period()).filter(|period| *period > Span::ZERO),
                     unit: rule.counts(),
                     left,
                     is_refusing,

@@ -119,7 +119,7 @@ impl Live {
                 Algorithm::InFlight => "concurrency",
             },
             limit: meter.rule.limit(),
-            period: meter.rule.period(),
+            period: meter.rule.spoken_period(),
             reserve: meter.reserve(),
             per: meter.per,
             key: None,
