@@ -30,7 +30,7 @@ use tollgate_core::time::Span;
 
 use crate::field::{At, Fields};
 use crate::fill;
-use crate::origin::{Effective, effective};
+use crate::origin::{Effective, Origin, effective};
 use crate::overlay::{self, Overlay};
 use crate::preset::Preset;
 use crate::problem::{Level, Place, Problems, nearest};
@@ -230,8 +230,10 @@ fn provider(
     let cache = keeping::cache(fields, &found.ttl, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
-    let is_unlimited = limits.is_empty() && !learn;
-    warn_if_idle(fields, preset, (&domains, is_unlimited), problems);
+    warn_if_idle(fields, preset, &domains, problems);
+    if limits.is_empty() {
+        warn_if_unlimited(fields, preset, learn, problems);
+    }
     Provider {
         // Without a name there is an error, so nobody sees this provider.
         name: name.unwrap_or_default(),
@@ -361,7 +363,7 @@ fn wants_preset(fields: &Fields<'_>) -> bool {
 fn warn_if_idle(
     fields: &Fields<'_>,
     preset: Option<&'static Preset>,
-    (domains, unlimited): (&Vec<Domain>, bool),
+    domains: &[Domain],
     problems: &mut Problems,
 ) {
     if preset.is_none() && wants_preset(fields) {
@@ -375,16 +377,43 @@ fn warn_if_idle(
             "add `domain: api.example.org`, or `acquire_only: true` if that is meant",
         ));
     }
-    // A limit that could not be read is an error already.
+}
+
+/// A limit that could not be read is an error already; one by what answers tell is none yet. A preset
+/// by itself is no mistake of anybody's: who uses it is told.
+fn warn_if_unlimited(
+    fields: &Fields<'_>,
+    preset: Option<&'static Preset>,
+    learn: bool,
+    problems: &mut Problems,
+) {
+    if preset.is_none() && wants_preset(fields) {
+        return; // it names one that does not exist, which is told
+    }
     let says = |name: &&str| fields.get(name).is_some();
     let silent = !["limit", "period", "limits", "concurrency"]
         .iter()
         .any(says);
-    if unlimited && silent {
-        problems.push(fields.at.problem(
-            Level::Warning,
-            "there is no limit, so calls are only slowed down when the provider refuses",
-            "add `limit:` and `period:`, or `learn: true` if that is meant",
-        ));
+    let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
+    if !silent || (learn && is_preset) {
+        return;
     }
+    let (what, remedy) = match (learn, preset) {
+        (true, Some(preset)) => (
+            "there is no limit: the provider tells it in answers, which are not learned from yet, so calls are only slowed down when it refuses",
+            format!(
+                "add `limits:` with those of your plan; `tollgate provider show {}` says how",
+                preset.name
+            ),
+        ),
+        (true, None) => (
+            "there is no limit: `learn` is not used yet, so calls are only slowed down when the provider refuses",
+            "add `limits:` with those of your plan".to_owned(),
+        ),
+        (false, _) => (
+            "there is no limit, so calls are only slowed down when the provider refuses",
+            "add `limit:` and `period:`".to_owned(),
+        ),
+    };
+    problems.push(fields.at.problem(Level::Warning, what, &remedy));
 }

@@ -48,14 +48,16 @@ pub(crate) fn name(fields: &Fields<'_>, stem: &str, problems: &mut Problems) -> 
     }
     if RESERVED.contains(&name.as_str()) {
         problems.push(at.error(
-            "is a name that the gateway uses itself (health, ready, metrics, v1, api)",
+            &format!(
+                "`{name}` is a name that the gateway uses itself (health, ready, metrics, v1, api)"
+            ),
             "choose another with `name:`",
         ));
         return None;
     }
     if first_words().contains(&name) {
         problems.push(at.error(
-            "is the first word of a setting, so TOLLGATE_<NAME>_<SETTING> could be read in two ways",
+            &format!("the name `{name}` is the first word of a setting, so TOLLGATE_<NAME>_<SETTING> could be read in two ways"),
             "choose another with `name:`",
         ));
         return None;

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use crate::config::{Config, UnknownDomain};
 use crate::origin::{Effective, Origin};
 use crate::problem::{Level, Place, Problem, Problems};
+use crate::provider::{Provider, Style};
+use crate::raw::Node;
 use crate::secret::{KeyFile, Secret, World};
 
 use super::base::base;
@@ -52,6 +54,7 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
         said.extend(notes_of(one));
     }
     config.providers = governed.iter().map(|one| one.provider.clone()).collect();
+    warn_of_open_doors(&config, &base.tree, &mut said);
     if is_default(&base.values, "unknown_domain") {
         config.unknown_domain = unknown_domain(&config);
     }
@@ -134,6 +137,35 @@ fn unknown_domain(config: &Config) -> UnknownDomain {
         UnknownDomain::Allow
     } else {
         UnknownDomain::Refuse
+    }
+}
+
+/// H3: whoever reaches the gateway calls with our keys. Tokens of callers do not change that: they
+/// prove a name, and who claims none is let in.
+fn warn_of_open_doors(config: &Config, tree: &Node, said: &mut Problems) {
+    let has_key = |one: &Provider| {
+        !one.keys.is_empty() || matches!(one.auth.style, Style::OAuth2(_) | Style::Login(_))
+    };
+    let with_keys = || config.providers.iter().filter(|one| has_key(one));
+    let own = with_keys().filter_map(|one| Some((one.listen?, format!("listen of {}", one.name))));
+    let all = with_keys()
+        .next()
+        .map(|_| (config.listen, "listen".to_owned()));
+    for (address, path) in all.into_iter().chain(own) {
+        if address.ip().is_loopback() {
+            continue;
+        }
+        let written = tree.get("listen").filter(|_| path == "listen");
+        said.push(Problem {
+            level: Level::Warning,
+            place: written.map_or_else(|| Place::whole("--listen"), |node| node.place.clone()),
+            path,
+            what: format!(
+                "other hosts reach {address}, and may call with the keys that are kept here"
+            ),
+            remedy: "listen on 127.0.0.1, or keep strangers out by a firewall or a proxy in front"
+                .to_owned(),
+        });
     }
 }
 

@@ -54,6 +54,21 @@ pub(super) fn config_file(
     let tree = raw::read(&path, &file.text)?;
     warn_of_keys(&tree, crate::config::CONFIG, &file, about);
     warn_of_passwords(&tree, &file, about);
+    for entry in tree
+        .get("providers")
+        .and_then(Node::entries)
+        .unwrap_or_default()
+    {
+        let mut inside = Problems::default();
+        warn_of_keys(&entry.node, crate::check::PROVIDER, &file, &mut inside);
+        for problem in inside.iter() {
+            let path = format!("providers.{}.{}", entry.name, problem.path);
+            about.push(Problem {
+                path,
+                ..problem.clone()
+            });
+        }
+    }
     Ok(Some((path, tree)))
 }
 

@@ -21,7 +21,7 @@ upstream: ftp://x
 ",
     );
     let expected = [
-        "test.yaml:1:7: name: is a name that the gateway uses itself (health, ready, metrics, v1, api); choose another with `name:`",
+        "test.yaml:1:7: name: `api` is a name that the gateway uses itself (health, ready, metrics, v1, api); choose another with `name:`",
         "test.yaml:2:1: `domian` is not a field; did you mean `domain`?",
         "test.yaml:3:8: limit: `limit` and `limits` are two ways to say one thing; keep one of them",
         "test.yaml:5:11: health: `p_throtle` is not a field; did you mean `p_throttle`?",
