@@ -52,6 +52,9 @@ struct Unavailable<'a> {
     failure_count: u32,
     reset_in: u64,
     health: &'static str,
+    /// Only where an operator ordered it: the provider has not failed, and waiting does not help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
 }
 
 /// What a caller gets in place of an answer.
@@ -135,9 +138,16 @@ pub(crate) fn json(
 }
 
 fn asleep(provider: &str, status: &Status) -> Response<ReplyBody> {
+    let mut message = status.breaker.message(provider);
+    if status.ordered {
+        message.push_str(": an operator has paused it");
+    }
     let body = Unavailable {
         error: "ProviderUnavailableError",
-        message: status.breaker.message(provider),
+        message,
+        hint: status
+            .ordered
+            .then(|| format!("`tollgate resume {provider}` lets calls through again")),
         provider,
         state: status.breaker.word(),
         failure_count: status.failure_count,
@@ -258,6 +268,13 @@ mod tests {
                 "RateLimitExceeded",
                 "too_costly",
                 "`nodes`",
+            ),
+            (
+                Reason::QueueFull,
+                503,
+                "QueueFull",
+                "queue_full",
+                "`tollgate status x` says how many of each priority",
             ),
         ] {
             let (told, json) = told(reason).await;

@@ -66,6 +66,13 @@ pub(super) async fn purge(
         ));
     }
     let shop = desk.daemon.shop();
+    if let Some(name) = &which.provider
+        && let Err(unknown) = shop.ordered(name)
+        // Answers of one that is gone from the files can still be forgotten.
+        && !shop.cache().rows().await.iter().any(|row| row.provider == *name)
+    {
+        return Err(unknown.into());
+    }
     let forgotten = shop
         .cache()
         .purge(which.provider.as_deref(), which.entity.as_deref())

@@ -29,6 +29,8 @@ pub struct Named {
     pub domains: Vec<String>,
     /// One of the five states.
     pub state: &'static str,
+    /// `up`, or `lost`: then nothing is counted, and calls follow `on_store_loss`.
+    pub store: &'static str,
     /// Calls that wait.
     pub waiting: usize,
     /// It has been called since the start.
@@ -60,6 +62,8 @@ struct Health {
     state: &'static str,
     breaker: &'static str,
     since: f64,
+    /// An operator ordered this state.
+    ordered: bool,
     sleep_until: Option<f64>,
     /// Seconds until calls are let through again; 0 where nobody knows.
     reset_in: f64,
@@ -130,6 +134,7 @@ impl Daemon {
         let started = self.shared.shop.started();
         let find = |name: &str| started.iter().find(|live| live.name() == name);
         let own = state.loaded.config.providers.len();
+        let store = store_word(self.shared.shop.ledger().trouble().as_ref());
         let shown = state.loaded.governed.iter().enumerate();
         let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
         shown
@@ -140,6 +145,7 @@ impl Daemon {
                     source: one.source.clone(),
                     domains: domains(one),
                     state: self.shared.shop.state_of(&one.provider.name).word(),
+                    store,
                     waiting: live.map_or(0, |live| live.waiting()),
                     started: live.is_some(),
                     problems: state.problems_of(one),
@@ -160,19 +166,23 @@ impl Daemon {
             source: "domains that no provider has".to_owned(),
             domains: Vec::new(),
             state: health.word(),
+            store: store_word(shop.ledger().trouble().as_ref()),
             waiting: live.waiting(),
             started: true,
             problems: Vec::new(),
         })
     }
 
-    /// Everything that is to be said about the configuration.
+    /// Everything that is to be said: of the store while it is lost, then of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let state = self.state();
+        let lost = self.shared.shop.ledger().trouble();
+        let lost = lost.map(|why| format!("error: the store is lost: {why}"));
         let said = state.loaded.problems.iter().map(ToString::to_string);
         let shut = state.shut.into_iter().map(|shut| shut.why);
-        said.chain(state.unbuilt).chain(shut).collect()
+        let told = lost.into_iter().chain(said);
+        told.chain(state.unbuilt).chain(shut).collect()
     }
 
     /// One provider with everything that is known of it, of the entities that calls were about, and of
@@ -215,7 +225,7 @@ impl Daemon {
             degraded: live.is_degraded(None),
             store: StoreState {
                 kind,
-                state: if trouble.is_some() { "lost" } else { "up" },
+                state: store_word(trouble.as_ref()),
                 trouble,
             },
             settings: governed
@@ -228,12 +238,17 @@ impl Daemon {
     }
 }
 
+fn store_word(trouble: Option<&String>) -> &'static str {
+    if trouble.is_some() { "lost" } else { "up" }
+}
+
 fn health(status: &Status, now: Now) -> Health {
     let counts = &status.counts;
     Health {
         state: status.state.word(),
         breaker: Breaker::word(status.breaker),
         since: ago(now, status.since),
+        ordered: status.ordered,
         sleep_until: status.sleep_left.map(|left| at(now, left)),
         reset_in: seconds(status.reset_in),
         consec429: status.consec429,

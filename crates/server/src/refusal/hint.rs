@@ -11,6 +11,15 @@ use tollgate_core::health::Fault;
 /// The next step of a caller.
 pub(super) fn hint(error: &Error) -> String {
     let fixed = match error {
+        Error::NoPermit {
+            provider,
+            reason: Reason::QueueFull,
+            ..
+        } => {
+            return format!(
+                "raise queue.max, or send fewer calls at once; `tollgate status {provider}` says how many of each priority wait"
+            );
+        }
         Error::NoPermit { reason, .. } => of_reason(*reason),
         Error::Asleep { .. } => "come back after resetIn",
         Error::NotInCache { reason, .. } => not_in_cache(*reason),
@@ -32,12 +41,7 @@ pub(super) fn hint(error: &Error) -> String {
         }
         Error::NoAnswer { .. } => "the provider may be down; try again",
         Error::NoCredential { why, .. } => of_token(*why),
-        Error::UnknownProvider { nearest, .. } => {
-            return match nearest {
-                Some(name) => format!("did you mean `{name}`? The first part of the path is a provider's name"),
-                None => "the first part of the path is a provider's name; start tollgate with its --provider FILE".to_owned(),
-            };
-        }
+        Error::UnknownProvider { name, nearest } => return of_name(name, nearest.as_deref()),
         Error::NotAllowed { why, .. } => of_host(*why),
         Error::NotThisCaller { .. } => {
             "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
@@ -56,6 +60,21 @@ pub(super) fn hint(error: &Error) -> String {
         Error::NoBody => "send the whole body, and faster",
     };
     fixed.to_owned()
+}
+
+/// What an address looks like.
+fn of_name(name: &str, nearest: Option<&str>) -> String {
+    match (name, nearest) {
+        ("", _) => "call /NAME/path, such as /tmdb/3/movie/550, or a whole URL as \
+                    /https://api.example.org/path; `tollgate provider list` shows the names"
+            .to_owned(),
+        (_, Some(near)) => {
+            format!("did you mean `{near}`? The first part of the path is a provider's name")
+        }
+        (_, None) => "the first part of the path is a provider's name; `tollgate provider list` \
+                      shows them, and `providers:` of tollgate.yaml or --provider FILE adds one"
+            .to_owned(),
+    }
 }
 
 fn not_in_cache(reason: Reason) -> &'static str {
@@ -122,7 +141,7 @@ fn of_reason(reason: Reason) -> &'static str {
             "the call costs more than the limit ever has; split it or raise the limit"
         }
         Reason::NoPart => "raise the limit, lower `nodes`, or let the nodes share one store",
-        Reason::QueueFull => "raise queue.max or send fewer low-priority calls",
+        Reason::QueueFull => "raise queue.max, or send fewer calls at once",
         Reason::NoRoom => {
             "raise the number of open files (`ulimit -n`, LimitNOFILE= of systemd), or lower `connections`"
         }
