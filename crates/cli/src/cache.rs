@@ -17,7 +17,7 @@ use serde_json::Value;
 use tollgate::cache::{self as kept, Row};
 use tollgate_config::amount::Size;
 use tollgate_config::config::Store;
-use tollgate_config::{Config, disk};
+use tollgate_config::{Config, Loaded, disk};
 
 use crate::options::Options;
 use crate::orders::encoded;
@@ -88,8 +88,7 @@ impl Cache {
                 let path = format!("/v1/cache?{}", which.join("&"));
                 let gone = match daemon(&options, Method::DELETE, &path)? {
                     Some(told) => told["forgotten"].as_u64().unwrap_or(0),
-                    None => kept::purge(&folder(&options)?, provider, of_it)
-                        .context("the kept answers cannot be purged")?,
+                    None => purge(&options, provider, of_it)?,
                 };
                 let word = if gone == 1 { "answer" } else { "answers" };
                 writeln!(out, "{gone} {word} forgotten")?;
@@ -181,12 +180,32 @@ fn show(out: &mut impl Write, place: &str, rows: &[Row]) -> io::Result<()> {
     line(out, "all", "", answers, bytes)
 }
 
-/// Where the configuration keeps answers on disk.
-fn folder(options: &Options) -> anyhow::Result<PathBuf> {
-    let loaded = Config::load(&options.sources(), &disk::world()).map_err(|problems| {
+/// Without a daemon. Answers of a provider that is gone from the files can still be forgotten.
+fn purge(options: &Options, provider: Option<&str>, entity: Option<&str>) -> anyhow::Result<u64> {
+    let loaded = load(options)?;
+    let folder = folder_of(&loaded)?;
+    if let Some(name) = provider.filter(|name| loaded.governed(name).is_none()) {
+        let rows = kept::rows(&folder).context("the kept answers cannot be read")?;
+        if !rows.iter().any(|row| row.provider == name) {
+            return Err(crate::provider::unknown(name, &loaded));
+        }
+    }
+    kept::purge(&folder, provider, entity).context("the kept answers cannot be purged")
+}
+
+fn load(options: &Options) -> anyhow::Result<Loaded> {
+    Config::load(&options.sources(), &disk::world()).map_err(|problems| {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!("{}", all.join("\n"))
-    })?;
+    })
+}
+
+/// Where the configuration keeps answers on disk.
+fn folder(options: &Options) -> anyhow::Result<PathBuf> {
+    folder_of(&load(options)?)
+}
+
+fn folder_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
     match place(&loaded.config) {
         Some(folder) => Ok(folder),
         None => bail!("answers are kept in memory only, and no daemon answers that could be asked"),

@@ -109,7 +109,10 @@ fn of_file(one: &Governed) -> String {
 
 /// The settings that somebody set, or all, each with who set it.
 fn settings(one: &Governed, all: bool) -> String {
-    let mut text = "settings:\n".to_owned();
+    let name = &one.provider.name;
+    let mut text = format!(
+        "settings of files, flags and variables (what a running daemon was told since: tollgate status {name}):\n"
+    );
     for value in &one.values {
         if all || value.origin != Origin::Default {
             let shown = value.text.as_deref().unwrap_or("(set, not shown)");
@@ -122,7 +125,8 @@ fn settings(one: &Governed, all: bool) -> String {
     text
 }
 
-fn unknown(name: &str, loaded: &Loaded) -> anyhow::Error {
+/// Nobody has this name; the nearest one that somebody has.
+pub(crate) fn unknown(name: &str, loaded: &Loaded) -> anyhow::Error {
     let hint = loaded
         .nearest(name)
         .map(|near| format!("; did you mean `{near}`?"));

@@ -42,6 +42,13 @@ pub(crate) struct Remote {
 )]
 pub(crate) struct Nobody(SocketAddr);
 
+/// Somebody else listens there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "something that is no admin address of tollgate answers on {0}; name the daemon's with --admin"
+)]
+struct Other(SocketAddr);
+
 /// The daemon said no.
 #[derive(Debug)]
 pub(crate) struct Refused {
@@ -117,15 +124,21 @@ impl Remote {
         let request = request.body(Full::new(Bytes::from(text)));
         let request = request.context("the token or the name cannot be sent over HTTP")?;
         let answer = sender.send_request(request).await;
-        let answer = answer.with_context(|| format!("{} broke off", self.address))?;
+        let answer = answer.map_err(|error| {
+            // What cannot be read as HTTP comes from another kind of program.
+            if error.is_parse() {
+                return anyhow::Error::new(Other(self.address));
+            }
+            anyhow::Error::new(error).context(format!("{} broke off", self.address))
+        })?;
         let status = answer.status();
         let whole = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
         carried.abort();
         let Ok(whole) = whole else {
             bail!("the answer of {} broke off", self.address);
         };
-        let value: Value = serde_json::from_slice(&whole.to_bytes())
-            .with_context(|| format!("{} is no tollgate admin address", self.address))?;
+        let value: Value =
+            serde_json::from_slice(&whole.to_bytes()).map_err(|_| Other(self.address))?;
         Ok(judged(status, value))
     }
 }

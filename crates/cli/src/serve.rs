@@ -208,7 +208,7 @@ async fn serve(
     daemon.serves(gateway.doors());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
     orders.watch(&daemon).await;
-    announce(&config, &listening, admin.as_ref())?;
+    announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
     systemd::ready();
     if let Some(every) = systemd::watchdog() {
         tokio::spawn(systemd::live(every));
@@ -361,12 +361,27 @@ fn tell(problems: &Problems) -> io::Result<()> {
 }
 
 /// What to put in place of the provider's address.
-fn announce(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io::Result<()> {
-    let mut out = crate::out::out();
+fn announce(
+    out: &mut impl Write,
+    config: &Config,
+    listening: &[Listening],
+    admin: Option<&Admin>,
+) -> io::Result<()> {
     for Listening { address, door } in listening {
+        // Nobody can call 0.0.0.0: what is printed is to be copied.
+        let (open, address) = (address, crate::remote::reachable(*address));
+        match door {
+            Door::All if open.ip().is_unspecified() => {
+                writeln!(
+                    out,
+                    "tollgate listens on {open}, every address of this host: http://{address}"
+                )?;
+            }
+            Door::All => writeln!(out, "tollgate listens on http://{address}")?,
+            Door::Provider(_) => {}
+        }
         match door {
             Door::All => {
-                writeln!(out, "tollgate listens on http://{address}")?;
                 for provider in &config.providers {
                     let name = &provider.name;
                     match provider.tenants() {
@@ -386,4 +401,40 @@ fn announce(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> 
         writeln!(out, "  {:<16} http://{}", "(admin)", admin.address())?;
     }
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed is copied into programs, and nobody can call 0.0.0.0.
+    #[test]
+    fn an_address_of_all_is_announced_as_one_that_can_be_called() {
+        let sources = Sources {
+            bare: true,
+            ..Sources::default()
+        };
+        let loaded = Config::load(&sources, &disk::world());
+        let listening =
+            [(Door::All, 4_290), (Door::Provider("x".to_owned()), 4_300)].map(|(door, port)| {
+                Listening {
+                    address: SocketAddr::from(([0, 0, 0, 0], port)),
+                    door,
+                }
+            });
+        let mut out = Vec::new();
+        announce(
+            &mut out,
+            &loaded.expect("no files").config,
+            &listening,
+            None,
+        )
+        .expect("a vector");
+        let told = String::from_utf8_lossy(&out);
+        assert!(!told.contains("http://0.0.0.0"), "{told}");
+        assert!(told.contains("0.0.0.0:4290, every address"), "{told}");
+        for url in ["http://127.0.0.1:4290", "http://127.0.0.1:4300"] {
+            assert!(told.contains(url), "{told}");
+        }
+    }
 }

@@ -1,12 +1,15 @@
 //! `tollgate status`: what the providers look like now.
 //!
 //! Promises: the running daemon's view if one answers and no `--store` is given; otherwise what the
-//! ledger itself knows, which is the same for every process that shares it.
+//! ledger itself knows, which is the same for every process that shares it, and that no daemon
+//! answers. A store that is lost is said first; one that cannot be read here is an error.
 //!
-//! Never: shows a key.
+//! Never: shows a key; makes a ledger where there is none.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -14,7 +17,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tollgate::Shop;
 use tollgate::shop::Options as ShopOptions;
+use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::Daemon;
 
 use crate::options::Options;
@@ -79,7 +85,8 @@ impl StatusCommand {
             Ok(answer) => Ok(answer?),
             // A named address that nobody answers on is a mistake; the default one need not exist.
             Err(error) if error.is::<Nobody>() && self.options.admin.is_none() => {
-                self.of_ledger().context(error)
+                writeln!(crate::out::err(), "note: {error}")?;
+                self.of_ledger()
             }
             Err(error) => Err(error),
         }
@@ -97,7 +104,7 @@ impl StatusCommand {
             .build()
             .context("the runtime could not start")?;
         runtime.block_on(async {
-            let ledger = crate::serve::open(&loaded.config.store)?;
+            let ledger = self.existing(&loaded.config.store)?;
             let providers = loaded.config.all().map(|provider| (**provider).clone());
             let shop = Shop::build(providers.collect(), ledger, ShopOptions::default())?;
             let daemon = Daemon::new(shop, sources, loaded, disk::world);
@@ -109,16 +116,50 @@ impl StatusCommand {
     }
 }
 
+impl StatusCommand {
+    /// The ledger that is there already. One that nobody named and nobody has begun is empty; one
+    /// that was named and is not there is a mistake.
+    fn existing(&self, store: &Store) -> anyhow::Result<Ledger> {
+        if let Store::Sqlite(folder) = store
+            && !has_ledger(Path::new(folder))
+        {
+            if self.options.store.is_some() {
+                bail!("there is no ledger in {folder}; name the folder that `tollgate serve` uses");
+            }
+            let mut err = crate::out::err();
+            writeln!(
+                err,
+                "note: there is no ledger in {folder}: nothing was called yet"
+            )?;
+            return Ok(Ledger::memory(Clock::System));
+        }
+        match crate::serve::try_open(store)? {
+            (ledger, None) => Ok(ledger),
+            (_, Some(why)) => bail!("{why}"),
+        }
+    }
+}
+
+/// Anything of a ledger: where only a part is left, opening it says what is wrong.
+fn has_ledger(folder: &Path) -> bool {
+    let parts = ["ledger.db", "ledger.lock"];
+    parts.iter().any(|name| folder.join(name).exists())
+}
+
 fn all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     for one in list("providers") {
         let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
         let waiting = &one["waiting"];
+        // Without a store its state is a memory: what holds is `on_store_loss`.
+        let state = match text("store").as_str() {
+            "lost" => "store lost".to_owned(),
+            _up => text("state"),
+        };
         writeln!(
             out,
-            "{:<16} {:<10} {waiting:>5} waiting  {}",
+            "{:<16} {state:<10} {waiting:>5} waiting  {}",
             text("name"),
-            text("state"),
             text("source")
         )?;
     }
@@ -131,7 +172,16 @@ fn all(out: &mut impl Write, status: &Value) -> io::Result<()> {
 fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let health = &status["health"];
     let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    writeln!(out, "{}: {}", word(&status["name"]), word(&health["state"]))?;
+    let name = word(&status["name"]);
+    writeln!(
+        out,
+        "{name}: {}{}",
+        word(&health["state"]),
+        held(&name, health)
+    )?;
+    if let Some(why) = status["store"]["trouble"].as_str() {
+        writeln!(out, "  error: the store is lost: {why}")?;
+    }
     writeln!(
         out,
         "  answers: {} well, {} × 429, {} × 5xx, {} network errors",
@@ -159,4 +209,23 @@ fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         writeln!(out, "  {problem}")?;
     }
     Ok(())
+}
+
+/// Who holds it back, and until when.
+fn held(name: &str, health: &Value) -> String {
+    let by = if health["ordered"] == true {
+        ", ordered by an operator"
+    } else {
+        ""
+    };
+    let seconds = health["reset_in"].as_f64().unwrap_or(0.0);
+    let is_held = matches!(health["state"].as_str(), Some("sleep" | "cache_only"));
+    match Duration::try_from_secs_f64(seconds) {
+        _ if !is_held => String::new(),
+        Ok(left) if !left.is_zero() => {
+            let left = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
+            format!("{by}, for another {}", Span(left).in_words())
+        }
+        Ok(_) | Err(_) => format!("{by}, until `tollgate resume {name}`"),
+    }
 }

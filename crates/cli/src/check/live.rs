@@ -2,7 +2,8 @@
 //!
 //! Promises: what it finds is told in one line each, with a remedy. A provider is asked once, with a
 //! `HEAD` of its base address, through the same path as every call: the permit is counted in the store
-//! that is configured.
+//! that is configured. What it answers to that says nothing of its health: many know no `HEAD`. One
+//! that rests is not asked.
 //!
 //! Never: keeps a port, waits longer than [`PATIENCE`] for one provider, shows a key.
 
@@ -19,6 +20,8 @@ use tollgate::shop::Options;
 use tollgate::{Error, Shop};
 use tollgate_config::Config;
 use tollgate_config::provider::{Provider, Style};
+use tollgate_core::health::{Mode, State};
+use tollgate_core::retry::Retries;
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
 
@@ -115,7 +118,7 @@ fn is_ours(address: SocketAddr) -> bool {
 }
 
 async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
-    let all = config.providers.iter().map(|provider| (**provider).clone());
+    let all = config.providers.iter().map(|provider| once(provider));
     let shop = match Shop::build(all.collect(), ledger, Options::default()) {
         Ok(shop) => shop,
         Err(error) => return vec![Finding::bad(format!("providers: {error}"))],
@@ -129,9 +132,30 @@ async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
     found
 }
 
+/// The provider as it is asked here: one attempt, which nobody's health machine hears of.
+fn once(provider: &Provider) -> Provider {
+    let mut provider = provider.clone();
+    provider.retry.retries = Retries {
+        high: 0,
+        normal: 0,
+        low: 0,
+    };
+    provider.health.mode = Mode::Off;
+    provider
+}
+
 /// One call: is it there, does it take the key, and what time is it there?
 async fn ask(shop: &Shop, provider: &Provider) -> Vec<Finding> {
     let name = &provider.name;
+    match shop.state_of(name) {
+        State::Normal | State::Throttle => {}
+        resting @ (State::Sleep | State::HalfOpen | State::CacheOnly) => {
+            return vec![Finding::bad(format!(
+                "{name}: its state is {}, so it was not asked; nothing is known about its key",
+                resting.word()
+            ))];
+        }
+    }
     let call = Call {
         target: Target::Provider {
             name: name.clone(),

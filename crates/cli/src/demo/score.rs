@@ -19,8 +19,8 @@ pub(super) struct Side {
     pub(super) violations: usize,
     /// Most arrivals in any second.
     pub(super) most: u64,
-    /// Of what was allowed, in thousandths.
-    pub(super) used: u64,
+    /// Of what was allowed, in thousandths; `None` while no whole second counts.
+    pub(super) used: Option<u64>,
     pub(super) click_p99: Option<Span>,
     pub(super) into_outage: usize,
     pub(super) answered: usize,
@@ -48,7 +48,7 @@ pub(super) fn score(provider: &SimProvider, crowd: &Crowd, trouble: &Trouble) ->
 
 /// Accepted calls of what was allowed, in thousandths: whole seconds up to the last arrival, those of
 /// outages left out, and the first one, which starts at rest.
-fn used(judge: &Judge, trouble: &Trouble) -> u64 {
+fn used(judge: &Judge, trouble: &Trouble) -> Option<u64> {
     let accepted = judge.arrivals().iter().filter(|arrival| arrival.accepted);
     let seconds: Vec<u64> = accepted.map(|arrival| trouble.second(arrival.at)).collect();
     let last = seconds.iter().copied().max().unwrap_or(0);
@@ -58,5 +58,5 @@ fn used(judge: &Judge, trouble: &Trouble) -> u64 {
         .map(|second| trouble.limit(second))
         .sum();
     let used = seconds.iter().filter(|second| counts(second)).count() as u64;
-    (used * 1_000).checked_div(allowed).unwrap_or(0)
+    (used * 1_000).checked_div(allowed)
 }

@@ -38,6 +38,8 @@ pub(super) struct Screen {
     door: SocketAddr,
     /// Lines drawn so far; 0 = none.
     drawn: usize,
+    /// Nothing can be tried any more.
+    is_over: bool,
 }
 
 impl Screen {
@@ -46,7 +48,13 @@ impl Screen {
             colours,
             door,
             drawn: 0,
+            is_over: false,
         }
+    }
+
+    /// The next table is the last one: it offers nothing.
+    pub(super) fn ends(&mut self) {
+        self.is_over = true;
     }
 
     /// The table, over the one before it.
@@ -114,15 +122,23 @@ impl Screen {
                 &outage(ours),
             ),
             self.row("provider is", "", &self.states(&now.states)),
-            format!(
-                " try it   curl -i http://{}/demo/items/1      keys  o outage · h halve limit · u user burst · q end",
-                self.door
-            ),
+            self.offer(),
         ]
     }
 
+    /// What can be done while it runs. Empty, not left out: the line before it is drawn over.
+    fn offer(&self) -> String {
+        if self.is_over {
+            return String::new();
+        }
+        format!(
+            " try it   curl -i http://{}/demo/items/1      keys  o outage · h halve limit · u user burst · q end",
+            self.door
+        )
+    }
+
     /// What follows from the governed side.
-    pub(super) fn verdict(&self, ours: &Side, seconds: u64) -> String {
+    pub(super) fn verdict(&self, ours: &Side, waiting: usize, seconds: u64) -> String {
         let mark = |fine: bool| {
             if fine {
                 self.paint(OK, "✓")
@@ -130,12 +146,18 @@ impl Screen {
                 self.paint(STOP, "✗")
             }
         };
+        let quota = match ours.used {
+            Some(used) => format!("{} {} of quota", mark(used >= FULL), percent(ours.used)),
+            None => "quota not measured: it ended too early".to_owned(),
+        };
+        let waiting = match waiting {
+            0 => String::new(),
+            waiting => format!(", {waiting} still waiting at the end"),
+        };
         format!(
-            "{} {} in {seconds} s   {} {} of quota   {} {} lost      next: tollgate init tmdb\n",
+            "{} {} in {seconds} s   {quota}   {} {} lost{waiting}      next: tollgate init tmdb\n",
             mark(ours.violations == 0),
             many(ours.violations, "refusal"),
-            mark(ours.used >= FULL),
-            percent(ours.used),
             mark(ours.lost == 0),
             many(ours.lost, "call"),
         )
@@ -184,6 +206,11 @@ impl Screen {
     }
 }
 
+/// Nothing in the verdict is marked as bad.
+pub(super) fn is_fine(ours: &Side) -> bool {
+    ours.violations == 0 && ours.lost == 0 && ours.used.is_none_or(|used| used >= FULL)
+}
+
 /// One second of a run that nobody watches.
 pub(super) fn line(sides: &[Side; 2], now: &Now, second: u64) -> String {
     let [direct, ours] = sides;
@@ -215,8 +242,11 @@ fn word(state: State) -> (&'static str, &'static str) {
     }
 }
 
-fn percent(thousandths: u64) -> String {
-    format!("{}.{} %", thousandths / 10, thousandths % 10)
+fn percent(thousandths: Option<u64>) -> String {
+    match thousandths {
+        Some(used) => format!("{}.{} %", used / 10, used % 10),
+        None => "not measured yet".to_owned(),
+    }
 }
 
 fn p99(side: &Side) -> String {
@@ -253,7 +283,7 @@ mod tests {
         let direct = Side {
             violations: 431,
             most: 58,
-            used: 712,
+            used: Some(712),
             click_p99: Some(Span::from_millis(9_800)),
             into_outage: 148,
             answered: 312,
@@ -261,7 +291,7 @@ mod tests {
         };
         let ours = Side {
             most: 20,
-            used: 991,
+            used: Some(991),
             click_p99: Some(Span::from_millis(31)),
             into_outage: 2,
             answered: 240,
@@ -286,8 +316,50 @@ mod tests {
     #[test]
     fn the_table_shows_both_sides_and_the_verdict() {
         let mut screen = screen(false);
-        let text = screen.frame(&sides(), &now(), 12, Some(20)) + &screen.verdict(&sides()[1], 20);
+        let text =
+            screen.frame(&sides(), &now(), 12, Some(20)) + &screen.verdict(&sides()[1], 0, 20);
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_last_table_offers_nothing_and_calls_that_wait_are_not_hidden() {
+        let mut screen = screen(false);
+        screen.ends();
+        let table = screen.frame(&sides(), &now(), 20, Some(20));
+        assert!(
+            !table.contains("curl") && !table.contains("keys"),
+            "{table}"
+        );
+        let verdict = screen.verdict(&sides()[1], 364, 20);
+        assert!(
+            verdict.contains("✓ 0 calls lost, 364 still waiting at the end"),
+            "{verdict}"
+        );
+    }
+
+    #[test]
+    fn a_quota_that_was_not_measured_is_no_figure_and_every_cross_is_a_failure() {
+        let with = |change: fn(&mut Side)| {
+            let [_, mut ours] = sides();
+            change(&mut ours);
+            ours
+        };
+        let unmeasured = with(|side| side.used = None);
+        let verdict = screen(false).verdict(&unmeasured, 0, 5);
+        assert!(
+            !verdict.contains('%') && !verdict.contains('✗'),
+            "{verdict}"
+        );
+        for (side, fine) in [
+            (with(|_| {}), true),
+            (unmeasured, true),
+            (with(|side| side.used = Some(900)), false),
+            (with(|side| side.lost = 1), false),
+            (with(|side| side.violations = 1), false),
+        ] {
+            assert_eq!(is_fine(&side), fine, "{side:?}");
+            assert_eq!(screen(false).verdict(&side, 0, 20).contains('✗'), !fine);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::folder::{Folder, Said};
 use crate::served::{Served, X};
 
 /// An upstream that answers everything with this status, until the test is over.
-fn upstream(status: u16) -> SocketAddr {
+pub(crate) fn upstream(status: u16) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -35,7 +35,7 @@ fn call(address: &str, path: &str, headers: &str) -> String {
     answer.split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
-fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address")
 }

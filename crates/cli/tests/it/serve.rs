@@ -124,12 +124,14 @@ fn a_store_that_is_not_built_is_refused_with_what_is() {
     );
 }
 
-/// The demonstration ends well only if the provider behind Tollgate counted no violation.
+/// The demonstration ends well only if nothing in its verdict is bad. How much of the quota is used is
+/// a matter of the machine; that the provider counted no violation is not.
 #[test]
 fn demo_ends_with_no_refusal_behind_tollgate() {
-    let output = tollgate(&["demo", "--seconds", "5"], "");
+    let output = tollgate(&["demo", "--seconds", "10"], "");
     let told = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let verdict = told.lines().last().unwrap_or_default();
+    assert_eq!(output.status.success(), !verdict.contains('✗'), "{told}");
     assert!(
         told.contains("✓ 0 refusals") && told.contains("✓ 0 calls lost"),
         "{told}"
