@@ -195,7 +195,7 @@ where
             },
             Place::First(flight) => match cache::look_again(&route, &question) {
                 Some(reply) => flight.lands_with(reply), // another flight has just brought it
-                None => flight.lead(go(route, question)).await,
+                None => flight.lead(Box::pin(go(route, question))).await,
             },
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,

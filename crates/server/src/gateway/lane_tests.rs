@@ -22,7 +22,7 @@ const DATE_LINE: &str = "Date: Sun, 15 Nov 2026 00:00:00 GMT";
 /// A gateway whose time stands still, with a lane beside its sockets.
 struct Stage {
     address: SocketAddr,
-    lane: Lane,
+    visit: Arc<Visit>,
     clock: Arc<ManualClock>,
     /// Ends it when it is dropped.
     gateway: Gateway,
@@ -80,7 +80,7 @@ impl Stage {
         let visit = Visit::new(state, Arc::new(door.clone()), peer, order);
         Stage {
             address,
-            lane: Lane::new(Arc::new(visit)),
+            visit: Arc::new(visit),
             clock,
             gateway,
             _ending: ending,
@@ -118,7 +118,7 @@ impl Stage {
     /// What the short way says to a request.
     fn short(&self, request: &str) -> Option<String> {
         let mut out = Vec::new();
-        let body = self.lane.answer(request.as_bytes(), &mut out);
+        let body = Lane::new(self.visit.clone()).answer(request.as_bytes(), &mut out);
         match &body {
             Some(Rest::Bytes(body)) => out.extend_from_slice(body),
             Some(Rest::Sheet(sheet)) => out.extend_from_slice(&content(sheet)),
@@ -375,7 +375,7 @@ async fn an_old_answer_a_purged_one_and_none_go_the_ordinary_way() {
     assert_eq!(stage.short(&request), None);
     stage.asked(&request, 1).await;
     assert!(stage.short(&request).is_some());
-    let cache = stage.lane.0.state.shop.cache().clone();
+    let cache = stage.visit.state.shop.cache().clone();
     cache.purge(Some("x"), None).await;
     assert_eq!(stage.short(&request), None);
     stage.asked(&request, 1).await;

@@ -176,7 +176,7 @@ pub(crate) fn look_again(route: &Route, question: &Question) -> Option<Reply> {
         return None;
     }
     let object = asked.select(&*asked.cache.at_hand(&asked.key, asked.at)?)?;
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     if object.kept.look(&asked.demand, now) != Look::Fresh {
         return None;
     }
@@ -228,7 +228,7 @@ pub(super) fn at_hand(shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)>
         return None;
     }
     let cache = shop.cache();
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     let shelf = cache.at_hand(&name(cache, route, &plan).key, now)?;
     let object = select(cache, &route.headers, &shelf)?;
     let demand = Demand::read(rule.mode, &Of(&route.headers));
@@ -306,7 +306,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     Box::new(Asked {
         key,
         url,
-        at: route.live.ledger.now().wall,
+        at: route.live.ledger.wall(),
         purges: cache.purges(),
         changes_it: !matches!(route.method, Method::GET | Method::HEAD),
         object: None,
