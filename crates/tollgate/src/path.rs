@@ -44,7 +44,7 @@ pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
-pub use hit::{Hit, at_hand};
+pub use hit::{Hit, Known};
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
 pub(crate) use query::{encoded, parameters, without_parameter};
