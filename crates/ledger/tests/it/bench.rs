@@ -136,10 +136,9 @@ impl Owner {
         self.offer(Vec::new()).await;
     }
 
-    pub(crate) fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {
-        self.ledger
-            .look(&[(CellId::named(&[cell]), rule.clone())])
-            .remove(0)
+    pub(crate) async fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {
+        let cells = vec![(CellId::named(&[cell]), rule.clone())];
+        self.ledger.look(cells).await.remove(0)
     }
 }
 

@@ -255,10 +255,10 @@ pub(crate) async fn owners_may_change_a_limit_one_after_the_other(bench: &impl B
     }
     one.ledger.settle(carry());
     one.settled().await;
-    assert_eq!(one.look("after", &after).used, 2);
+    assert_eq!(one.look("after", &after).await.used, 2);
     let permit = two.take(smallvec![term("before", &before)]).await;
     two.settle(&permit.unwrap(), arrived());
     two.ledger.settle(carry());
     two.settled().await;
-    assert_eq!(two.look("after", &after).used, 3);
+    assert_eq!(two.look("after", &after).await.used, 3);
 }

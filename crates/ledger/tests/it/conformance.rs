@@ -89,7 +89,7 @@ pub(crate) async fn charges_all_terms_or_none(bench: &impl Bench) {
             })
         ));
     }
-    assert_eq!(owner.look("wide", &wide).used, 1);
+    assert_eq!(owner.look("wide", &wide).await.used, 1);
 }
 
 pub(crate) async fn tells_never_from_not_now(bench: &impl Bench) {
@@ -117,7 +117,7 @@ pub(crate) async fn settling_twice_changes_nothing(bench: &impl Bench) {
         owner.settle(&permits[0], arrived());
         owner.settle(&permits[0], Outcome::Unsent);
     }
-    assert_eq!(owner.look("x", &rule).used, 2);
+    assert_eq!(owner.look("x", &rule).await.used, 2);
 }
 
 pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &impl Bench) {
@@ -167,10 +167,10 @@ pub(crate) async fn looking_takes_nothing(bench: &impl Bench) {
     let rule = sliding(2, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
     for _ in 0..5 {
-        let view = owner.look("x", &rule);
+        let view = owner.look("x", &rule).await;
         assert_eq!((view.limit, view.used, view.remaining), (2, 1, 1));
     }
-    assert_eq!(owner.look("never used", &rule).remaining, 2);
+    assert_eq!(owner.look("never used", &rule).await.remaining, 2);
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
@@ -191,7 +191,7 @@ pub(crate) async fn the_provider_may_lower_what_is_left_and_never_raise_it(bench
             readings: vec![reading],
         };
         owner.settle(&permit, told);
-        assert_eq!(owner.look("x", &rule).remaining, left);
+        assert_eq!(owner.look("x", &rule).await.remaining, left);
     }
 }
 
@@ -200,7 +200,7 @@ pub(crate) async fn a_changed_limit_forgets_nothing(bench: &impl Bench) {
     let permits = owner.take_all("x", &sliding(35, secs(10))).await;
     assert_eq!(permits.len(), 35);
     assert_eq!(owner.take_all("x", &sliding(40, secs(10))).await.len(), 5);
-    assert_eq!(owner.look("x", &sliding(20, secs(10))).remaining, 0);
+    assert_eq!(owner.look("x", &sliding(20, secs(10))).await.remaining, 0);
 }
 
 pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Bench) {

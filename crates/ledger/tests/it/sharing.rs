@@ -68,13 +68,13 @@ pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &imp
         }
     );
     assert_eq!(
-        two.look("x", &sliding(5, secs(10))).used,
+        two.look("x", &sliding(5, secs(10))).await.used,
         0,
         "a closed scope costs nothing"
     );
     bench.pass(secs(20));
     assert!(two.take_ask(ask).await.is_ok());
-    assert_eq!(one.ledger.look_scope(scope), ScopeView::Open);
+    assert_eq!(one.ledger.look_scope(scope).await, ScopeView::Open);
 }
 
 pub(crate) async fn owners_probe_once(bench: &impl Bench) {
@@ -108,7 +108,7 @@ pub(crate) async fn owners_probe_once(bench: &impl Bench) {
         }
     }
     one.ledger.settle(Settle::Open { scope });
-    assert_eq!(one.ledger.look_scope(scope), ScopeView::Open);
+    assert_eq!(one.ledger.look_scope(scope).await, ScopeView::Open);
 }
 
 pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &impl Bench) {

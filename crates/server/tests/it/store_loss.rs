@@ -323,3 +323,48 @@ async fn those_who_wait_while_the_store_is_lost_are_counted_by_priority() {
     assert_eq!(soon(first).await.unwrap().status, 200);
     assert_eq!(soon(second).await.unwrap().status, 200);
 }
+
+/// A stopped process keeps the lock: whoever must know what is left waits for it, and nobody else
+/// does. All of this has one thread, so a stage that kept it would keep everybody.
+#[tokio::test]
+async fn whoever_looks_at_the_ledger_while_its_lock_is_kept_stops_nobody_else() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let named = |name: &str, rest: &str| file(upstream.address, rest).replacen('x', name, 1);
+    let files = [
+        named("plain", "limits: [100/1s]"),
+        named(
+            "pool",
+            "api_keys: [k1, k2]\nauth: {header: x-key}\n\
+             limits: [{limit: 100, period: 1h, per: api_key}]",
+        ),
+        named(
+            "kept",
+            "limits: [100/1h]\ndegrade: {below: 2, recover: 4}\ncache: {ttl: 1h}",
+        ),
+    ];
+    let stand = folder.stand(&files, Options::default()).await;
+    assert_eq!(get(stand.address, "/kept/a").await.status, 200);
+    let lock = folder.lock();
+    let asks = tokio::spawn(get(stand.address, "/plain/a"));
+    let plain = stand.shop.named("plain").expect("a provider");
+    until(|| plain.waiting() == 1).await;
+    let looks = tokio::spawn(get(stand.address, "/pool/a"));
+    let is_started = |name: &str| stand.shop.started().iter().any(|live| live.name() == name);
+    until(|| is_started("pool")).await;
+    for _ in 0..10 {
+        assert_eq!(get(stand.address, "/health").await.status, 200);
+        let hit = get(stand.address, "/kept/a").await;
+        assert_eq!(
+            (hit.status, hit.header("x-tollgate-source")),
+            (200, "cache")
+        );
+    }
+    assert!(!looks.is_finished() && !asks.is_finished());
+    drop(lock);
+    for call in [looks, asks] {
+        let status = soon(call).await.expect("an answer").status;
+        // On a machine so slow that it was given up meanwhile, that is what is said.
+        assert!([200, 503].contains(&status), "{status}");
+    }
+}
