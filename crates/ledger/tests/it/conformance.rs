@@ -9,10 +9,13 @@ use tollgate_core::time::Span;
 
 use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
 
-/// Makes one test per behaviour for a backend.
+/// Makes one test per behaviour for a backend; `each named`: by a function of the behaviour's name.
 macro_rules! conformance {
     ($bench:expr) => {
-        crate::conformance::conformance!($bench;
+        crate::conformance::conformance!(each tests, $bench);
+    };
+    (each $what:ident, $with:expr) => {
+        crate::conformance::conformance!($what $with;
             conformance::grants_up_to_the_limit_and_says_when_to_come_back,
             conformance::charges_all_terms_or_none,
             conformance::tells_never_from_not_now,
@@ -38,7 +41,7 @@ macro_rules! conformance {
             sharing::a_scope_without_end_opens_only_by_hand,
         );
     };
-    ($bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+    (tests $bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         $(
             #[tokio::test]
             async fn $behaviour() {
@@ -46,8 +49,29 @@ macro_rules! conformance {
             }
         )+
     };
+    (named $bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        $(
+            #[tokio::test]
+            async fn $behaviour() {
+                let open = $bench;
+                crate::$suite::$behaviour(&open(stringify!($behaviour))).await;
+            }
+        )+
+    };
+    (play $with:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        match $with {
+            $((stringify!($behaviour), bench) => crate::$suite::$behaviour(bench).await,)+
+            (other, _) => panic!("no such behaviour: {other}"),
+        }
+    };
 }
 pub(crate) use conformance;
+
+/// Runs the behaviour of this name.
+#[cfg(feature = "sqlite")]
+pub(crate) async fn play(name: &str, bench: &impl Bench) {
+    conformance!(each play, (name, bench));
+}
 
 pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &impl Bench) {
     let mut owner = Owner::new(bench, 1);
@@ -137,7 +161,7 @@ pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Bench) 
         owner.ask(smallvec![term("x", &rule)]),
         owner.ask(smallvec![term("x", &rule)]),
     ];
-    drop(owner.ledger.offer(asks));
+    owner.offer_and_go(asks);
     assert_eq!(owner.take_all("x", &rule).await.len(), 2);
 }
 
