@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::UNIX_EPOCH;
 
 use tollgate_ledger::Clock;
 
@@ -224,9 +225,23 @@ fn with_clock(file: &Path) -> Command {
     command
 }
 
+/// By how many seconds the clock of whoever gave this answer is ahead.
+fn ahead(answer: &str) -> i64 {
+    let mut lines = answer.lines();
+    let date = lines.find_map(|line| line.strip_prefix("date: "));
+    let date = httpdate::parse_http_date(date.expect("a date")).unwrap();
+    let since = date.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    since.cast_signed() - now().cast_signed()
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    Clock::System.now().wall.0 / 1_000_000
+}
+
 /// A time zone in which it is noon: no day ends while a test runs.
 fn where_it_is_noon() -> String {
-    let hour = Clock::System.now().wall.0 / 1_000_000 / 3_600 % 24;
+    let hour = now() / 3_600 % 24;
     // In these names the sign is that of the way to Greenwich.
     match hour.checked_sub(12) {
         Some(0) => "UTC".to_owned(),
@@ -268,12 +283,14 @@ fn a_clock_that_is_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
         }
         assert_eq!(well, 80, "{day}: nothing stops");
         well += scene.use_up(&program);
-        for offset in ["+1d", "-1d", "+2d"] {
+        for (offset, days) in [("+1d", 1), ("-1d", -1), ("+2d", 2)] {
             set(offset);
             assert_eq!(scene.call(&program).0, 429, "{day}: nothing opens");
             program.kill();
             program = scene.start(with_clock(&clock));
-            assert_eq!(scene.call(&program).0, 429, "{day}: nothing opens");
+            let (status, text) = scene.call(&program);
+            assert_eq!(status, 429, "{day}: nothing opens");
+            assert!((ahead(&text) - days * 86_400).abs() < 3_600, "{text}");
         }
         let (arrived, violations) = scene.judge.verdict();
         assert_eq!((violations, arrived), (0, well), "{day}");

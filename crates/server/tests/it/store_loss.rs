@@ -4,7 +4,7 @@
 //! the middle of a transaction.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate::shop::Options;
@@ -17,14 +17,18 @@ use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok};
 
 /// A state folder whose lock a test can take.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-loss-{}-{number}", std::process::id());
         Folder(std::env::temp_dir().join(name))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     async fn stand(&self, files: &[String], options: Options) -> Stand {
