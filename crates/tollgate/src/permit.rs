@@ -9,6 +9,8 @@ use tollgate_core::ask::{Ask, Evidence, Marks, Outcome, Reading, Readings, Settl
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
+use crate::failpoint;
+
 /// The right to make one attempt.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped unused goes back"]
@@ -202,7 +204,9 @@ impl Permit {
             scopes: std::mem::take(scopes),
             outcome,
         };
+        failpoint::reached("settling");
         ledger.settle_ref(&settle);
+        failpoint::reached("settled");
         if let Settle::Permit {
             terms: lent,
             scopes: lent_scopes,

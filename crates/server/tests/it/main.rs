@@ -38,6 +38,7 @@ mod admin;
 mod changes;
 mod kept;
 mod keys;
+mod killed;
 mod leaving;
 mod limits;
 mod rates;

@@ -60,7 +60,8 @@ pub(crate) async fn admit(
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
-            may_wait(route, &plan, &look.door, scopes).inspect_err(|_| stays_away())?;
+            let may = may_wait(route, &plan, &look.door, scopes).await;
+            may.inspect_err(|_| stays_away())?;
         }
         let whom = whom(route, &plan, &wants, wanted, loss).inspect_err(|_| stays_away());
         let (permits, wanted, is_counted) = whom?;
@@ -151,7 +152,7 @@ fn whom<'a>(
 }
 
 /// Is there a door that nobody may wait at?
-fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
+async fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
     let provider = || route.live.name.clone();
     match *door {
         Door::Closed {
@@ -184,15 +185,17 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
             ..
         } => {}
     }
-    let scope = plan.degrade_scope(route.entity.as_deref());
-    match scope.map(|scope| scopes.look_scope(scope)) {
-        Some(ScopeView::Closed { left }) => Err(Error::NotInCache {
+    let Some(scope) = plan.degrade_scope(route.entity.as_deref()) else {
+        return Ok(());
+    };
+    match scopes.look_scope(scope).await {
+        ScopeView::Closed { left } => Err(Error::NotInCache {
             provider: provider(),
             entity: route.entity.clone(),
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. }) | None => Ok(()),
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Ok(()),
     }
 }
 

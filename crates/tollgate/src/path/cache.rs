@@ -123,11 +123,11 @@ pub(crate) async fn look(shop: &Shop, route: &mut Route) -> Result<Looked, Error
             Ok(asked.go_on())
         };
     };
-    decide(route, &plan, rule, asked, object)
+    decide(route, &plan, rule, asked, object).await
 }
 
 /// What to do with an answer that was kept.
-fn decide(
+async fn decide(
     route: &mut Route,
     plan: &Plan,
     rule: &Rule,
@@ -136,7 +136,7 @@ fn decide(
 ) -> Result<Looked, Error> {
     let now = asked.at;
     let mut look = object.kept.look(&asked.demand, now);
-    if matches!(look, Look::Ask { .. }) && is_stretched(route, plan, rule, &object, now) {
+    if matches!(look, Look::Ask { .. }) && is_stretched(route, plan, rule, &object, now).await {
         look = Look::Fresh;
     }
     let only = route.said.cache == UseCache::Only;
@@ -371,47 +371,48 @@ pub(super) fn validate(headers: &mut HeaderMap, object: &Object) {
 }
 
 /// S13: while the quota is short, an adaptive answer is good for twice its lifetime.
-fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: Wall) -> bool {
+async fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: Wall) -> bool {
     // Where the answer itself says how long it is good, that is how long.
     let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl;
     let Some(range) = rule.lifetime.range().filter(|_| adapts) else {
         return false;
     };
     let more = lengthened(object.kept.lifetime, range) - object.kept.lifetime;
-    now < object.kept.fresh_until + more && is_short(route, plan)
+    now < object.kept.fresh_until + more && is_short(route, plan).await
 }
 
 /// Is little left of any limit on calls, whichever key is used?
-fn is_short(route: &Route, plan: &Plan) -> bool {
+async fn is_short(route: &Route, plan: &Plan) -> bool {
     let mut keys = credential::marks(plan).peekable();
     if keys.peek().is_none() {
-        return is_short_for(route, plan, None);
+        return is_short_for(route, plan, None).await;
     }
-    keys.all(|key| is_short_for(route, plan, Some(key)))
+    for key in keys {
+        if !is_short_for(route, plan, Some(key)).await {
+            return false;
+        }
+    }
+    true
 }
 
-fn is_short_for(route: &Route, plan: &Plan, key: Option<&str>) -> bool {
+async fn is_short_for(route: &Route, plan: &Plan, key: Option<&str>) -> bool {
     let who = route.who(key);
     let meters = plan.meters.iter();
     let cells: Vec<_> = meters
         .filter(|meter| meter.counts_calls() && !meter.is_concurrency())
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
-    let views = route.live.ledger.look(&cells);
+    let views = route.live.ledger.look(cells).await;
     views
         .iter()
         .any(|view| view.remaining.saturating_mul(SHORT_PART) < view.limit)
 }
 
-/// Is the entity served from the cache only, because little is left?
+/// Is the entity served from the cache only, because little is left? It is said with a hit, and no hit
+/// waits to hear it.
 fn is_degraded(route: &Route, plan: &Plan) -> bool {
     let scope = plan.degrade_scope(route.entity.as_deref());
-    scope.is_some_and(|scope| {
-        matches!(
-            route.live.ledger.look_scope(scope),
-            ScopeView::Closed { .. }
-        )
-    })
+    scope.is_some_and(|scope| matches!(route.live.ledger.glance(scope), ScopeView::Closed { .. }))
 }
 
 /// Only the cache may answer, and it has nothing.
