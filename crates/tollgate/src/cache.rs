@@ -3,7 +3,8 @@
 //! Promises: only whole answers are kept, and they are bounded in bytes, one by one and together.
 //! A hit in memory neither waits nor copies a body. A `cache.db` that is damaged, newer or out of
 //! reach is never an error for a call: answers are then kept in memory only, and that is told.
-//! Processes share one `cache.db`; what one of them purges the others forget within a second.
+//! Processes share one `cache.db`; what one of them keeps the others have, and what one of them purges
+//! the others forget, within a second. What nobody has kept costs no look at the disk.
 //!
 //! Never: decides whether an answer may be used (`core::fresh` does), or holds a credential: keys
 //! are hashes with a secret salt.
@@ -11,6 +12,8 @@
 mod book;
 mod desk;
 mod disk;
+mod finder;
+mod index;
 mod key;
 mod memory;
 mod object;
@@ -167,9 +170,8 @@ impl Cache {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk hears of both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
-            if let Some(disk) = disk {
-                disk.put(key, object.clone(), now);
-            }
+            let put = |disk: &Disk| disk.put(key, object.clone(), now);
+            disk.as_ref().is_some_and(put)
         });
         if is_kept && let Some(newer) = self.shared.refreshing.lock().get(&key) {
             newer.notify_one();

@@ -128,7 +128,7 @@ impl Scribe {
         };
         let is_broken = self.broken.load(Ordering::Acquire);
         let forgets = invalidations(&batch);
-        let (asked, now, mut failed) = write(&change, batch, is_broken);
+        let (asked, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
         // Where there was no room, SQLite has taken back all of it already.
         let is_undone = self.conn.is_autocommit();
         let committed = if is_undone { Ok(()) } else { change.commit() };
@@ -195,13 +195,7 @@ impl Scribe {
         if total.is_negative() || excess == 0 {
             return Ok(());
         }
-        self.conn.execute(
-            "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
-               OVER (ORDER BY used, id ROWS UNBOUNDED PRECEDING) - size AS before FROM answers
-               ORDER BY used, id LIMIT ?2) WHERE before < ?1)",
-            params![i64::try_from(excess).unwrap_or(i64::MAX), EVICT_MAX],
-        )?;
-        Ok(())
+        evict(&self.conn, excess)
     }
 }
 
@@ -210,6 +204,7 @@ fn write(
     change: &Transaction<'_>,
     batch: Vec<Write>,
     is_broken: bool,
+    bytes_max: u64,
 ) -> (Vec<Write>, Wall, Option<rusqlite::Error>) {
     let (mut asked, mut now, mut failed) = (Vec::new(), Wall(0), None);
     for order in batch {
@@ -219,7 +214,7 @@ fn write(
                 if is_broken {
                     Ok(())
                 } else {
-                    put(change, &key, &object, at)
+                    fit(change, &key, &object, at, bytes_max)
                 }
             }
             Write::Used(key, at) => change
@@ -243,6 +238,11 @@ fn is_held(error: &rusqlite::Error) -> bool {
         error.sqlite_error_code(),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
     )
+}
+
+/// Is there no room?
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// What of a batch makes answers invalid.
@@ -277,12 +277,46 @@ fn held_back(batch: Vec<Write>) -> Vec<Write> {
     left
 }
 
+/// Puts an answer in, in place of what was not used for longest if there is no room for both.
+fn fit(
+    conn: &Connection,
+    key: &Key,
+    object: &Object,
+    now: Wall,
+    bytes_max: u64,
+) -> rusqlite::Result<()> {
+    match put(conn, key, object, now) {
+        Err(error) if is_full(&error) && !conn.is_autocommit() && object.weight() < bytes_max => {
+            evict(conn, object.weight().max(bytes_max / STEP_PART))?;
+            put(conn, key, object, now)
+        }
+        done => done,
+    }
+}
+
+/// Removes so many bytes of what was not used for longest.
+fn evict(conn: &Connection, bytes: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
+           OVER (ORDER BY used, id ROWS UNBOUNDED PRECEDING) - size AS before FROM answers
+           ORDER BY used, id LIMIT ?2) WHERE before < ?1)",
+    )?
+    .execute(params![i64::try_from(bytes).unwrap_or(i64::MAX), EVICT_MAX])?;
+    Ok(())
+}
+
 fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<()> {
     let until = object.kept.stale_until.max(object.kept.fresh_until);
+    // Numbers follow the clock: those of rows that are gone are not used again, so that whoever follows
+    // them misses nothing.
+    let last: i64 = conn
+        .prepare_cached("SELECT ifnull(max(id), 0) FROM answers")?
+        .query_row([], |row| row.get(0))?;
+    let id = last.saturating_add(1).max(signed(now));
     conn.prepare_cached(
         "INSERT OR REPLACE INTO answers
-           (key, variant, url, stored, provider, entity, size, used, until, head, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+           (key, variant, url, stored, provider, entity, size, used, until, head, body, id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?
     .execute(params![
         key.0,
@@ -296,6 +330,7 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
         signed(until),
         book::head(object),
         &object.body[..],
+        id,
     ])?;
     conn.prepare_cached(
         "DELETE FROM answers WHERE key = ?1 AND id NOT IN

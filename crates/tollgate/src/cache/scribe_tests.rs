@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::sync_channel;
 
-use super::super::tests::{Folder, key, object};
+use super::super::tests::{Folder, bodies, key, object};
 use super::super::{Cache, DATABASE, rows};
 use super::*;
 
@@ -33,8 +33,7 @@ fn forget() -> Write {
     Write::Invalidate(object(1, "a").url, Wall(5))
 }
 
-/// Where there is no room, SQLite takes back the whole transaction, and with it what was forgotten
-/// beside an answer that does not fit.
+/// An answer that does not fit is the only one that is not written.
 #[tokio::test]
 async fn an_answer_that_does_not_fit_takes_no_invalidation_with_it() {
     let folder = Folder::new();
@@ -44,10 +43,25 @@ async fn an_answer_that_does_not_fit_takes_no_invalidation_with_it() {
     let batch = vec![forget(), Write::Put(key(2), large, Wall(5))];
     let full = scribe.obey(batch).unwrap_err();
     assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
-    assert_eq!(rows(&folder.0).unwrap().len(), 1, "it was all taken back");
-    let again = std::mem::take(&mut scribe.held_back);
-    scribe.obey(again).unwrap();
     assert!(rows(&folder.0).unwrap().is_empty());
+}
+
+/// Answers that come together and do not all fit: the last ones are there, and no more than fit.
+#[tokio::test]
+async fn of_answers_that_do_not_all_fit_the_last_ones_are_kept() {
+    let folder = Folder::new();
+    let mut scribe = scribe(&folder).await;
+    let answer = object(1, &"z".repeat(10_000));
+    let put = |number: u8| Write::Put(key(number), answer.clone(), Wall(u64::from(number)));
+    scribe
+        .pending
+        .store(100 * answer.weight(), Ordering::Release);
+    scribe.obey((2..102).map(put).collect()).unwrap();
+    let next = Cache::open(&folder.0);
+    assert!(bodies(&next, 2).await.is_empty());
+    assert_eq!(bodies(&next, 101).await.len(), 1);
+    let kept = &rows(&folder.0).unwrap()[0];
+    assert!(kept.bytes <= BYTES_MAX && kept.answers > 5, "{kept:?}");
 }
 
 /// What was held back while somebody else held the file is done at the end.
