@@ -10,7 +10,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -66,11 +66,40 @@ pub(super) struct Disk {
     index: Arc<Index>,
 }
 
-/// What must be forgotten and found no place in the queue.
+/// What must be forgotten and is not yet.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
+    /// What found no place in the queue.
     urls: Mutex<Vec<(Url, Wall)>>,
     is_all: AtomicBool,
+    /// Purges that are ordered and not done.
+    purges: AtomicUsize,
+}
+
+/// An order to forget the answers of a provider, of one of its entities, or all. While there is one,
+/// nothing is read from the file.
+#[derive(Debug)]
+pub(super) struct Purge {
+    pub(super) provider: Option<String>,
+    pub(super) entity: Option<String>,
+    answer: Option<oneshot::Sender<u64>>,
+    overdue: Arc<Overdue>,
+}
+
+impl Purge {
+    /// So many are gone.
+    pub(super) fn finish(mut self: Box<Purge>, gone: u64) {
+        let answer = self.answer.take();
+        drop(self);
+        // Whoever asked may have left.
+        let _left = answer.map(|answer| answer.send(gone));
+    }
+}
+
+impl Drop for Purge {
+    fn drop(&mut self) {
+        self.overdue.purges.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Overdue {
@@ -83,14 +112,40 @@ impl Overdue {
         }
     }
 
-    /// All of it, as orders.
-    pub(super) fn take(&self) -> Vec<Write> {
+    pub(super) fn purge(
+        self: &Arc<Overdue>,
+        provider: Option<String>,
+        entity: Option<String>,
+        answer: oneshot::Sender<u64>,
+    ) -> Write {
+        self.purges.fetch_add(1, Ordering::AcqRel);
+        Write::Purge(Box::new(Purge {
+            provider,
+            entity,
+            answer: Some(answer),
+            overdue: self.clone(),
+        }))
+    }
+
+    /// An order to forget everything, that nobody waits for.
+    pub(super) fn purge_all(self: &Arc<Overdue>) -> Write {
+        let (answer, _nobody) = oneshot::channel();
+        self.purge(None, None, answer)
+    }
+
+    /// Is there anything in the file that has been purged?
+    pub(super) fn is_purging(&self) -> bool {
+        self.purges.load(Ordering::Acquire) > 0 || self.is_all.load(Ordering::Acquire)
+    }
+
+    /// All that found no place, as orders.
+    pub(super) fn take(self: &Arc<Overdue>) -> Vec<Write> {
         let urls = std::mem::take(&mut *self.urls.lock());
         let orders = urls.into_iter();
         let mut orders: Vec<Write> = orders.map(|(url, at)| Write::Invalidate(url, at)).collect();
-        if self.is_all.swap(false, Ordering::AcqRel) {
-            let (answer, _nobody) = oneshot::channel();
-            orders.push(Write::Purge(None, None, answer));
+        if self.is_all.load(Ordering::Acquire) {
+            orders.push(self.purge_all());
+            self.is_all.store(false, Ordering::Release);
         }
         orders
     }
@@ -100,7 +155,7 @@ pub(super) enum Write {
     Put(Key, Arc<Object>, Wall),
     Used(Key, Wall),
     Invalidate(Url, Wall),
-    Purge(Option<String>, Option<String>, oneshot::Sender<u64>),
+    Purge(Box<Purge>),
     Rows(oneshot::Sender<Vec<Row>>),
     Flush(oneshot::Sender<()>),
     /// The same, and nothing is left to be forgotten.
@@ -143,6 +198,7 @@ impl Disk {
             heard,
             version: -1,
             census: Census::new(index.clone()),
+            overdue: overdue.clone(),
             writes: writes.clone(),
             broken: broken.clone(),
             path: path.clone(),
@@ -171,7 +227,8 @@ impl Disk {
 
     /// What is on disk; without a look at it where there is nothing.
     pub(super) async fn find(&self, key: Key, now: Wall) -> Option<Arc<Shelf>> {
-        if self.broken.load(Ordering::Acquire) || !self.index.may_have(&key) {
+        let is_broken = self.broken.load(Ordering::Acquire);
+        if is_broken || !self.index.may_have(&key) || self.overdue.is_purging() {
             return None;
         }
         let (answer, found) = oneshot::channel();
@@ -219,7 +276,7 @@ impl Disk {
     pub(super) async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> Option<u64> {
         let own = |name: &str| name.to_owned();
         let (provider, entity) = (provider.map(own), entity.map(own));
-        self.order(|answer| Write::Purge(provider, entity, answer))
+        self.order(|answer| self.overdue.purge(provider, entity, answer))
             .await
     }
 

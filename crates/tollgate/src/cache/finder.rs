@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
-use super::disk::{USED_STEP, Write, tell, variants_max};
+use super::disk::{Overdue, USED_STEP, Write, tell, variants_max};
 use super::index::Census;
 use super::key::Url;
 use super::memory::Memory;
@@ -40,6 +40,7 @@ pub(super) struct Finder {
     pub(super) heard: i64,
     pub(super) version: i64,
     pub(super) census: Census,
+    pub(super) overdue: Arc<Overdue>,
     pub(super) writes: SyncSender<Write>,
     pub(super) broken: Arc<AtomicBool>,
     pub(super) path: PathBuf,
@@ -72,6 +73,8 @@ impl Finder {
         }
         let changes = self.memory.changes();
         match self.read(&read.key) {
+            // What was purged may be there still.
+            Ok(Some(_)) if self.overdue.is_purging() => {}
             Ok(Some((shelf, used))) => {
                 shelf.note(read.now);
                 let shelf = Arc::new(shelf);

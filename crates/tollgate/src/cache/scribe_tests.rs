@@ -81,3 +81,48 @@ async fn what_was_held_back_is_done_when_nobody_orders_any_more() {
     ending.join().unwrap();
     assert!(rows(&folder.0).unwrap().is_empty());
 }
+
+/// Leaves no room for anything: the next purge that frees none finds none.
+fn fill(scribe: &Scribe) {
+    let number = |sql: &str| -> i64 { scribe.conn.query_row(sql, [], |row| row.get(0)).unwrap() };
+    let pages = number("PRAGMA page_count");
+    number(&format!("PRAGMA max_page_count = {pages}"));
+    while desk::forget(&scribe.conn, Some("nobody"), None).is_ok() {}
+}
+
+/// A purge on a full disk waits until there is room, and meanwhile nothing is read that it concerns.
+#[tokio::test]
+async fn a_purge_on_a_full_disk_is_not_lost() {
+    let folder = Folder::new();
+    let mut scribe = scribe(&folder).await;
+    fill(&scribe);
+    let (answer, mut done) = oneshot::channel();
+    let purge = scribe
+        .overdue
+        .purge(Some("nobody".to_owned()), None, answer);
+    let full = scribe.obey(vec![purge]).unwrap_err();
+    assert!(is_full(&full) && scribe.overdue.is_purging());
+    assert!(done.try_recv().is_err());
+    let room = "PRAGMA max_page_count = 1000";
+    scribe.conn.query_row(room, [], |_| Ok(())).unwrap();
+    let again = std::mem::take(&mut scribe.held_back);
+    scribe.obey(again).unwrap();
+    assert_eq!(done.try_recv(), Ok(0));
+    assert!(!scribe.overdue.is_purging());
+}
+
+/// What cannot be forgotten at the end for want of room would come back: the file goes instead.
+#[tokio::test]
+async fn what_cannot_be_forgotten_at_the_end_goes_with_the_file() {
+    let folder = Folder::new();
+    let mut scribe = scribe(&folder).await;
+    fill(&scribe);
+    let all = scribe
+        .overdue
+        .purge(Some("nobody".to_owned()), None, oneshot::channel().0);
+    let (last, mut ended) = oneshot::channel();
+    scribe.obey(vec![all, Write::Last(last)]).unwrap_err();
+    assert_eq!(ended.try_recv(), Ok(()));
+    assert!(!folder.file().exists());
+    assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
+}
