@@ -26,6 +26,7 @@ mod store;
 mod tables;
 mod trouble;
 pub use trouble::OpenError;
+mod waiters;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -215,6 +216,12 @@ impl SqliteLedger {
         let shared = &self.handle.shared;
         let at = shared.clock.at();
         shared.inbox.settle(Told { settle, at });
+    }
+
+    pub(crate) fn left(&self, cells: &[CellId]) {
+        if !self.is_forked() {
+            self.handle.shared.inbox.left(cells);
+        }
     }
 
     pub(crate) fn events(&self) -> Events {
