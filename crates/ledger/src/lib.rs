@@ -33,7 +33,7 @@ use std::sync::Arc;
 use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Rule, View};
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::time::{Micros, Now, Span, Wall};
 
 /// One ledger, shared by all clones of this handle. An enum and not a trait object: backends are
 /// few and known, and a new one must fail to compile wherever it matters.
@@ -134,9 +134,10 @@ impl Ledger {
     }
 
     /// Asks for one permit where the answer is there at once: in memory. `None`: this store takes
-    /// time, ask with [`Ledger::offer`]. What was granted is the asker's to settle.
+    /// time, ask with [`Ledger::offer`]. What was granted is the asker's to settle. Also when it was
+    /// decided.
     #[must_use]
-    pub fn offer_at_once(&self, ask: &Ask) -> Option<Verdict> {
+    pub fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
         match self {
             Ledger::Memory(memory) => memory.offer_at_once(ask),
             #[cfg(feature = "sqlite")]
@@ -257,6 +258,16 @@ impl Ledger {
             Ledger::Memory(memory) => memory.at(),
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(sqlite) => sqlite.at(),
+        }
+    }
+
+    /// The wall clock alone.
+    #[must_use]
+    pub fn wall(&self) -> Wall {
+        match self {
+            Ledger::Memory(memory) => memory.clock().wall(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.clock().wall(),
         }
     }
 

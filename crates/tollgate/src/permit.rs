@@ -52,8 +52,12 @@ pub struct Answer {
 }
 
 impl Permit {
-    pub(crate) fn new(ledger: Ledger, ask: Ask, marks: Marks, waited: Span) -> Permit {
-        let granted = ledger.at();
+    pub(crate) fn new(
+        ledger: Ledger,
+        ask: Ask,
+        marks: Marks,
+        (granted, waited): (Micros, Span),
+    ) -> Permit {
         Permit {
             held: Box::new(Held {
                 ledger,
@@ -66,12 +70,6 @@ impl Permit {
                 local: 0,
             }),
         }
-    }
-
-    /// It was granted at this time, and handed out later.
-    pub(crate) fn granted_at(mut self, at: Micros) -> Permit {
-        self.held.granted = at;
-        self
     }
 
     /// Marks the first terms as limits of the provider, of which its answers speak, and the last as

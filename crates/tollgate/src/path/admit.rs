@@ -44,7 +44,7 @@ pub(crate) async fn admit(
     tries: &mut Tries,
 ) -> Result<Granted, Error> {
     let live = &route.live;
-    let began = live.ledger.at();
+    let mut began = None;
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
     let mut told = None;
@@ -54,6 +54,7 @@ pub(crate) async fn admit(
         let edition = live.permits.edition();
         let plan = live.plan();
         let look = live.machine.look();
+        let began = *began.get_or_insert(look.at);
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
         let until = route.in_line_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
@@ -65,7 +66,12 @@ pub(crate) async fn admit(
         let whom = whom(route, &plan, &wants, wanted, loss).inspect_err(|_| stays_away());
         let (permits, wanted, is_counted) = whom?;
         wants.take_over(permits, edition);
-        let Some(answer) = stand(route, permits, wanted, &mut changes).await else {
+        let answer = match permits.at_once(wanted) {
+            Ok(answer) => Some(answer), // most calls may go at once
+            // On the heap: its size would be that of every call.
+            Err(wanted) => Box::pin(stand(route, permits, wanted, &mut changes)).await,
+        };
+        let Some(answer) = answer.filter(|answer| !matches!(answer, Err(Denied::Recalled))) else {
             continue;
         };
         if wants.goes_on(route, &plan, &answer, until, loss) {
@@ -104,10 +110,7 @@ async fn stand(
     let returns = || place.map(|place| permits.returns(place, who));
     tokio::select! {
         biased;
-        answer = permits.acquire(wanted) => match answer {
-            Err(Denied::Recalled) => None,
-            answer => Some(answer),
-        },
+        answer = permits.wait(wanted) => Some(answer),
         Ok(()) = changes.changed() => {
             returns();
             permits.look_again();

@@ -176,7 +176,7 @@ pub(crate) fn look_again(route: &Route, question: &Question) -> Option<Reply> {
         return None;
     }
     let object = asked.select(&*asked.cache.at_hand(&asked.key, asked.at)?)?;
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     if object.kept.look(&asked.demand, now) != Look::Fresh {
         return None;
     }
@@ -219,21 +219,43 @@ impl Asked {
     }
 }
 
-/// An answer that is in memory and fresh, without a wait and without a question: `None` says nothing
-/// but that it is worth to `look`.
-pub(super) fn at_hand(shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)> {
-    let plan = route.live.plan();
-    let rule = plan.keeping.rule(route.entity.as_deref());
-    if !rule.is_on() || route.said.cache != UseCache::Yes || is_special(route) {
-        return None;
+/// What the question of a plain call is called and demands, as long as this plan holds.
+#[derive(Debug)]
+pub(super) struct Known {
+    plan: Arc<Plan>,
+    key: Key,
+    demand: Demand,
+}
+
+impl Known {
+    /// `None`: the cache has no part in this call, or it wants something else of it.
+    pub(super) fn of(shop: &Shop, route: &Route) -> Option<Known> {
+        let plan = route.live.plan();
+        let rule = plan.keeping.rule(route.entity.as_deref());
+        if !rule.is_on() || route.said.cache != UseCache::Yes || is_special(route) {
+            return None;
+        }
+        Some(Known {
+            key: name(shop.cache(), route, &plan).key,
+            demand: Demand::read(rule.mode, &Of(&route.headers)),
+            plan,
+        })
     }
-    let cache = shop.cache();
-    let now = route.live.ledger.now().wall;
-    let shelf = cache.at_hand(&name(cache, route, &plan).key, now)?;
-    let object = select(cache, &route.headers, &shelf)?;
-    let demand = Demand::read(rule.mode, &Of(&route.headers));
-    let is_fresh = object.kept.look(&demand, now) == Look::Fresh;
-    (is_fresh && !is_degraded(route, &plan)).then_some((object, now))
+
+    pub(super) fn is_under(&self, plan: &Arc<Plan>) -> bool {
+        Arc::ptr_eq(&self.plan, plan)
+    }
+
+    /// The answer, if it is in memory and fresh, without a wait and without a question: `None` says
+    /// nothing but that it is worth to `look`.
+    pub(super) fn at_hand(&self, shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)> {
+        let cache = shop.cache();
+        let now = route.live.ledger.wall();
+        let shelf = cache.at_hand(&self.key, now)?;
+        let object = select(cache, &route.headers, &shelf)?;
+        let is_fresh = object.kept.look(&self.demand, now) == Look::Fresh;
+        (is_fresh && !is_degraded(route, &self.plan)).then_some((object, now))
+    }
 }
 
 /// The newest answer for these request headers.
@@ -306,7 +328,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     Box::new(Asked {
         key,
         url,
-        at: route.live.ledger.now().wall,
+        at: route.live.ledger.wall(),
         purges: cache.purges(),
         changes_it: !matches!(route.method, Method::GET | Method::HEAD),
         object: None,

@@ -139,14 +139,15 @@ pub(crate) async fn heed(
     if !has_next || !route.payload.is_left() {
         return Ok(answered);
     }
-    retry::discard(answered).await;
+    // On the heap: its size would be that of every call.
+    Box::pin(retry::discard(answered)).await;
     Err(Ended::Again)
 }
 
 /// A 401 asks for a new token, once for each call.
 fn has_new_token(route: &Route, held: &Held, tries: &mut Tries, answered: &Answered) -> bool {
     let is_refused = answered.head.status.as_u16() == 401;
-    let now = route.live.ledger.now().at;
+    let now = route.live.ledger.at();
     if tries.renewed {
         held.judged(is_refused, now, route.live.machine.throw());
         return false;
@@ -188,7 +189,7 @@ async fn has_other_key(
 }
 
 fn set_aside(route: &Route, plan: &Plan, mark: &str, told: Option<Span>) {
-    let until = route.live.ledger.now().at + told.unwrap_or(ASIDE);
+    let until = route.live.ledger.at() + told.unwrap_or(ASIDE);
     let mut aside = route.live.aside.until.lock();
     // Bounded by the pool: keys of former files go.
     aside.retain(|known, _| marks(plan).any(|mark| mark == known));
@@ -271,7 +272,7 @@ async fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
     // Nobody knows when: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
     let aside = mark.and_then(|mark| live.aside.until.lock().get(mark).copied());
-    let aside = aside.map(|until| until.since(live.ledger.now().at));
+    let aside = aside.map(|until| until.since(live.ledger.at()));
     let after = full.chain(aside).chain(cooling(route, plan, mark).await);
     Frees {
         after: after.max().unwrap_or(Span::ZERO),

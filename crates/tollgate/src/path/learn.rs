@@ -196,7 +196,7 @@ fn read(route: &Route, plan: &Plan, head: &Parts, body: &[u8]) -> Feedback {
         headers: &headers,
         body,
     };
-    feedback::read(&response, &plan.dialect, route.live.ledger.now().wall)
+    feedback::read(&response, &plan.dialect, route.live.ledger.wall())
 }
 
 /// What came back (A11). What the dialect says about a refusal wins over the status; a bill to pay
@@ -230,7 +230,7 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
         remaining,
         reset_after: feedback
             .reset_at
-            .map(|reset| reset.since(route.live.ledger.now().wall)),
+            .map(|reset| reset.since(route.live.ledger.wall())),
     });
     let (machine, settings) = (route.live.machine.clone(), *settings);
     // The answer does not wait for it.

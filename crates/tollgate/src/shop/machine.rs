@@ -87,6 +87,8 @@ pub(crate) struct Local {
 pub(crate) struct Look {
     pub(crate) door: Door,
     pub(crate) local: Local,
+    /// When.
+    pub(crate) at: Micros,
 }
 
 impl Machine {
@@ -217,6 +219,7 @@ impl Machine {
         Look {
             door: inner.health.door(now),
             local: inner.local.clone(),
+            at: now,
         }
     }
 
