@@ -168,7 +168,7 @@ impl Cache {
         // Under one lock, so that the disk hears of both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
             if let Some(disk) = disk {
-                disk.put(key, object.clone(), now);
+                disk.put(key, object, now);
             }
         });
         if is_kept && let Some(newer) = self.shared.refreshing.lock().get(&key) {
@@ -191,9 +191,17 @@ impl Cache {
         }
     }
 
-    /// Was it kept before its URL changed?
-    pub(crate) fn is_invalid(&self, object: &Object) -> bool {
-        self.shared.memory.is_invalid(object)
+    /// Forgets one answer, if it was asked for by then. Others to the same URL stay.
+    pub(crate) fn forget(&self, key: &Key, object: &Object, at: Wall) {
+        self.shared.memory.forget(key, object.variant, at);
+        if let Some(disk) = &self.shared.disk {
+            disk.forget(*key, object.variant, at);
+        }
+    }
+
+    /// Was it kept before its URL changed, or it was forgotten?
+    pub(crate) fn is_invalid(&self, key: &Key, object: &Object, now: Wall) -> bool {
+        self.shared.memory.is_invalid(key, object, now)
     }
 
     /// The right to fetch a new answer beside an old one: one at a time for each key.

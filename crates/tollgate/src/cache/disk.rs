@@ -21,7 +21,7 @@ use tollgate_core::time::{Span, Wall};
 
 use super::book::{self, BookError};
 use super::desk::Row;
-use super::key::{Salt, Url};
+use super::key::{Salt, Url, Variant};
 use super::memory::Memory;
 use super::object::{SHELF_MAX, VARIANTS_MAX};
 use super::scribe::Scribe;
@@ -69,15 +69,15 @@ pub(super) struct Disk {
 /// What must be forgotten and found no place in the queue.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
-    urls: Mutex<Vec<(Url, Wall)>>,
+    orders: Mutex<Vec<Write>>,
     is_all: AtomicBool,
 }
 
 impl Overdue {
-    fn push(&self, url: Url, at: Wall) {
-        let mut urls = self.urls.lock();
-        if urls.len() < OVERDUE_MAX {
-            urls.push((url, at));
+    fn push(&self, order: Write) {
+        let mut orders = self.orders.lock();
+        if orders.len() < OVERDUE_MAX {
+            orders.push(order);
         } else {
             self.is_all.store(true, Ordering::Release);
         }
@@ -85,9 +85,7 @@ impl Overdue {
 
     /// All of it, as orders.
     pub(super) fn take(&self) -> Vec<Write> {
-        let urls = std::mem::take(&mut *self.urls.lock());
-        let orders = urls.into_iter();
-        let mut orders: Vec<Write> = orders.map(|(url, at)| Write::Invalidate(url, at)).collect();
+        let mut orders = std::mem::take(&mut *self.orders.lock());
         if self.is_all.swap(false, Ordering::AcqRel) {
             let (answer, _nobody) = oneshot::channel();
             orders.push(Write::Purge(None, None, answer));
@@ -102,8 +100,11 @@ struct Read {
     answer: oneshot::Sender<Arc<Shelf>>,
 }
 
+#[derive(Debug)]
 pub(super) enum Write {
     Put(Key, Arc<Object>, Wall),
+    /// One answer is not to be used again, if it was asked for by then.
+    Forget(Key, Variant, Wall),
     Used(Key, Wall),
     Invalidate(Url, Wall),
     Purge(Option<String>, Option<String>, oneshot::Sender<u64>),
@@ -188,20 +189,33 @@ impl Disk {
         let _noted = self.writes.try_send(Write::Used(key, now));
     }
 
-    pub(super) fn put(&self, key: Key, object: Arc<Object>, now: Wall) {
+    pub(super) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) {
         let weight = object.weight();
         if self.pending.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
-            || self.writes.try_send(Write::Put(key, object, now)).is_err()
+            || self
+                .writes
+                .try_send(Write::Put(key, object.clone(), now))
+                .is_err()
         {
             self.pending.fetch_sub(weight, Ordering::AcqRel);
+            // What it would have replaced must not come back in its place.
+            self.forget(key, object.variant, object.stored);
         }
     }
 
-    /// An order that must not be lost: where the queue is full, it waits beside it.
     pub(super) fn invalidate(&self, url: Url, now: Wall) {
-        let order = || self.writes.try_send(Write::Invalidate(url, now));
+        self.insist(|| Write::Invalidate(url, now));
+    }
+
+    pub(super) fn forget(&self, key: Key, variant: Variant, at: Wall) {
+        self.insist(|| Write::Forget(key, variant, at));
+    }
+
+    /// An order that must not be lost: where the queue is full, it waits beside it.
+    fn insist(&self, forget: impl Fn() -> Write) {
+        let order = || self.writes.try_send(forget());
         if order().is_err() {
-            self.overdue.push(url, now);
+            self.overdue.push(forget());
             // The queue may have been emptied meanwhile, and who waits for orders must be woken. If
             // it is full still, what waits beside it is seen with what is in it.
             let _again = order();

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
 use super::disk::{Overdue, WRITES_MAX, Write, tell, variants_max};
-use super::key::Url;
+use super::key::{Url, Variant};
 use super::{Key, Object, book, desk};
 
 /// Orders that share one transaction.
@@ -157,6 +157,10 @@ impl Scribe {
     }
 
     /// What whoever asked waits for; or the question again, and why it has no answer.
+    #[expect(
+        clippy::result_large_err,
+        reason = "once for each question that cannot be answered, and it is looked at again"
+    )]
     fn reply(&self, order: Write) -> Result<(), (Write, rusqlite::Error)> {
         // Whoever asked may have left.
         match order {
@@ -177,7 +181,7 @@ impl Scribe {
             Write::Flush(answer) | Write::Last(answer) => {
                 let _left = answer.send(());
             }
-            Write::Put(..) | Write::Used(..) | Write::Invalidate(..) => {}
+            Write::Put(..) | Write::Forget(..) | Write::Used(..) | Write::Invalidate(..) => {}
         }
         Ok(())
     }
@@ -219,7 +223,10 @@ fn write(
                 if is_broken {
                     Ok(())
                 } else {
-                    put(change, &key, &object, at)
+                    // What it would have replaced must not come back in its place.
+                    put(change, &key, &object, at).inspect_err(|_| {
+                        let _held = forget(change, &key, object.variant, object.stored);
+                    })
                 }
             }
             Write::Used(key, at) => change
@@ -227,6 +234,7 @@ fn write(
                 .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
                 .map(drop),
             Write::Invalidate(url, at) => invalidate(change, url, at),
+            Write::Forget(key, variant, at) => forget(change, &key, variant, at),
             question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
                 asked.push(question);
                 Ok(())
@@ -249,12 +257,12 @@ fn is_held(error: &rusqlite::Error) -> bool {
 fn invalidations(batch: &[Write]) -> Vec<Write> {
     let each = batch.iter().filter_map(|order| match order {
         Write::Invalidate(url, at) => Some(Write::Invalidate(*url, *at)),
-        Write::Put(..)
-        | Write::Used(..)
-        | Write::Purge(..)
-        | Write::Rows(_)
-        | Write::Flush(_)
-        | Write::Last(_) => None,
+        Write::Forget(key, variant, at) => Some(Write::Forget(*key, *variant, *at)),
+        // Where the new one is not written, the old one is not to come back in its place.
+        Write::Put(key, object, _) => Some(Write::Forget(*key, object.variant, object.stored)),
+        Write::Used(..) | Write::Purge(..) | Write::Rows(_) | Write::Flush(_) | Write::Last(_) => {
+            None
+        }
     });
     each.collect()
 }
@@ -265,12 +273,16 @@ fn held_back(batch: Vec<Write>) -> Vec<Write> {
     let stays = |order: &Write| {
         matches!(
             order,
-            Write::Invalidate(..) | Write::Purge(..) | Write::Last(_)
+            Write::Forget(..) | Write::Invalidate(..) | Write::Purge(..) | Write::Last(_)
         )
     };
-    let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
+    let left = batch.into_iter().map(|order| match order {
+        Write::Put(key, object, _) => Write::Forget(key, object.variant, object.stored),
+        other => other,
+    });
+    let mut left: Vec<Write> = left.filter(stays).collect();
     if left.len() > HELD_BACK_MAX {
-        left.retain(|order| !matches!(order, Write::Invalidate(..)));
+        left.retain(|order| !matches!(order, Write::Forget(..) | Write::Invalidate(..)));
         let (all, _nobody) = oneshot::channel();
         left.push(Write::Purge(None, None, all));
     }
@@ -303,6 +315,12 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
     )?
     .execute(params![key.0, variants_max()])?;
     Ok(())
+}
+
+fn forget(conn: &Connection, key: &Key, variant: Variant, at: Wall) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM answers WHERE key = ?1 AND variant = ?2 AND stored <= ?3")?
+        .execute(params![key.0, variant.0, signed(at)])
+        .map(drop)
 }
 
 fn invalidate(conn: &Connection, url: Url, at: Wall) -> rusqlite::Result<()> {

@@ -142,7 +142,8 @@ async fn processes_share_what_is_kept_and_purged() {
     assert_eq!(purge(&folder.0, Some("x"), Some("a")).unwrap(), 1);
     // Each question makes the other look for purges.
     let changed = object(1, "b-changed");
-    while other.at_hand(&key(1), Wall(1)).is_some() || !other.is_invalid(&changed) {
+    while other.at_hand(&key(1), Wall(1)).is_some() || !other.is_invalid(&key(3), &changed, Wall(1))
+    {
         other.find(&key(9), Wall(1)).await;
         tokio::task::yield_now().await;
     }
@@ -275,7 +276,7 @@ async fn processes_hear_of_every_change() {
     let changed = object(1, "only in the other's memory");
     one.invalidate(None, changed.url, Wall(1));
     one.flush().await;
-    while !other.is_invalid(&changed) {
+    while !other.is_invalid(&key(3), &changed, Wall(1)) {
         other.find(&key(9), Wall(1)).await;
         tokio::task::yield_now().await;
     }
