@@ -263,4 +263,6 @@ impl Cache {
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
+mod forget_tests;
+#[cfg(test)]
 mod tests;

@@ -73,7 +73,7 @@ async fn r_d6_a_compressed_body_that_cannot_be_searched_is_not_kept() {
             "/larger" => ("gzip", gzip(&text(5_000_000, KEY))),
             "/twice" => ("gzip, gzip", gzip(&gzip(KEY.as_bytes()))),
             "/unknown" => ("x-press", text(10, "pressed")),
-            "/broken" => ("gzip", gzip(&text(10_000, KEY))[..8_000].to_vec()),
+            "/broken" => ("gzip", gzip(&text(10_000, KEY))[..3_000].to_vec()),
             _ => ("gzip", gzip(&text(10_000, ""))),
         };
         let mut response = reply(200, &[("content-encoding", coding)], "");

@@ -289,7 +289,33 @@ fn held_back(batch: Vec<Write>) -> Vec<Write> {
     left
 }
 
+/// Has another process forgotten it since it was asked for, or does it have a newer one? What is in the
+/// future was written by a clock that has been set back.
+fn is_late(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM purges WHERE at BETWEEN ?1 AND ?2 AND (url = ?3 OR (url IS NULL
+             AND ifnull(provider, ?4) = ?4 AND (entity IS NULL OR entity IS ?5))))
+           OR EXISTS (SELECT 1 FROM answers WHERE key = ?6 AND variant = ?7 AND stored > ?1
+             AND stored <= ?2)",
+    )?
+    .query_row(
+        params![
+            signed(object.stored),
+            signed(now),
+            object.url.0,
+            object.provider,
+            object.entity,
+            key.0,
+            object.variant.0,
+        ],
+        |row| row.get(0),
+    )
+}
+
 fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<()> {
+    if is_late(conn, key, object, now)? {
+        return Ok(());
+    }
     let until = object.kept.stale_until.max(object.kept.fresh_until);
     conn.prepare_cached(
         "INSERT OR REPLACE INTO answers

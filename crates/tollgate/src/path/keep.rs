@@ -127,9 +127,7 @@ pub(crate) fn asks_again(
     let Some(old) = asked.object.take_if(|old| is_about_ours && differs(old)) else {
         return false;
     };
-    asked
-        .cache
-        .forget(&asked.key, &old, route.live.ledger.now().wall);
+    asked.cache.forget(&asked.key, &old, old.stored);
     (asked.fallback, route.fallback) = (false, false);
     for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE] {
         route.headers.remove(name);
@@ -190,7 +188,7 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
             {
                 object.variant = variant(asked.cache.salt(), &names, &Of(&asked.client));
                 object.names = names;
-                asked.cache.forget(&asked.key, old, now);
+                asked.cache.forget(&asked.key, old, old.stored);
             }
             scrub::scrub(route, &plan, &mut object.headers);
             let object = Arc::new(object.clone());
@@ -202,7 +200,7 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
             let _told = not_kept(route, why);
             // Who wants nothing kept of its call says nothing about what others have.
             if why != NotKept::RequestNoStore {
-                asked.cache.forget(&asked.key, old, now);
+                asked.cache.forget(&asked.key, old, old.stored);
             }
         }
     }
