@@ -21,6 +21,7 @@ mod hostile_client;
 mod hostile_upstream;
 mod roundabout;
 mod background;
+mod beside;
 mod blame;
 mod cache;
 mod cache_doubts;

@@ -23,7 +23,7 @@ use tollgate_core::time::Wall;
 use super::route::Route;
 use super::serve::{self, Why};
 use super::{Reply, credential, query};
-use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, variant};
+use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, VARIANTS_MAX, Variant, variant};
 use crate::error::Reason;
 use crate::shop::Plan;
 use crate::{Error, Shop};
@@ -207,12 +207,19 @@ impl Asked {
 
     /// The newest answer for these request headers, wherever it is.
     async fn find(&self, rule: &Rule) -> Option<Arc<Object>> {
-        let shelf = self.cache.find(&self.key, self.at).await?;
-        if let Some(object) = self.select(rule, &shelf, self.at) {
-            return Some(object);
+        let mut shelf = self.cache.find(&self.key, self.at).await?;
+        let mut seen: SmallVec<[Variant; VARIANTS_MAX]> = SmallVec::new();
+        loop {
+            if let Some(object) = self.select(rule, &shelf, self.at) {
+                return Some(object);
+            }
+            if !shelf.is_partial() || seen.len() > VARIANTS_MAX {
+                return None;
+            }
+            // From the second look on those that no shelf holds together with the ones before.
+            shelf = self.cache.find_rest(&self.key, &seen, self.at).await?;
+            seen.extend(shelf.objects().iter().map(|object| object.variant));
         }
-        let rest = self.cache.find_rest(&self.key, &shelf, self.at).await?;
-        self.select(rule, &rest, self.at)
     }
 
     /// The newest answer for these request headers.

@@ -317,6 +317,7 @@ fn record(
         body: BytesMut::new(),
         most,
         adapts: adapts.then(|| (rule.clone(), old)),
+        plan: plan.clone(),
     })
 }
 
@@ -417,6 +418,8 @@ pub(crate) struct Recorder {
     most: usize,
     /// Lifetimes follow what changes: the rule, and the answer before this one.
     adapts: Option<(Rule, Option<Arc<Object>>)>,
+    /// The file that the call was made under.
+    plan: Arc<Plan>,
 }
 
 impl Recorder {
@@ -441,7 +444,7 @@ impl Recorder {
         if length.is_some_and(|length| length != self.body.len()) {
             return;
         }
-        if let Err(why) = scrub::search(&self.live, &self.object.headers, &self.body) {
+        if let Err(why) = scrub::search(&self.live, &self.plan, &self.object.headers, &self.body) {
             return tell_not_kept(&self.live, &self.id, why);
         }
         self.object.body = Bytes::copy_from_slice(&self.body);

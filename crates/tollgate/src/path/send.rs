@@ -77,6 +77,7 @@ pub(crate) async fn send(
     let request = request(route, plan, credential, conn.host())?;
     let upload = request.body().upload();
     permit.sent();
+    route.leaves();
     tries.made += 1;
     conn.wire.preamble.begins();
     let answer = conn.wire.sender.try_send_request(request);
