@@ -40,6 +40,7 @@ mod admin;
 mod changes;
 mod kept;
 mod keys;
+mod killed;
 mod leaving;
 mod limits;
 mod rates;

@@ -43,6 +43,8 @@ struct Known {
     keys: Keys,
     /// All of them are here.
     is_whole: bool,
+    /// They have been read, or are being read.
+    is_begun: bool,
     /// What takes their place when all have been read.
     next: Option<Keys>,
 }
@@ -95,11 +97,14 @@ impl Known {
         if let Some(next) = &mut self.next {
             next.insert(key);
             if next.len() > KEYS_MAX {
-                *self = Known::default();
+                *self = Known {
+                    is_begun: true,
+                    ..Known::default()
+                };
             }
         }
         // Before the first reading has begun too: what waits to be written is not seen by it.
-        if self.is_whole || self.next.is_none() {
+        if self.is_whole || !self.is_begun {
             self.keys.insert(key);
             // Some may be gone from the file: another reading shows how many.
             if self.keys.len() > KEYS_MAX {
@@ -199,12 +204,12 @@ impl Census {
         self.seen = last(conn)?;
         (self.begun, self.is_due, self.behind) = (Some(now), false, Some(Vec::new()));
         let mut known = self.index.known.lock();
-        let early = if known.is_whole {
+        let early = if known.is_begun {
             Keys::default()
         } else {
             std::mem::take(&mut known.keys)
         };
-        known.next = Some(early);
+        (known.is_begun, known.next) = (true, Some(early));
         Ok(true)
     }
 }
