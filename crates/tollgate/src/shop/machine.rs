@@ -461,7 +461,7 @@ impl Local {
             rate: rate.map(Arc::new),
             concurrency: most
                 .and_then(|most| Rule::in_flight(most).ok())
-                .map(Arc::new),
+                .map(|rule| Arc::new(rule.of_one_process())),
         }
     }
 }
