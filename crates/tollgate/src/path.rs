@@ -44,7 +44,7 @@ pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::Aside;
 pub(crate) use flight::Flights;
-pub use hit::{Hit, at_hand};
+pub use hit::{Hit, Known};
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
 pub(crate) use query::{encoded, parameters, without_parameter};
@@ -195,7 +195,7 @@ where
             },
             Place::First(flight) => match cache::look_again(&route, &question) {
                 Some(reply) => flight.lands_with(reply), // another flight has just brought it
-                None => flight.lead(go(route, question)).await,
+                None => flight.lead(Box::pin(go(route, question))).await,
             },
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,

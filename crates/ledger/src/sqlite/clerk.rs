@@ -104,7 +104,7 @@ impl Clerk {
         };
         for asked in questions {
             if let Ok(reply) = store.look(&asked.question) {
-                drop(asked.reply.try_send(reply));
+                (asked.reply)(reply);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! Never: grows without end.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::SyncSender;
+use std::fmt;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -24,6 +24,10 @@ const OFFERS_MAX: usize = 1_024;
 /// Settles that wait: 10 s of 6,000 calls per second while the store is away, at 300 bytes each
 /// 20 MiB. What comes on top is lost, which only delays its slots.
 const SETTLES_MAX: usize = 65_536;
+
+/// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
+/// that a lock is waited for. At some 200 bytes each 3 MiB.
+const QUESTIONS_MAX: usize = 16_384;
 
 /// Asks in one transaction: four full batches, about 50 µs under the lock.
 const ASKS_PER_TURN: usize = 256;
@@ -69,11 +73,17 @@ pub(super) struct Told {
     pub(super) at: Micros,
 }
 
-/// Something to read, and where the reply goes.
-#[derive(Debug)]
+/// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
+/// known.
 pub(super) struct Asked {
     pub(super) question: Question,
-    pub(super) reply: SyncSender<Reply>,
+    pub(super) reply: Box<dyn FnOnce(Reply) + Send>,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Asked").field(&self.question).finish()
+    }
 }
 
 /// What goes into one transaction.
@@ -146,9 +156,13 @@ impl Inbox {
         self.bell.notify_one();
     }
 
+    /// Full means that the question is dropped: what it asks about looks used up.
     pub(super) fn ask(&self, asked: Asked) {
-        self.state.lock().questions.push(asked);
-        self.bell.notify_one();
+        let mut state = self.state.lock();
+        if state.questions.len() < QUESTIONS_MAX {
+            state.questions.push(asked);
+            self.bell.notify_one();
+        }
     }
 
     pub(super) fn close(&self) {

@@ -19,6 +19,7 @@ use tollgate_core::time::{Micros, Span};
 use super::shared::Reader;
 use super::{BodyError, Tally, Tunnel};
 use crate::Permit;
+use crate::failpoint;
 use crate::path::Recorder;
 use crate::pool::Conn;
 use crate::timer::rest;
@@ -275,6 +276,7 @@ impl Flow {
                 if self.incoming.is_end_stream() {
                     self.end();
                 } else {
+                    failpoint::reached("mid-body");
                     self.keep_alive(self.every);
                 }
                 Poll::Ready(Some(Ok(frame)))

@@ -195,13 +195,23 @@ pub(super) fn is_damaged(path: &Path) -> bool {
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension("db.damaged");
     fs::rename(path, &aside)?;
-    for end in ["db-wal", "db-shm"] {
+    remove_all(path, &["db-wal", "db-shm"])?;
+    Ok(aside)
+}
+
+/// Removes the file. Processes that have it open go on with what they have.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    remove_all(path, &["db", "db-wal", "db-shm"])
+}
+
+fn remove_all(path: &Path, ends: &[&str]) -> io::Result<()> {
+    for end in ends {
         match fs::remove_file(path.with_extension(end)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(aside)
+    Ok(())
 }
 
 /// The salt of its keys.

@@ -32,7 +32,7 @@ impl Hash for Key {
 pub(crate) struct Url(pub(crate) [u8; 16]);
 
 /// A hash of the values of the headers that an answer varies on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Variant(pub(crate) [u8; 16]);
 
 /// What makes the hashes of one store differ from those of every other.

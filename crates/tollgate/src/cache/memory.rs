@@ -84,14 +84,14 @@ impl Memory {
 
     /// Puts an answer in, unless something was purged or its URL changed since it was asked for, or
     /// there is one that was asked for later. Whatever else is done with it is done before the next
-    /// change. Says whether it is in.
+    /// change, and says whether there may be more under this key elsewhere. Says whether it is in.
     pub(super) fn put(
         &self,
         key: Key,
         object: &Arc<Object>,
         now: Wall,
         purges: u64,
-        also: impl FnOnce(),
+        also: impl FnOnce() -> bool,
     ) -> bool {
         let _turn = self.writing.lock();
         if self.purges() != purges || self.is_invalid(object) {
@@ -108,13 +108,14 @@ impl Memory {
         {
             return false;
         }
+        let has_more = also();
         let shelf = match shelf {
             Some(shelf) => shelf.with(object.clone()),
-            None => Shelf::new([object.clone()]).partial(),
+            None if has_more => Shelf::new([object.clone()]).partial(),
+            None => Shelf::new([object.clone()]),
         };
         shelf.note(now);
         self.shelves.insert(key, Arc::new(shelf));
-        also();
         true
     }
 

@@ -1,9 +1,9 @@
 //! The thread that writes `cache.db`.
 //!
 //! Promises: what waits shares a transaction. The file is bounded: what nobody can use any more goes
-//! first, then what was not used for longest. While somebody else holds the file, what must be
-//! forgotten waits and is done as soon as it can, at the end too; what should be kept is not waited
-//! with.
+//! first, then what was not used for longest. While somebody else holds the file or the disk is full,
+//! what must be forgotten waits and is done as soon as it can, at the end too, and if there is no room
+//! then either the file goes; what should be kept is not waited with.
 //!
 //! Never: is waited for by a call.
 
@@ -20,6 +20,7 @@ use tollgate_core::time::Wall;
 use super::disk::{Overdue, WRITES_MAX, Write, tell, variants_max};
 use super::key::Url;
 use super::{Key, Object, book, desk};
+use crate::event::Fact;
 
 /// Orders that share one transaction.
 const BATCH_MAX: usize = 64;
@@ -100,6 +101,9 @@ impl Scribe {
             if batch.is_empty() {
                 return;
             }
+            // As for those who wait for the end, if nobody does any more.
+            let (last, _nobody) = oneshot::channel();
+            batch.push(Write::Last(last));
             self.try_to(batch);
             batch = std::mem::take(&mut self.held_back);
             if !batch.is_empty() {
@@ -115,57 +119,96 @@ impl Scribe {
                 self.since_check += object.weight();
             }
         }
+        let (asked, now, mut failed) = self.commit(batch)?;
+        if self.since_check >= self.bytes_max / STEP_PART {
+            self.since_check = 0;
+            failed = failed.or(self.make_room(now).err());
+        }
+        let mut last = Vec::new();
+        for order in asked {
+            if matches!(order, Write::Last(_)) {
+                last.push(order);
+                continue;
+            }
+            if let Err((order, error)) = self.reply(order) {
+                if is_passing(&error) {
+                    let again = self.held_back(vec![order]);
+                    self.held_back.extend(again);
+                }
+                failed = failed.or(Some(error));
+            }
+        }
+        self.end_with(last, failed.as_ref());
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Writes a batch in one transaction; what is left are questions. Also when, and what went wrong.
+    fn commit(&mut self, batch: Vec<Write>) -> rusqlite::Result<Left> {
         // Immediate: a transaction that begins by reading cannot wait for another writer.
         let begun = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate);
         let change = match begun {
             Ok(change) => change,
             Err(error) => {
-                if is_held(&error) {
-                    self.held_back = held_back(batch);
+                if is_passing(&error) {
+                    self.held_back = self.held_back(batch);
                 }
                 return Err(error);
             }
         };
         let is_broken = self.broken.load(Ordering::Acquire);
         let forgets = invalidations(&batch);
-        let (asked, now, mut failed) = write(&change, batch, is_broken);
-        // Where there was no room, SQLite has taken back all of it already.
-        let is_undone = self.conn.is_autocommit();
-        let committed = if is_undone { Ok(()) } else { change.commit() };
-        if is_undone || committed.is_err() {
+        let (asked, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
+        // Where there was no room, SQLite may have taken back all of it already.
+        if !self.conn.is_autocommit() {
+            failed = failed.or(change.commit().err());
+        }
+        if failed.is_some() {
             // What must be forgotten is said again, with nothing that takes room.
-            self.held_back = held_back(forgets);
+            self.held_back = self.held_back(forgets);
         }
-        failed = failed.or(committed.err());
-        if self.since_check >= self.bytes_max / STEP_PART {
-            self.since_check = 0;
-            failed = failed.or(self.make_room(now).err());
+        Ok((asked, now, failed))
+    }
+
+    /// Nobody orders anything after these, once nothing is left to be forgotten.
+    fn end_with(&mut self, last: Vec<Write>, failed: Option<&rusqlite::Error>) {
+        if last.is_empty() {
+            return;
         }
-        for order in asked {
-            if matches!(order, Write::Last(_)) && !self.held_back.is_empty() {
-                self.held_back.push(order);
-                continue;
+        if failed.is_some_and(is_full) && !self.held_back.is_empty() {
+            self.remove_file();
+        }
+        if !self.held_back.is_empty() {
+            return self.held_back.extend(last);
+        }
+        for order in last {
+            let _answered = self.reply(order);
+        }
+    }
+
+    /// There is no room even to note what must be forgotten, and what is not forgotten now would come
+    /// back with the next start: the file goes, which loses nothing but time.
+    fn remove_file(&mut self) {
+        self.held_back.clear();
+        self.broken.store(true, Ordering::Release);
+        let why = match book::remove(&self.path) {
+            Ok(()) => {
+                "it was removed, because what was purged could not be forgotten on a full disk"
             }
-            if let Err((order, error)) = self.reply(order) {
-                if is_held(&error) {
-                    self.held_back.extend(held_back(vec![order]));
-                }
-                failed = failed.or(Some(error));
-            }
-        }
-        failed.map_or(Ok(()), Err)
+            Err(_) => "what was purged could not be forgotten on a full disk",
+        };
+        let why = &format!("{}: {why}", self.path.display());
+        Fact::CacheOnlyInMemory { why }.tell();
     }
 
     /// What whoever asked waits for; or the question again, and why it has no answer.
     fn reply(&self, order: Write) -> Result<(), (Write, rusqlite::Error)> {
         // Whoever asked may have left.
         match order {
-            Write::Purge(provider, entity, answer) => {
-                match desk::forget(&self.conn, provider.as_deref(), entity.as_deref()) {
-                    Ok(gone) => {
-                        let _left = answer.send(gone);
-                    }
-                    Err(error) => return Err((Write::Purge(provider, entity, answer), error)),
+            Write::Purge(purge) => {
+                let (provider, entity) = (purge.provider.as_deref(), purge.entity.as_deref());
+                match desk::forget(&self.conn, provider, entity) {
+                    Ok(gone) => purge.finish(gone),
+                    Err(error) => return Err((Write::Purge(purge), error)),
                 }
             }
             Write::Rows(answer) => match desk::all(&self.conn) {
@@ -182,6 +225,23 @@ impl Scribe {
         Ok(())
     }
 
+    /// What must be forgotten, if not now, and who waits for just that. Whoever waits for anything
+    /// else hears that it was not done.
+    fn held_back(&self, batch: Vec<Write>) -> Vec<Write> {
+        let stays = |order: &Write| {
+            matches!(
+                order,
+                Write::Invalidate(..) | Write::Purge(_) | Write::Last(_)
+            )
+        };
+        let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
+        if left.len() > HELD_BACK_MAX {
+            left.retain(|order| !matches!(order, Write::Invalidate(..)));
+            left.push(self.overdue.purge_all());
+        }
+        left
+    }
+
     /// What nobody can use any more goes, then what was not used for longest.
     fn make_room(&self, now: Wall) -> rusqlite::Result<()> {
         self.conn.execute(
@@ -195,22 +255,15 @@ impl Scribe {
         if total.is_negative() || excess == 0 {
             return Ok(());
         }
-        self.conn.execute(
-            "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
-               OVER (ORDER BY used, id ROWS UNBOUNDED PRECEDING) - size AS before FROM answers
-               ORDER BY used, id LIMIT ?2) WHERE before < ?1)",
-            params![i64::try_from(excess).unwrap_or(i64::MAX), EVICT_MAX],
-        )?;
-        Ok(())
+        evict(&self.conn, excess)
     }
 }
 
-/// Writes what can be written; what is left are questions. Also when, and what went wrong.
-fn write(
-    change: &Transaction<'_>,
-    batch: Vec<Write>,
-    is_broken: bool,
-) -> (Vec<Write>, Wall, Option<rusqlite::Error>) {
+/// Questions, when, and what went wrong.
+type Left = (Vec<Write>, Wall, Option<rusqlite::Error>);
+
+/// Writes what can be written; what is left are questions.
+fn write(change: &Transaction<'_>, batch: Vec<Write>, is_broken: bool, bytes_max: u64) -> Left {
     let (mut asked, mut now, mut failed) = (Vec::new(), Wall(0), None);
     for order in batch {
         let done = match order {
@@ -219,7 +272,7 @@ fn write(
                 if is_broken {
                     Ok(())
                 } else {
-                    put(change, &key, &object, at)
+                    fit(change, &key, &object, at, bytes_max)
                 }
             }
             Write::Used(key, at) => change
@@ -227,7 +280,7 @@ fn write(
                 .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
                 .map(drop),
             Write::Invalidate(url, at) => invalidate(change, url, at),
-            question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
+            question @ (Write::Purge(_) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
                 asked.push(question);
                 Ok(())
             }
@@ -237,12 +290,19 @@ fn write(
     (asked, now, failed)
 }
 
-/// Does somebody else hold the file?
-fn is_held(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    )
+/// Does somebody else hold the file, or is there no room just now?
+fn is_passing(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    is_full(error)
+        || matches!(
+            code,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+        )
+}
+
+/// Is there no room?
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// What of a batch makes answers invalid.
@@ -251,7 +311,7 @@ fn invalidations(batch: &[Write]) -> Vec<Write> {
         Write::Invalidate(url, at) => Some(Write::Invalidate(*url, *at)),
         Write::Put(..)
         | Write::Used(..)
-        | Write::Purge(..)
+        | Write::Purge(_)
         | Write::Rows(_)
         | Write::Flush(_)
         | Write::Last(_) => None,
@@ -259,30 +319,46 @@ fn invalidations(batch: &[Write]) -> Vec<Write> {
     each.collect()
 }
 
-/// What must be forgotten, if not now, and who waits for just that. Whoever waits for anything else
-/// hears that it was not done.
-fn held_back(batch: Vec<Write>) -> Vec<Write> {
-    let stays = |order: &Write| {
-        matches!(
-            order,
-            Write::Invalidate(..) | Write::Purge(..) | Write::Last(_)
-        )
-    };
-    let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
-    if left.len() > HELD_BACK_MAX {
-        left.retain(|order| !matches!(order, Write::Invalidate(..)));
-        let (all, _nobody) = oneshot::channel();
-        left.push(Write::Purge(None, None, all));
+/// Puts an answer in, in place of what was not used for longest if there is no room for both.
+fn fit(
+    conn: &Connection,
+    key: &Key,
+    object: &Object,
+    now: Wall,
+    bytes_max: u64,
+) -> rusqlite::Result<()> {
+    match put(conn, key, object, now) {
+        Err(error) if is_full(&error) && !conn.is_autocommit() && object.weight() < bytes_max => {
+            evict(conn, object.weight().max(bytes_max / STEP_PART))?;
+            put(conn, key, object, now)
+        }
+        done => done,
     }
-    left
+}
+
+/// Removes so many bytes of what was not used for longest.
+fn evict(conn: &Connection, bytes: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
+           OVER (ORDER BY used, id ROWS UNBOUNDED PRECEDING) - size AS before FROM answers
+           ORDER BY used, id LIMIT ?2) WHERE before < ?1)",
+    )?
+    .execute(params![i64::try_from(bytes).unwrap_or(i64::MAX), EVICT_MAX])?;
+    Ok(())
 }
 
 fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<()> {
     let until = object.kept.stale_until.max(object.kept.fresh_until);
+    // Numbers follow the clock: those of rows that are gone are not used again, so that whoever follows
+    // them misses nothing.
+    let last: i64 = conn
+        .prepare_cached("SELECT ifnull(max(id), 0) FROM answers")?
+        .query_row([], |row| row.get(0))?;
+    let id = last.saturating_add(1).max(signed(now));
     conn.prepare_cached(
         "INSERT OR REPLACE INTO answers
-           (key, variant, url, stored, provider, entity, size, used, until, head, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+           (key, variant, url, stored, provider, entity, size, used, until, head, body, id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?
     .execute(params![
         key.0,
@@ -296,6 +372,7 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
         signed(until),
         book::head(object),
         &object.body[..],
+        id,
     ])?;
     conn.prepare_cached(
         "DELETE FROM answers WHERE key = ?1 AND id NOT IN

@@ -54,7 +54,7 @@ pub(crate) fn keep(
         }
         (Ok(answered), Some(old)) if asked.fallback && answered.class.is_failure() => {
             tokio::spawn(retry::discard(answered));
-            let now = route.live.ledger.now().wall;
+            let now = route.live.ledger.wall();
             let client = &asked.client;
             Ok(serve::from_cache(
                 route,
@@ -99,7 +99,7 @@ fn instead(route: &Route, asked: &Asked, old: Arc<Object>, error: &Error) -> Rep
         Error::NoPermit { .. } | Error::Asleep { .. } => (Why::Waiting, false),
         _ => (Why::Failing, false),
     };
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     let reply = serve::from_cache(route, &old, &asked.client, now, why, degraded);
     if matches!(error, Error::NoPermit { .. }) && !asked.beside {
         serve::refresh(route, asked, old);
@@ -317,7 +317,7 @@ fn date(now: Wall) -> HeaderValue {
 
 /// What a change makes invalid: its own URL and those that it names, on the same origin.
 fn invalidate(route: &Route, asked: &Asked, headers: &HeaderMap) {
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     asked.cache.invalidate(Some(&asked.key), asked.url, now);
     for name in [LOCATION, CONTENT_LOCATION] {
         let named = headers.get(name).and_then(|value| value.to_str().ok());
@@ -393,7 +393,7 @@ impl Recorder {
             self.object.kept = kept.lasting(self.got, lifetime, rule.stale);
         }
         let object = Arc::new(self.object);
-        let now = self.live.ledger.now().wall;
+        let now = self.live.ledger.wall();
         self.cache.keep(self.key, &object, now, self.purges);
     }
 }

@@ -26,6 +26,7 @@ use super::share::Conditions;
 use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload};
+use crate::cache::Beside;
 use crate::pool::Origin;
 use crate::shop::{Claim, Live, Price, Shop, Who, account, prices};
 use crate::timer::within;
@@ -137,6 +138,8 @@ pub(crate) struct Route {
     pub(crate) sharing: Sharing,
     /// How it takes part in merging.
     pub(crate) merging: Merging,
+    /// It is made for nobody, beside an old answer.
+    pub(crate) beside: Option<Arc<Beside>>,
 }
 
 /// How a call takes part in flights.
@@ -248,6 +251,7 @@ impl Way {
             urgency: None,
             sharing: Sharing::default(),
             merging: Merging::default(),
+            beside: None,
         })
     }
 }
@@ -309,6 +313,7 @@ impl Route {
             urgency: None,
             sharing: Sharing::default(),
             merging: Merging::default(),
+            beside: None,
         }
     }
 
@@ -358,6 +363,14 @@ impl Route {
             urgency: None,
             sharing: Sharing::default(),
             merging: Merging::default(),
+            beside: None,
+        }
+    }
+
+    /// Its bytes leave now.
+    pub(crate) fn leaves(&self) {
+        if let Some(beside) = &self.beside {
+            beside.leaves();
         }
     }
 

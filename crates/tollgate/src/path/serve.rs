@@ -199,10 +199,11 @@ fn cut(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
 
 /// Fetches a new answer beside the old one, in a task of its own that waits behind everybody else.
 pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
-    let Some(turn) = asked.cache.refresh(asked.key) else {
+    let Some(turn) = asked.cache.refresh(asked.key, &object) else {
         return;
     };
     let mut route = route.beside();
+    route.beside = Some(turn.beside());
     super::cache::validate(&mut route.headers, &object);
     let mut client = asked.client.clone();
     for name in [RANGE, IF_RANGE] {
