@@ -23,7 +23,7 @@ use tollgate_core::time::Wall;
 use super::route::Route;
 use super::serve::{self, Why};
 use super::{Reply, credential, query};
-use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, variant};
+use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, VARIANTS_MAX, Variant, variant};
 use crate::error::Reason;
 use crate::shop::Plan;
 use crate::{Error, Shop};
@@ -116,7 +116,7 @@ pub(crate) async fn look(shop: &Shop, route: &mut Route) -> Result<Looked, Error
             UseCache::Yes | UseCache::No | UseCache::Refresh => Ok(asked.go_on()),
         };
     }
-    let Some(object) = asked.find().await else {
+    let Some(object) = asked.find(rule).await else {
         return if asked.demand.only_if_cached || wanted == UseCache::Only {
             Err(missing(route))
         } else {
@@ -175,12 +175,14 @@ pub(crate) fn look_again(route: &Route, question: &Question) -> Option<Reply> {
     if asked.changes_it || route.said.cache != UseCache::Yes {
         return None;
     }
-    let object = asked.select(&*asked.cache.at_hand(&asked.key, asked.at)?)?;
-    let now = route.live.ledger.wall();
+    let (plan, now) = (route.live.plan(), route.live.ledger.wall());
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    let shelf = asked.cache.at_hand(&asked.key, now)?;
+    let object = asked.select(rule, &shelf, now)?;
     if object.kept.look(&asked.demand, now) != Look::Fresh {
         return None;
     }
-    let degraded = is_degraded(route, &route.live.plan());
+    let degraded = is_degraded(route, &plan);
     let client = &asked.client;
     Some(serve::from_cache(
         route,
@@ -204,18 +206,25 @@ impl Asked {
     }
 
     /// The newest answer for these request headers, wherever it is.
-    async fn find(&self) -> Option<Arc<Object>> {
-        let shelf = self.cache.find(&self.key, self.at).await?;
-        if let Some(object) = self.select(&shelf) {
-            return Some(object);
+    async fn find(&self, rule: &Rule) -> Option<Arc<Object>> {
+        let mut shelf = self.cache.find(&self.key, self.at).await?;
+        let mut seen: SmallVec<[Variant; VARIANTS_MAX]> = SmallVec::new();
+        loop {
+            if let Some(object) = self.select(rule, &shelf, self.at) {
+                return Some(object);
+            }
+            if !shelf.is_partial() || seen.len() > VARIANTS_MAX {
+                return None;
+            }
+            // From the second look on those that no shelf holds together with the ones before.
+            shelf = self.cache.find_rest(&self.key, &seen, self.at).await?;
+            seen.extend(shelf.objects().iter().map(|object| object.variant));
         }
-        let rest = self.cache.find_rest(&self.key, &shelf, self.at).await?;
-        self.select(&rest)
     }
 
     /// The newest answer for these request headers.
-    fn select(&self, shelf: &Shelf) -> Option<Arc<Object>> {
-        select(&self.cache, &self.client, shelf)
+    fn select(&self, rule: &Rule, shelf: &Shelf, now: Wall) -> Option<Arc<Object>> {
+        select(&self.cache, rule, (&self.key, &self.client), shelf, now)
     }
 }
 
@@ -252,20 +261,36 @@ impl Known {
         let cache = shop.cache();
         let now = route.live.ledger.wall();
         let shelf = cache.at_hand(&self.key, now)?;
-        let object = select(cache, &route.headers, &shelf)?;
+        let rule = self.plan.keeping.rule(route.entity.as_deref());
+        let object = select(cache, rule, (&self.key, &route.headers), &shelf, now)?;
         let is_fresh = object.kept.look(&self.demand, now) == Look::Fresh;
         (is_fresh && !is_degraded(route, &self.plan)).then_some((object, now))
     }
 }
 
-/// The newest answer for these request headers.
-fn select(cache: &Cache, client: &HeaderMap, shelf: &Shelf) -> Option<Arc<Object>> {
+/// The newest answer for these request headers. What was kept under an earlier rule lasts no longer than
+/// the one of now lets it.
+fn select(
+    cache: &Cache,
+    rule: &Rule,
+    (key, client): (&Key, &HeaderMap),
+    shelf: &Shelf,
+    now: Wall,
+) -> Option<Arc<Object>> {
     let headers = Of(client);
     let fits = |object: &&Arc<Object>| {
         object.variant == variant(cache.salt(), &object.names, &headers)
-            && !cache.is_invalid(object)
+            && !cache.is_invalid(key, object, now)
     };
-    shelf.objects().iter().find(fits).cloned()
+    let found = shelf.objects().iter().find(fits)?;
+    let kept = rule.bound(found.kept, found.status.as_u16(), found.stored);
+    if kept == found.kept {
+        return Some(found.clone());
+    }
+    Some(Arc::new(Object {
+        kept,
+        ..Object::clone(found)
+    }))
 }
 
 /// What a question is called.
@@ -310,6 +335,7 @@ fn name(cache: &Cache, route: &Route, plan: &Plan) -> Name {
         ours: &ours,
         headers: &route.headers,
         replaced: replaced.as_deref(),
+        mode: plan.keeping.rule(route.entity.as_deref()).mode,
     };
     Name {
         key: keyed.key(cache.salt()),
