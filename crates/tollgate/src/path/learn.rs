@@ -22,6 +22,7 @@ use super::route::Route;
 use super::send::Sent;
 use crate::body::{Flow, Open, ReplyBody, Tally, Written};
 use crate::event::Fact;
+use crate::failpoint;
 use crate::shop::Plan;
 use crate::{Answer, Permit};
 
@@ -53,6 +54,7 @@ pub(crate) async fn learn(
     credential: &Credential,
     sent: Sent,
 ) -> Answered {
+    failpoint::reached("head");
     let Sent {
         response,
         conn,
