@@ -320,7 +320,7 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 
 impl Answered {
     /// A part of an answer that has been learned from already.
-    pub(crate) fn part(head: Parts, body: ReplyBody) -> Answered {
+    pub(crate) fn part(head: Parts, body: ReplyBody, granted: Option<Micros>) -> Answered {
         Answered {
             head,
             body,
@@ -328,7 +328,7 @@ impl Answered {
             verdict: Verdict::Passed,
             retry_after: None,
             probe: false,
-            granted: None,
+            granted,
         }
     }
 
