@@ -145,6 +145,17 @@ impl Ledger {
         }
     }
 
+    /// Nobody of this process waits for these cells any more. Where processes share a ledger, others
+    /// are held up for those who wait. Costs a transaction, so it is said only when the last one has
+    /// left; who is served or waits on says so by asking.
+    pub fn left(&self, cells: &[CellId]) {
+        match self {
+            Ledger::Memory(_) => {}
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.left(cells),
+        }
+    }
+
     /// The answer to an offer is not there at once: asks that are offered together are cheaper.
     #[must_use]
     pub fn takes_time(&self) -> bool {

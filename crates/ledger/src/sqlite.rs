@@ -27,6 +27,7 @@ mod store;
 mod tables;
 mod trouble;
 pub use trouble::OpenError;
+mod waiters;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -220,6 +221,12 @@ impl SqliteLedger {
         let at = shared.clock.at();
         shared.glances.settled(&settle, at);
         shared.inbox.settle(Told { settle, at });
+    }
+
+    pub(crate) fn left(&self, cells: &[CellId]) {
+        if !self.is_forked() {
+            self.handle.shared.inbox.left(cells);
+        }
     }
 
     pub(crate) fn events(&self) -> Events {

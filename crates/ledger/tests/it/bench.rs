@@ -116,6 +116,7 @@ impl Owner {
             terms,
             scopes: Scopes::new(),
             priority: Priority::Normal,
+            patience: secs(3_600),
             evidence: Evidence::Report {
                 by: secs(30),
                 late: secs(5),

@@ -240,6 +240,7 @@ impl Permits {
             terms: std::mem::take(&mut wanted.terms),
             scopes: std::mem::take(&mut wanted.scopes),
             priority: wanted.priority.min(highest),
+            patience: wanted.patience,
             evidence: wanted.evidence,
         };
         match ledger.offer_at_once(&ask) {
@@ -283,6 +284,7 @@ impl Permits {
             terms,
             scopes,
             priority,
+            patience,
             evidence,
         };
         state.waiting.insert(
@@ -353,10 +355,14 @@ async fn drive(shared: Weak<Shared>) {
             offer,
             resolve,
             settle,
+            left,
             arm,
         } = strong.tick();
         for settle in settle {
             strong.ledger.settle(settle);
+        }
+        if !left.is_empty() {
+            strong.ledger.left(&left);
         }
         for resolved in resolve {
             strong.tell(resolved, strong.ledger.at());
