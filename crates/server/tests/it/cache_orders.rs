@@ -62,7 +62,8 @@ async fn s6_the_provider_s_reset_ends_it_over_sockets() {
     assert!(is_degraded(&still).await);
     // Another entity is not concerned.
     assert_eq!(still.get("/x/teams/1", &[]).await.1, "upstream");
-    still.pass(102);
+    // A minute more than the rest of the hour: the provider's clock goes on while a busy machine calls.
+    still.pass(160);
     assert!(!is_degraded(&still).await);
 }
 
