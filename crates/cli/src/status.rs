@@ -102,8 +102,8 @@ impl StatusCommand {
             let shop = Shop::build(providers.collect(), ledger, ShopOptions::default())?;
             let daemon = Daemon::new(shop, sources, loaded, disk::world);
             Ok(match &self.name {
-                Some(name) => json!(daemon.describe(name, self.entity.as_deref())?),
-                None => json!({ "providers": daemon.list(), "problems": daemon.problems() }),
+                Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
+                None => json!({ "providers": daemon.list().await, "problems": daemon.problems() }),
             })
         })
     }

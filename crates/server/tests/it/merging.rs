@@ -16,10 +16,10 @@ use crate::client::{Answer, TIMES, get, get_with, soon, until};
 use crate::stand::{Stand, file};
 use crate::upstream::{Asked, Reply, Upstream, reply};
 
-const ONE_AT_A_TIME: &str = "merge: tmdb-append\nconcurrency: 1\nlimits: [100/1s]";
+pub(crate) const ONE_AT_A_TIME: &str = "merge: tmdb-append\nconcurrency: 1\nlimits: [100/1s]";
 
 /// A small TMDB: an item, what hangs below it, and `append_to_response`.
-fn tmdb(asked: &Asked) -> Reply {
+pub(crate) fn tmdb(asked: &Asked) -> Reply {
     let (path, query) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
     let below = |name: &str| match name {
         "credits" => json!({"cast": [{"id": 819, "order": 0}], "crew": []}),
@@ -54,7 +54,10 @@ fn tmdb(asked: &Asked) -> Reply {
 }
 
 /// A provider whose first answer waits for a word; the others come at once.
-async fn held(answer: fn(&Asked) -> Reply, rest: &str) -> (Upstream, Arc<Notify>, Stand) {
+pub(crate) async fn held(
+    answer: fn(&Asked) -> Reply,
+    rest: &str,
+) -> (Upstream, Arc<Notify>, Stand) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
     let upstream = Upstream::start(move |number, asked| {
@@ -72,7 +75,7 @@ async fn held(answer: fn(&Asked) -> Reply, rest: &str) -> (Upstream, Arc<Notify>
 }
 
 /// Keeps the only place busy, asks these while they must wait, then lets them go.
-async fn together(
+pub(crate) async fn together(
     (upstream, word, stand): &(Upstream, Arc<Notify>, Stand),
     paths: &[&str],
 ) -> Vec<Answer> {
@@ -184,11 +187,15 @@ async fn m15_a_failed_larger_call_falls_back_to_single_ones() {
         let answers = together(&stage, &paths).await;
         for (path, answer) in paths.iter().zip(&answers) {
             assert_eq!(answer.status, 200, "{number} {path}");
-            if number < 3 {
-                let own = get(stage.2.address, path).await;
-                assert_eq!(answer.json(), own.json(), "{number} {path}");
-                assert_eq!(answer.header("x-tollgate-source"), "upstream");
+            // The last one lacks the credits only: the images are in it.
+            if number == 3 && path.ends_with("/images") {
+                assert_eq!(answer.json(), json!({"id": 550, "posters": []}));
+                assert_eq!(answer.header("x-tollgate-source"), "merged");
+                continue;
             }
+            let own = get(stage.2.address, path).await;
+            assert_eq!(answer.json(), own.json(), "{number} {path}");
+            assert_eq!(answer.header("x-tollgate-source"), "upstream");
         }
     }
 }

@@ -68,7 +68,7 @@ async fn a_purge_waits_for_whoever_holds_the_file() {
     let purge = tokio::spawn(async move { purging.purge(Some("x"), Some("a")).await });
     // Meanwhile nobody is given what is to be forgotten, and this one hears that it was not done.
     cache.flush().await;
-    assert!(cache.at_hand(&key(1), Wall(1)).is_none() && !purge.is_finished());
+    assert!(bodies(&cache, 1).await.is_empty() && !purge.is_finished());
     holder.lets_go();
     assert_eq!(purge.await.unwrap(), 1);
     let next = Cache::open(&folder.0);

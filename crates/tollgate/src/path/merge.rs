@@ -23,16 +23,18 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_config::settings::Merge;
+use tollgate_core::time::Span;
 
 use super::decode;
 use super::flight::{Flight, Follow};
 use super::learn::Answered;
 use super::recipe::{self, PARTS_MAX, Part, Piece};
 use super::route::Route;
-use super::share::{self, Key};
+use super::share::{self, Asked, Key};
 use super::urgency::{Urgency, as_if_alone};
 use crate::Error;
 use crate::body::{OBJECT_MAX, ReplyBody};
+use crate::error::Stage;
 use crate::shop::Live;
 
 /// Headers about one resource or one transfer; a part has none of them.
@@ -72,8 +74,12 @@ enum Boarded {
 
 #[derive(Clone, Debug)]
 enum End {
-    /// The larger answer.
-    Whole { head: Arc<Parts>, body: Bytes },
+    /// The larger answer, and who asked for it.
+    Whole {
+        head: Arc<Parts>,
+        body: Bytes,
+        asked: Arc<Asked>,
+    },
     /// There is none that would do.
     None,
     /// The first caller has left before its bytes did.
@@ -198,17 +204,26 @@ pub(crate) async fn split(
             lead.group.end(End::None);
             return None;
         }
+        // It may have been sent, and there is no time for another: the others go on without this one.
+        Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others go on without this one
     };
+    let asked = Arc::new(Asked::new(route, &route.live.plan()));
     let Answered { mut head, body, .. } = answered;
     let Some(body) = whole(&mut head, body).await else {
         lead.group.end(End::None);
         return None;
     };
     let head = Arc::new(head);
-    lead.group.end(End::Whole {
-        head: head.clone(),
-        body: body.clone(),
+    // What is this caller's own is no part of anybody else's answer.
+    lead.group.end(if share::may_ride(&asked, &head) {
+        End::Whole {
+            head: head.clone(),
+            body: body.clone(),
+            asked,
+        }
+    } else {
+        End::None
     });
     let part = lead.group.cut(&lead.part, &head, &body)?;
     route.merging.is_part = true;
@@ -270,8 +285,18 @@ impl Ride {
             Err(late) => return Some(Err(late)),
         };
         let part = match end {
-            End::Whole { head, body } => self.group.cut(&self.part, &head, &body),
+            End::Whole { head, asked, .. }
+                if asked.differs(&head, &share::agent(&route.headers)) =>
+            {
+                None
+            }
+            End::Whole { head, body, .. } => self.group.cut(&self.part, &head, &body),
             End::None => None,
+            End::Left if route.own_left() == Some(Span::ZERO) => {
+                let provider = route.live.name.clone();
+                let at = Stage::Upstream;
+                return Some(Err(Error::TooLate { provider, at }));
+            }
             End::Left => return None,
         };
         route.merging.is_alone = part.is_none();
