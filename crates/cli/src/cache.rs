@@ -62,7 +62,7 @@ enum What {
 
 impl Cache {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         match self.what {
             What::Stats { options } => {
                 if let Some(told) = daemon(&options, Method::GET, "/v1/cache")? {

@@ -8,7 +8,7 @@
 
 mod live;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -58,7 +58,7 @@ impl Check {
             }
             told.add(outcome);
         }
-        told.tell(&mut io::stdout().lock(), &mut io::stderr().lock())
+        told.tell(&mut crate::out::out(), &mut crate::out::err())
     }
 
     /// Each tollgate.yaml by itself, and all provider files together, so that clashes are found.

@@ -34,7 +34,7 @@ impl Completions {
             "tollgate",
             &mut script,
         );
-        io::Write::write_all(&mut io::stdout(), &script)?;
+        io::Write::write_all(&mut crate::out::out(), &script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -175,7 +175,7 @@ fn is_plain() -> bool {
 }
 
 fn say(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::out::out();
     out.write_all(text.as_bytes())?;
     out.flush()
 }

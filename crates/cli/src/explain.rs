@@ -11,7 +11,9 @@ use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tollgate_config::preset;
 use tollgate_config::problem::nearest;
+use tollgate_config::{Config, Provider, Sources, World, disk};
 use tollgate_core::feedback::{BODY_MAX, Dialects, Response, read};
 use tollgate_core::time::Wall;
 
@@ -19,6 +21,8 @@ mod answer;
 mod line;
 
 use answer::{Answer, Detail};
+
+use crate::out::Heard;
 
 /// The longest input line: a body of [`BODY_MAX`] with every byte escaped, and room for the rest.
 const LINE_MAX: usize = 8 * BODY_MAX;
@@ -37,7 +41,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Explain {
-    /// Whose dialect to read: a built-in name, or `generic` for the standard rules alone
+    /// Whose dialect to read: a built-in provider, one of your own, or `generic` for the standard rules
+    /// alone
     #[arg(long, value_name = "NAME", default_value = "generic", value_parser = known_provider)]
     provider: String,
 
@@ -69,7 +74,7 @@ impl Explain {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let dialects = Dialects::built_in();
         if self.jsonl {
-            return many(&dialects, io::stdin().lock(), io::stdout().lock());
+            return many(&dialects, io::stdin().lock(), crate::out::out());
         }
         let now = self.now.unwrap_or_else(wall_clock);
         let body = self.body.as_deref().map_or(Ok(Vec::new()), body_file)?;
@@ -89,7 +94,7 @@ impl Explain {
             dialect,
             now,
         );
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         serde_json::to_writer_pretty(&mut out, &Detail::new(dialect.name(), &told, now))?;
         writeln!(out)?;
         Ok(ExitCode::SUCCESS)
@@ -100,11 +105,14 @@ impl Explain {
 fn many(
     dialects: &Dialects,
     mut input: impl BufRead,
-    mut out: impl Write,
+    mut out: Heard<impl Write>,
 ) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     let mut line = Vec::new();
     for number in 1_u64.. {
+        if out.is_gone() {
+            break;
+        }
         let problem = match next_line(&mut input, &mut line)? {
             Line::End => break,
             Line::Whole if line.trim_ascii().is_empty() => continue,
@@ -120,7 +128,7 @@ fn many(
             },
             Line::TooLong => format!("is longer than {LINE_MAX} bytes; shorten its body"),
         };
-        writeln!(io::stderr(), "error: line {number}: {problem}")?;
+        writeln!(crate::out::err(), "error: line {number}: {problem}")?;
         code = ExitCode::FAILURE;
     }
     Ok(code)
@@ -187,7 +195,25 @@ fn known_provider(name: &str) -> Result<String, String> {
     if let Some(dialect) = dialects.get(name) {
         return Ok(dialect.name().to_owned());
     }
-    let names: Vec<&str> = dialects.names().collect();
+    let generic = || dialects.generic().name().to_owned();
+    let spoken = |provider: &Provider| {
+        let dialect = dialects.get(&provider.dialect);
+        dialect.map_or_else(generic, |dialect| dialect.name().to_owned())
+    };
+    // A provider of one's own goes before the preset of its name.
+    let loaded = Config::load(&Sources::default(), &disk::world()).ok();
+    let own = loaded
+        .as_ref()
+        .and_then(|loaded| loaded.config.provider(name));
+    let preset =
+        preset::find(name).and_then(|preset| preset.provider(None, &World::empty()).provider);
+    if let Some(provider) = own.map(|own| &**own).or(preset.as_ref()) {
+        return Ok(spoken(provider));
+    }
+    let presets = preset::all().iter().map(|preset| preset.name);
+    let of_files = loaded.iter().flat_map(|loaded| &loaded.config.providers);
+    let of_files = of_files.map(|provider| provider.name.as_str());
+    let names: Vec<&str> = dialects.names().chain(presets).chain(of_files).collect();
     let hint = nearest(name, &names)
         .map(|known| format!("did you mean `{known}`? "))
         .unwrap_or_default();

@@ -53,7 +53,7 @@ impl Init {
             .collect::<anyhow::Result<Vec<_>>>()?;
         let text = file(&chosen);
         write(&text, self.force)?;
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         writeln!(out, "wrote {FILE}")?;
         for (preset, key) in &chosen {
             write!(out, "{}", told(preset, key))?;
@@ -152,6 +152,11 @@ listen: 127.0.0.1:4290
             "  {}:\n    preset: {}\n",
             preset.name, preset.name
         ));
+        if let Some(host) = tenants(preset) {
+            text.push_str(&format!(
+                "    # upstream: https://YOURS.{host}   # write your own; the key goes there alone\n"
+            ));
+        }
         let tiers: Vec<&str> = preset.tiers().collect();
         if !tiers.is_empty() {
             text.push_str(&format!("    # tier: {}\n", tiers.join(" | ")));
@@ -164,6 +169,12 @@ listen: 127.0.0.1:4290
         }
     }
     text
+}
+
+/// The host below which each user has one of their own, if that is all it has.
+fn tenants(preset: &Preset) -> Option<String> {
+    let provider = preset.provider(None, &World::empty()).provider?;
+    provider.tenants().map(|domain| domain.host().to_string())
 }
 
 fn there() -> anyhow::Error {
@@ -208,10 +219,17 @@ fn told(preset: &Preset, key: &Key) -> String {
         (None, Some(domain)) => format!("instead of https://{domain}"),
         (None, None) => "(permits only)".to_owned(),
     };
-    let mut text = format!(
-        "\n{}: http://{listen}/{} {instead}\n",
-        preset.name, preset.name
-    );
+    let mut text = match tenants(preset) {
+        None => format!(
+            "\n{}: http://{listen}/{} {instead}\n",
+            preset.name, preset.name
+        ),
+        Some(host) => format!(
+            "\n{name}: http://{listen}/https://YOURS.{host} instead of https://YOURS.{host}\n  \
+             with your own address as its `upstream` also http://{listen}/{name}\n",
+            name = preset.name
+        ),
+    };
     match key {
         Key::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
         Key::File(path) => text.push_str(&format!("  key: kept in {path}\n")),

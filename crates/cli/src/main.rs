@@ -18,6 +18,7 @@ mod init;
 mod log;
 mod options;
 mod orders;
+mod out;
 mod provider;
 mod remote;
 mod schema;
@@ -84,22 +85,10 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
-        // Whoever read our output has seen enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // If standard error is gone too, the exit code is all that is left to tell.
             let _told = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-/// Also where the pipe broke below a writer of JSON, which wraps the error.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let plain = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        let json = cause.downcast_ref::<serde_json::Error>();
-        let kind = plain.or_else(|| json?.io_error_kind());
-        kind == Some(io::ErrorKind::BrokenPipe)
-    })
 }

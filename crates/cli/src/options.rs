@@ -5,7 +5,7 @@
 //! Never: reads a file; it only says which.
 
 use clap::Args;
-use tollgate_config::{Flag, Secret, Set, Sources};
+use tollgate_config::{Flag, Set, Sources};
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default, Args)]
@@ -77,13 +77,6 @@ impl std::fmt::Debug for Token {
 }
 
 impl Options {
-    /// The token that was given, out of sight.
-    pub(crate) fn token(&self) -> Option<Secret> {
-        self.token
-            .as_ref()
-            .map(|token| Secret::new(token.0.clone()))
-    }
-
     /// As the loader wants them.
     pub(crate) fn sources(&self) -> Sources {
         let token = self.token.as_ref().map(|token| token.0.clone());

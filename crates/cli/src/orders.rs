@@ -4,7 +4,7 @@
 //!
 //! Never: changes a file.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -150,7 +150,7 @@ impl Order {
         );
         let remote = Remote::find(&self.options)?;
         let told = remote.ask(Method::POST, &path, None)??;
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         let state = told["state"].as_str().unwrap_or_default();
         match &self.entity {
             Some(entity) => writeln!(out, "{}/{entity}: {word}", self.name)?,
@@ -188,7 +188,7 @@ pub(crate) fn encoded(text: &str) -> String {
 
 /// What came of a change.
 fn tell(told: &Value) -> anyhow::Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::out::out();
     let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
     let changed = list("changed");
     if changed.is_empty() {
@@ -197,7 +197,7 @@ fn tell(told: &Value) -> anyhow::Result<ExitCode> {
     for change in &changed {
         writeln!(out, "{}", sentence(change))?;
     }
-    let mut err = io::stderr().lock();
+    let mut err = crate::out::err();
     for warning in list("warnings").iter().filter_map(Value::as_str) {
         writeln!(err, "{warning}")?;
     }

@@ -4,7 +4,7 @@
 //!
 //! Never: makes a call.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
@@ -53,7 +53,7 @@ enum What {
 impl Provider {
     /// Prints the list, or one provider.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         match self.what {
             What::List { options } => {
                 let loaded = load(&options)?;

@@ -28,9 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// The largest answer: a thousand providers with a kilobyte each.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// Where the admin address is if nobody names another.
-const DEFAULT: &str = "127.0.0.1:4291";
-
 /// A daemon's admin address.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -57,34 +54,24 @@ impl Remote {
     /// The daemon that flags, variables and tollgate.yaml name. A configuration with errors does not
     /// keep anybody from speaking to the daemon that runs with an older one.
     pub(crate) fn find(options: &Options) -> anyhow::Result<Remote> {
-        let world = disk::world();
-        match Config::load(&options.sources(), &world) {
-            Ok(loaded) => {
-                let admin = loaded.config.admin;
-                let address = reachable(admin.listen);
-                // The token of this machine's daemon is not for whatever address a flag names.
-                let is_ours = options.admin.is_none() || address.ip().is_loopback();
-                let token = match admin.token {
-                    Some(token) => Some(token),
-                    None if is_ours => TokenFile::read(Path::new(&loaded.config.state_dir))?,
-                    None => None,
-                };
-                Ok(Remote { address, token })
-            }
+        let (sources, world) = (options.sources(), disk::world());
+        let config = match Config::load(&sources, &world) {
+            Ok(loaded) => loaded.config,
             Err(_) => {
-                let by_variable = || std::env::var("TOLLGATE_ADMIN").ok();
-                let address = options.admin.clone().or_else(by_variable);
-                let address = address.unwrap_or_else(|| DEFAULT.to_owned());
-                let address = address
-                    .parse()
-                    .context("the admin address has no port; write such as 127.0.0.1:4291")?;
-                let by_variable = || std::env::var("TOLLGATE_ADMIN_TOKEN").ok().map(Secret::new);
-                Ok(Remote {
-                    address: reachable(address),
-                    token: options.token().or_else(by_variable),
-                })
+                understood(options)?;
+                Config::without_providers(&sources, &world)
             }
-        }
+        };
+        let admin = config.admin;
+        let address = reachable(admin.listen);
+        // The token of this machine's daemon is not for whatever address a flag names.
+        let is_ours = options.admin.is_none() || address.ip().is_loopback();
+        let token = match admin.token {
+            Some(token) => Some(token),
+            None if is_ours => TokenFile::read(Path::new(&config.state_dir))?,
+            None => None,
+        };
+        Ok(Remote { address, token })
     }
 
     /// One question, one answer. `Ok(Err)`: the daemon refused.
@@ -143,8 +130,20 @@ impl Remote {
     }
 }
 
+/// An address that cannot be one is not replaced by the default silently.
+fn understood(options: &Options) -> anyhow::Result<()> {
+    let by_variable = || std::env::var("TOLLGATE_ADMIN").ok();
+    let address = options.admin.clone().or_else(by_variable);
+    let address = address.filter(|address| !address.is_empty());
+    if let Some(address) = address {
+        let parsed = address.parse::<SocketAddr>();
+        parsed.context("the admin address has no port; write such as 127.0.0.1:4291")?;
+    }
+    Ok(())
+}
+
 /// A daemon that listens on all addresses is asked on this machine's own.
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -4,7 +4,7 @@
 //!
 //! Never: says more than `tollgate check`: what the schema accepts may still have problems.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -43,7 +43,7 @@ enum Kind {
 impl Schema {
     /// Prints it.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         serde_json::to_writer_pretty(&mut out, &schema(self.kind))?;
         writeln!(out)?;
         Ok(ExitCode::SUCCESS)

@@ -64,12 +64,28 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "15m", value_parser = minutes)]
     auto_recover: Option<String>,
 
+    /// An address for the Redis protocol; not supported yet
+    #[arg(long, value_name = "ADDR")]
+    resp: Option<String>,
+
+    /// An address for the gRPC of Envoy's rate limits; not supported yet
+    #[arg(long, value_name = "ADDR")]
+    grpc: Option<String>,
+
     #[command(flatten)]
     options: Options,
 }
 
 impl Serve {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        for (flag, is_there) in [
+            ("--resp", self.resp.is_some()),
+            ("--grpc", self.grpc.is_some()),
+        ] {
+            if is_there {
+                bail!("{flag} is not supported yet; leave it out, and send calls over HTTP");
+            }
+        }
         sealed::seal()?;
         let mut sockets =
             Sockets::take().context("a socket of the service manager is no TCP socket")?;
@@ -223,9 +239,12 @@ async fn listen(
     if let Some(socket) = socket {
         return Ok(gateway.listen_on(TcpListener::from_std(socket)?, door)?);
     }
-    gateway.listen(address, door).await.with_context(|| {
-        format!("could not listen on {address}; is it in use? choose another with --listen")
-    })
+    let remedy = match &door {
+        Door::All => "choose another with --listen".to_owned(),
+        Door::Provider(name) => format!("choose another `listen` for the provider {name}"),
+    };
+    let opened = gateway.listen(address, door).await;
+    opened.with_context(|| format!("could not listen on {address}; is it in use? {remedy}"))
 }
 
 /// Somebody named the admin address. If nobody did and it is taken, another daemon has it.
@@ -253,7 +272,7 @@ async fn admin(
         Ok(listener) => listener,
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && !is_named => {
             writeln!(
-                io::stderr(),
+                crate::out::err(),
                 "warning: {wanted} is in use, by another daemon perhaps, so this one has no admin \
                  address; choose one with --admin"
             )?;
@@ -271,7 +290,7 @@ async fn admin(
         None => {
             let kept = TokenFile::ensure(Path::new(&config.state_dir))?;
             let path = kept.path.display();
-            let mut out = io::stdout().lock();
+            let mut out = crate::out::out();
             if kept.is_new {
                 let token = kept.token.expose();
                 writeln!(
@@ -312,7 +331,7 @@ fn cache(config: &Config) -> Cache {
 pub(crate) fn open(store: &Store) -> anyhow::Result<Ledger> {
     let (ledger, why) = try_open(store)?;
     if let Some(why) = why {
-        let mut out = io::stderr().lock();
+        let mut out = crate::out::err();
         writeln!(out, "error: {why}")?;
         writeln!(out, "  calls follow on_store_loss until it is mended")?;
     }
@@ -335,7 +354,7 @@ pub(crate) fn try_open(store: &Store) -> anyhow::Result<(Ledger, Option<String>)
 }
 
 fn tell(problems: &Problems) -> io::Result<()> {
-    let mut out = io::stderr().lock();
+    let mut out = crate::out::err();
     for problem in problems
         .iter()
         .filter(|problem| problem.level != Level::Note)
@@ -347,22 +366,21 @@ fn tell(problems: &Problems) -> io::Result<()> {
 
 /// What to put in place of the provider's address.
 fn announce(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io::Result<()> {
-    match print(config, listening, admin) {
-        // Whoever read it has read enough; the gateway is there for others.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
-    }
-}
-
-fn print(config: &Config, listening: &[Listening], admin: Option<&Admin>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = crate::out::out();
     for Listening { address, door } in listening {
         match door {
             Door::All => {
                 writeln!(out, "tollgate listens on http://{address}")?;
                 for provider in &config.providers {
                     let name = &provider.name;
-                    writeln!(out, "  {name:<16} http://{address}/{name}")?;
+                    match provider.tenants() {
+                        None => writeln!(out, "  {name:<16} http://{address}/{name}")?,
+                        Some(many) => {
+                            let host = many.host();
+                            let form = format!("http://{address}/https://YOURS.{host}");
+                            writeln!(out, "  {name:<16} {form}")?;
+                        }
+                    }
                 }
             }
             Door::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,

@@ -50,7 +50,7 @@ pub(crate) struct StatusCommand {
 impl StatusCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let status = self.status()?;
-        let mut out = io::stdout().lock();
+        let mut out = crate::out::out();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &status)?;
             writeln!(out)?;
@@ -103,7 +103,7 @@ impl StatusCommand {
             let daemon = Daemon::new(shop, sources, loaded, disk::world);
             Ok(match &self.name {
                 Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
-                None => json!({ "providers": daemon.list(), "problems": daemon.problems() }),
+                None => json!({ "providers": daemon.list().await, "problems": daemon.problems() }),
             })
         })
     }

@@ -88,6 +88,13 @@ impl Config {
         crate::load::load(sources, world)
     }
 
+    /// What tollgate.yaml, variables and flags say, as far as it can be understood, with no provider: for
+    /// whoever must find a daemon although a file of it is broken.
+    #[must_use]
+    pub fn without_providers(sources: &Sources, world: &World<'_>) -> Config {
+        crate::load::without_providers(sources, world)
+    }
+
     /// The provider of a name, the files' before the built-in ones.
     #[must_use]
     pub fn provider(&self, name: &str) -> Option<&Arc<Provider>> {

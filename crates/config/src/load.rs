@@ -190,6 +190,11 @@ pub(crate) fn load(sources: &Sources, world: &World<'_>) -> Result<Loaded, Probl
     Err(dedup(&problems))
 }
 
+/// tollgate.yaml alone, as far as it can be understood.
+pub(crate) fn without_providers(sources: &Sources, world: &World<'_>) -> Config {
+    assemble::without_providers(sources, world)
+}
+
 /// Looks again: what is valid is taken over, what is not is refused and its old version stays.
 #[must_use]
 pub fn reload(old: &Loaded, sources: &Sources, world: &World<'_>) -> Reloaded {

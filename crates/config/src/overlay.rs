@@ -199,49 +199,79 @@ pub(crate) fn in_variables(provider: &str) -> String {
     provider.to_ascii_uppercase().replace('-', "_")
 }
 
-/// `KEY` of `--set`, `tollgate set` and the API: a name as in the environment, or the way to a field.
-pub(crate) fn resolve(key: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
+/// Which setting a `KEY` is, whatever its spelling: `SLEEP_MAX`, `sleep-max` and `health.sleep_max` are
+/// one. A name that is none comes back as a problem with the nearest one.
+pub fn which(key: &str) -> Result<String, Problem> {
+    let found = find(key, &Origin::set())?;
+    Ok(match found {
+        Found::Key(key) => match key.target {
+            Target::Field => key.path.clone(),
+            // Both stand in `limits`, and each is a setting of its own.
+            Target::RateBase | Target::BucketCap => key.name.to_ascii_lowercase(),
+        },
+        Found::Field(_, path) => path,
+    })
+}
+
+/// What the name of a setting leads to.
+enum Found {
+    Key(&'static Key),
+    Field(&'static Field, String),
+}
+
+fn find(key: &str, place: &Place) -> Result<Found, Problem> {
     let plain = key.trim().to_ascii_lowercase().replace('-', "_");
     if let Some(key) = keys()
         .iter()
         .find(|key| key.name.eq_ignore_ascii_case(&plain))
     {
-        return Ok(key.overlay(text, place));
+        return Ok(Found::Key(key));
     }
-    let problem = |what: &str, remedy: &str| Problem {
+    if let Some(field) = shape::find(PROVIDER, &plain) {
+        return Ok(Found::Field(field, plain));
+    }
+    let short: Vec<String> = keys()
+        .iter()
+        .map(|key| key.name.to_ascii_lowercase())
+        .collect();
+    let all: Vec<&str> = keys()
+        .iter()
+        .map(|key| key.path.as_str())
+        .chain(short.iter().map(String::as_str))
+        .chain(PROVIDER.iter().map(|field| field.name))
+        .collect();
+    let remedy = match nearest(&plain, &all) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "write a field such as `queue.max`, or a threshold such as `sleep_max`".to_owned(),
+    };
+    Err(wrong("there is no setting of this name", &remedy, place))
+}
+
+fn wrong(what: &str, remedy: &str, place: &Place) -> Problem {
+    Problem {
         level: Level::Error,
         place: place.clone(),
         path: String::new(),
         what: what.to_owned(),
         remedy: remedy.to_owned(),
-    };
-    let Some(field) = shape::find(PROVIDER, &plain) else {
-        let short: Vec<String> = keys()
-            .iter()
-            .map(|key| key.name.to_ascii_lowercase())
-            .collect();
-        let all: Vec<&str> = keys()
-            .iter()
-            .map(|key| key.path.as_str())
-            .chain(short.iter().map(String::as_str))
-            .chain(PROVIDER.iter().map(|field| field.name))
-            .collect();
-        let remedy = match nearest(&plain, &all) {
-            Some(name) => format!("did you mean `{name}`?"),
-            None => {
-                "write a field such as `queue.max`, or a threshold such as `sleep_max`".to_owned()
-            }
-        };
-        return Err(problem("there is no setting of this name", &remedy));
+    }
+}
+
+/// `KEY` of `--set`, `tollgate set` and the API: a name as in the environment, or the way to a field.
+pub(crate) fn resolve(key: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
+    let (field, path) = match find(key, place)? {
+        Found::Key(key) => return Ok(key.overlay(text, place)),
+        Found::Field(field, path) => (field, path),
     };
     let elsewhere = text.starts_with("file:") || (text.starts_with("${") && text.ends_with('}'));
     if hides(&field.shape) && !elsewhere {
-        return Err(problem(
+        return Err(wrong(
             "a key does not belong on a command line, where others can read it",
             "write `${VARIABLE}` or `file:/path`",
+            place,
         ));
     }
-    written(field, &plain, text, place)
+    written(field, &path, text, place)
 }
 
 fn written(field: &Field, path: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {

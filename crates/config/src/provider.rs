@@ -104,6 +104,21 @@ impl Provider {
     pub fn names(&self, host: &Host) -> bool {
         self.own_domains.iter().any(|domain| domain.matches(host))
     }
+
+    /// The domain of many hosts that is all it has: `*.example.org`, and no address of its own.
+    #[must_use]
+    pub fn tenants(&self) -> Option<&Domain> {
+        let is_somewhere =
+            self.upstream.is_some() || self.domains.iter().any(|domain| !domain.is_wildcard());
+        self.domains.first().filter(|_| !is_somewhere)
+    }
+
+    /// May its key go to this host? Not to all hosts of `*.example.org`: others have theirs there.
+    #[must_use]
+    pub fn trusts(&self, host: &Host) -> bool {
+        let mut domains = self.domains.iter();
+        domains.any(|domain| !domain.is_wildcard() && domain.matches(host))
+    }
 }
 
 impl Upstream {

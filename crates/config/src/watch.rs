@@ -127,10 +127,13 @@ fn is_elsewhere(paths: &[PathBuf], log: Option<&str>) -> bool {
     let is_other = |path: &PathBuf| {
         let text = |part: Option<&OsStr>| part.and_then(|part| part.to_str().map(str::to_owned));
         let (name, ending) = (text(path.file_name()), text(path.extension()));
-        // The log, and the older ones beside it.
-        let is_log = log
-            .zip(name)
-            .is_some_and(|(log, name)| name.starts_with(log));
+        // The log, and the older ones beside it: `told.txt`, `told.txt.1`.
+        let is_log = log.zip(name).is_some_and(|(log, name)| {
+            let number = name.strip_prefix(log).map(|rest| rest.strip_prefix('.'));
+            let is_number =
+                |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            name == log || number.flatten().is_some_and(is_number)
+        });
         is_log || ending.is_some_and(|ending| NOT_SETTINGS.contains(&ending.as_str()))
     };
     !paths.is_empty() && paths.iter().all(is_other)
@@ -169,6 +172,8 @@ mod tests {
             &["conf/tmdb.yaml"][..],
             &["conf/..data"],
             &["conf/key"],
+            &["conf/told.txt.yaml"],
+            &["conf/told.txtmdb.yaml"],
             &["conf/gateway.log", "conf/tmdb.yaml"],
             &[],
         ] {

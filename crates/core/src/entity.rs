@@ -207,6 +207,15 @@ impl Entities {
         }
     }
 
+    /// Does the body name the entity? If so, it must be there before anything is decided.
+    #[must_use]
+    pub fn reads_body(&self) -> bool {
+        match self.from {
+            From::Body(_) => true,
+            From::Path | From::Host | From::Query(_) | From::Header(_) => false,
+        }
+    }
+
     /// The entity of a call and the path to send.
     pub fn route(&self, asked: &Asked<'_>) -> Result<Routed, Refusal> {
         let clean = path::clean(asked.path)?;

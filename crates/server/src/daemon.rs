@@ -20,13 +20,14 @@ use tollgate::shop::{BuildError, Live, Unknown};
 use tollgate::{Error, Shop};
 use tollgate_config::config::UnknownDomain;
 use tollgate_config::load::Change;
+use tollgate_config::overlay::which;
 use tollgate_config::{
     Config, Level, Loaded, Origin, Place, Problem, Problems, Set, Sources, World,
 };
 use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
 
-use crate::gateway::Doors;
+use crate::gateway::{Doors, Shut};
 
 /// The most settings that one request changes, and that are kept per process: there are some sixty
 /// per provider, and nobody tunes a thousand by hand.
@@ -57,6 +58,8 @@ struct State {
     loaded: Arc<Loaded>,
     /// Why the last configuration that was valid in itself could not be obeyed.
     unbuilt: Option<String>,
+    /// Addresses of providers that could not be had.
+    shut: Vec<Shut>,
 }
 
 /// What came of a change.
@@ -97,6 +100,7 @@ impl Daemon {
             sources,
             loaded: Arc::new(loaded),
             unbuilt: None,
+            shut: Vec::new(),
         };
         Daemon {
             shared: Arc::new(Shared {
@@ -155,7 +159,12 @@ impl Daemon {
         let mut state = self.state();
         let mut sources = state.sources.clone();
         for (key, value) in settings {
-            let same = |set: &Set| set.provider == provider && is_same(&set.key, key);
+            let wanted =
+                which(key).map_err(|problem| NotSet::Refused(vec![problem.to_string()]))?;
+            let same = |set: &Set| {
+                let is_it = |set: &str| which(set).is_ok_and(|set| set == wanted);
+                set.provider == provider && is_it(&set.key)
+            };
             sources.patched.retain(|set| !same(set));
             sources.patched.extend(value.as_ref().map(|value| Set {
                 provider: provider.to_owned(),
@@ -169,7 +178,8 @@ impl Daemon {
         let world = (self.shared.world)();
         let before = reload(&state.loaded, &state.sources, &world);
         let after = reload(&before.loaded, &sources, &world);
-        let guilty = guilty(provider, &before, &after);
+        let mut guilty = guilty(provider, &before, &after);
+        guilty.extend(self.unheard(provider, &state, &after.loaded.config));
         if !guilty.is_empty() {
             return Err(NotSet::Refused(guilty));
         }
@@ -185,6 +195,18 @@ impl Daemon {
         state.sources = sources;
         *self.shared.state.lock() = state;
         Ok(outcome)
+    }
+
+    /// Why a provider cannot have the address that was set for it now.
+    fn unheard(&self, provider: &str, state: &State, config: &Config) -> Vec<String> {
+        let listen = |config: &Config| config.provider(provider).and_then(|one| one.listen);
+        let doors = self.shared.doors.get();
+        let doors = doors.filter(|_| listen(&state.loaded.config) != listen(config));
+        let ready = doors.map(|doors| doors.prepare(addresses(config)));
+        let shut = ready.into_iter().flat_map(|ready| ready.problems);
+        shut.filter(|shut| shut.provider == provider)
+            .map(|shut| shut.why)
+            .collect()
     }
 
     /// Before an order: what the ledger remembers of the provider must be known, or the order would be
@@ -229,13 +251,20 @@ impl Daemon {
             refused,
         } = reloaded;
         let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
-        if !changed.is_empty() {
-            let doors = self.shared.doors.get();
-            let ready = doors.map(|doors| (doors, doors.prepare(addresses(&loaded.config))));
+        // Also where nothing has changed: an address that could not be had the last time may be free.
+        let doors = self.shared.doors.get();
+        let ready = doors.map(|doors| (doors, doors.prepare(addresses(&loaded.config))));
+        let follow = || -> Vec<Shut> {
+            let ready = ready.into_iter();
+            ready.flat_map(|(doors, new)| doors.follow(new)).collect()
+        };
+        if changed.is_empty() {
+            state.shut = follow();
+        } else {
             match self.build(&loaded.config) {
                 Ok(()) => {
                     state.unbuilt = None;
-                    refused.extend(ready.into_iter().flat_map(|(doors, new)| doors.follow(new)));
+                    state.shut = follow();
                 }
                 Err(error) => {
                     let problem = error.to_string();
@@ -245,10 +274,8 @@ impl Daemon {
                     loaded = (*state.loaded).clone();
                 }
             }
-        } else if let Some(doors) = self.shared.doors.get() {
-            // An address that could not be had the last time may be free now.
-            refused.extend(doors.follow(doors.prepare(addresses(&loaded.config))));
         }
+        refused.extend(state.shut.iter().map(|shut| shut.why.clone()));
         for problem in &refused {
             Fact::NotReloaded { problem }.tell();
         }
@@ -280,18 +307,12 @@ impl Daemon {
     }
 }
 
-/// The addresses that providers have for themselves.
+/// The addresses that providers have for themselves, the built-in ones too.
 fn addresses(config: &Config) -> Vec<(SocketAddr, String)> {
-    let providers = config.providers.iter();
-    providers
+    config
+        .all()
         .filter_map(|provider| Some((provider.listen?, provider.name.clone())))
         .collect()
-}
-
-/// Two spellings of one setting: `SLEEP_MAX`, `sleep-max`.
-fn is_same(one: &str, other: &str) -> bool {
-    let plain = |key: &str| key.trim().to_ascii_lowercase().replace('-', "_");
-    plain(one) == plain(other)
 }
 
 /// What is wrong with the change from one to the other: what was set and is refused or changes

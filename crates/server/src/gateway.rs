@@ -13,6 +13,7 @@ mod carry;
 mod crowd;
 mod doors;
 pub use doors::Doors;
+pub(crate) use doors::Shut;
 mod framing;
 mod full;
 mod head;
@@ -118,12 +119,13 @@ impl Gateway {
 
     /// Serves an address from now on. Port 0 = a free one.
     pub async fn listen(&mut self, address: SocketAddr, door: Door) -> io::Result<Listening> {
-        self.listen_on(TcpListener::bind(address).await?, door)
+        let listener = TcpListener::bind(address).await?;
+        self.doors.open(listener, door, Some(address))
     }
 
     /// Serves a socket that is open already, such as one that the service manager holds.
     pub fn listen_on(&mut self, listener: TcpListener, door: Door) -> io::Result<Listening> {
-        self.doors.open(listener, door)
+        self.doors.open(listener, door, None)
     }
 
     /// Its doors, for whoever opens and closes those of providers while it serves.
@@ -143,6 +145,13 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         self.doors.close_all();
     }
+}
+
+/// An id for an answer to what never became a call: no head was read, or there was no room for it.
+fn stray_id() -> String {
+    static STRAYS: AtomicU64 = AtomicU64::new(0);
+    let number = STRAYS.fetch_add(1, Ordering::Relaxed);
+    format!("{:x}-stray-{number}", std::process::id())
 }
 
 impl State {

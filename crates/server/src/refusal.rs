@@ -101,12 +101,13 @@ pub(crate) fn refusal(error: &Error, id: &str) -> Response<ReplyBody> {
         }
         Error::NoAnswer { provider, .. }
         | Error::NoCredential { provider, .. }
-        | Error::NoUpstream { provider }
+        | Error::NoUpstream { provider, .. }
         | Error::Loop { provider } => refusal.provider = Some(provider),
         Error::Asleep { .. }
         | Error::UnknownProvider { .. }
         | Error::NotAllowed { .. }
         | Error::NotThisCaller { .. }
+        | Error::OtherSite
         | Error::Path(_)
         | Error::Host(_)
         | Error::Malformed(_)
@@ -182,7 +183,9 @@ fn kind(error: &Error) -> (StatusCode, &'static str) {
         }
         Error::UnknownProvider { .. } => (StatusCode::NOT_FOUND, "UnknownProvider"),
         Error::NotAllowed { .. } => (StatusCode::FORBIDDEN, "DomainNotAllowed"),
-        Error::NotThisCaller { .. } => (StatusCode::FORBIDDEN, "CallerNotAllowed"),
+        Error::NotThisCaller { .. } | Error::OtherSite => {
+            (StatusCode::FORBIDDEN, "CallerNotAllowed")
+        }
         Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
         Error::NoUpstream { .. }
         | Error::Path(_)

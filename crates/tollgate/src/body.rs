@@ -1,8 +1,9 @@
 //! Bodies on their way: the request's to the upstream here, the answer's to the caller in `reply`,
 //! and to many callers in `shared`.
 //!
-//! Promises: a request body of at most 256 KiB is whole before the permit is asked for, so that a
-//! dribbling client cannot hold quota. A larger one is sent as it comes, once.
+//! Promises: a request body of at most 256 KiB (1 MiB where something is decided by it) is whole before
+//! the permit is asked for, so that a dribbling client cannot hold quota. A larger one is sent as it
+//! comes, once.
 //!
 //! Never: changes a byte.
 
@@ -38,6 +39,10 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// The largest request body that is read before the permit is asked for. 1 000 waiting calls with
 /// such bodies are 256 MiB, which a host has; nearly all API calls are below 64 KiB.
 pub const WHOLE_MAX: usize = 256 * 1024;
+
+/// The same where the body tells the entity or the cost: as far as the entity is looked for. 1 000
+/// waiting calls with such bodies would be 1 GiB, but only those above 256 KiB take more than others.
+pub(crate) const READ_MAX: usize = tollgate_core::entity::BODY_MAX;
 
 /// How long the body of a request may stand still before the permit: what proxies wait for a slow
 /// client. One that flows is not cut, however slow.
@@ -107,8 +112,8 @@ enum Kind {
 }
 
 impl Payload {
-    /// Reads a body as far as it may be read before the permit.
-    pub(crate) async fn gather<B>(mut body: B) -> Result<Payload, Error>
+    /// Reads a body of at most so many bytes whole; a larger one is left to be sent as it comes.
+    pub(crate) async fn gather<B>(mut body: B, most: usize) -> Result<Payload, Error>
     where
         B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
         B::Error: Into<BodyError>,
@@ -118,7 +123,7 @@ impl Payload {
             if body.is_end_stream() {
                 return Ok(Payload::Whole(read.freeze()));
             }
-            if body.size_hint().lower() > WHOLE_MAX as u64 {
+            if body.size_hint().lower() > most as u64 {
                 break;
             }
             let frame = within(Some(STILL_MAX), body.frame()).await;
@@ -130,7 +135,7 @@ impl Payload {
                 Err(last) => return Ok(Payload::with_trailers(read.freeze(), last)),
             };
             read.extend_from_slice(&data);
-            if read.len() > WHOLE_MAX {
+            if read.len() > most {
                 break;
             }
         }
@@ -157,6 +162,11 @@ impl Payload {
             Payload::Whole(bytes) | Payload::Trailed(bytes, _) => bytes,
             Payload::Stream(_) => &[],
         }
+    }
+
+    /// It is larger than what was to be read of it.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Payload::Stream(_))
     }
 
     /// There is none.
@@ -322,12 +332,12 @@ mod tests {
     }
 
     async fn gathered(left: usize, every: u64) -> Result<Payload, Error> {
-        Payload::gather(Slow {
+        let body = Slow {
             left,
             every: Span::from_secs(every),
             timer: None,
-        })
-        .await
+        };
+        Payload::gather(body, WHOLE_MAX).await
     }
 
     #[tokio::test(start_paused = true)]

@@ -157,10 +157,12 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// A provider without a place to send calls to.
-    #[error("`{provider}` has neither a domain nor an upstream, so calls cannot be sent to it")]
+    #[error("{}", nowhere(.provider, .tenants.as_deref()))]
     NoUpstream {
         /// Which.
         provider: String,
+        /// The domain of many hosts that is all it has: `*.example.org`.
+        tenants: Option<String>,
     },
     /// The host may not be called.
     #[error("calls to `{host}` are not allowed")]
@@ -170,6 +172,9 @@ pub enum Error {
         /// Why not.
         why: NotAllowed,
     },
+    /// A page of another site has made a browser of this machine call.
+    #[error("a page of another site may not call this gateway")]
+    OtherSite,
     /// The caller did not show the token that proves its name.
     #[error("the caller `{caller}` is known by its token, and this call does not show it")]
     NotThisCaller {
@@ -285,6 +290,7 @@ impl Error {
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
+            | Error::OtherSite
             | Error::NoBody => Blame::Caller,
             Error::Asleep { .. }
             | Error::NotInCache { .. }
@@ -345,6 +351,19 @@ fn no_permit(
             format!("no permit for `{provider}` in time: {why}; it may go on in {retry_in}")
         }
         None => format!("no permit for `{provider}` in time: {why}"),
+    }
+}
+
+fn nowhere(provider: &str, tenants: Option<&str>) -> String {
+    match tenants {
+        None => format!(
+            "`{provider}` has neither a domain nor an upstream, so calls cannot be sent to it"
+        ),
+        Some(tenants) => {
+            format!(
+                "`{provider}` is at `{tenants}`, and nobody has said which of these hosts is meant"
+            )
+        }
     }
 }
 

@@ -44,7 +44,7 @@ mod target; //   which kept answers its links concern
 mod rates; // what the headers of an answer say of limits
 pub(crate) use account::Account;
 pub use cache::UseCache;
-pub(crate) use credential::Aside;
+pub(crate) use credential::{Aside, marks};
 pub(crate) use flight::Flights;
 pub use hit::{Hit, Known};
 pub(crate) use keep::Recorder;

@@ -20,10 +20,12 @@ pub use tls::Roots;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
@@ -72,6 +74,11 @@ struct Lane {
     /// As in the `Host` header; `None` if it cannot be one.
     host: Option<HeaderValue>,
     state: Mutex<LaneState>,
+    /// Connections that calls have, or are about to take. Counted without the lock; whoever adds to it
+    /// looks at the rest under the lock afterwards, and so does whoever opens one.
+    busy: AtomicUsize,
+    /// One that was being opened is there, or has failed.
+    opened: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -97,8 +104,27 @@ pub(crate) struct Conn {
     pub(crate) wire: Wire,
     /// The other protocol that it speaks from now on, if its call was upgraded.
     pub(crate) upgraded: Option<OnUpgrade>,
-    lane: Arc<Lane>,
+    busy: Busy,
     shared: Arc<Shared>,
+}
+
+/// A connection that a call has, or is about to take.
+#[derive(Debug)]
+struct Busy {
+    lane: Arc<Lane>,
+}
+
+impl Busy {
+    fn new(lane: &Arc<Lane>) -> Busy {
+        lane.busy.fetch_add(1, Ordering::SeqCst);
+        Busy { lane: lane.clone() }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.lane.busy.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A call that will want a connection soon.
@@ -134,6 +160,8 @@ impl Pool {
                     host: HeaderValue::try_from(origin.authority()).ok(),
                     origin: origin.clone(),
                     state: Mutex::default(),
+                    busy: AtomicUsize::new(0),
+                    opened: Notify::new(),
                 });
                 lanes.insert(origin.clone(), lane.clone());
                 lane
@@ -158,35 +186,63 @@ impl Expected {
         };
         let dialer = &self.shared.dialer;
         let wire = dialer.dial(&self.lane.origin, connect).await?;
-        drop(opening);
+        // Never in neither count: whoever waits for it would open another.
         self.lane.keep(wire, self.shared.ledger.at());
+        drop(opening);
         Ok(())
     }
 
     /// A connection that is ready. Usually it is there; if the idle ones have died meanwhile, a new
-    /// one is opened.
-    pub(crate) async fn take(self, connect: Span) -> Result<Conn, Unreached> {
-        while let Some(mut wire) = self.pop() {
-            // The one that has just been given back may still be busy with the end of its answer.
-            if wire.sender.is_ready()
-                || matches!(
-                    within(Some(READY_WAIT), wire.sender.ready()).await,
-                    Ok(Ok(()))
-                )
-            {
-                return Ok(self.conn(wire));
+    /// one is opened, unless as many as there may be are being opened by others.
+    pub(crate) async fn take(self, most: usize, connect: Span) -> Result<Conn, Unreached> {
+        let busy = Busy::new(&self.lane);
+        loop {
+            while let Some(mut wire) = self.pop() {
+                // The one that has just been given back may still be busy with the end of its answer.
+                if wire.sender.is_ready()
+                    || matches!(
+                        within(Some(READY_WAIT), wire.sender.ready()).await,
+                        Ok(Ok(()))
+                    )
+                {
+                    return Ok(self.conn(wire, busy));
+                }
+            }
+            let opened = self.lane.opened.notified();
+            tokio::pin!(opened);
+            // Heard of from now on, so that none is missed between the look and the wait.
+            opened.as_mut().enable();
+            match self.instead(most) {
+                Instead::Look => {}
+                Instead::Dial => break,
+                // Ends: whoever opens one has a limit of time, and at this number nobody begins.
+                Instead::Wait => opened.await,
             }
         }
         let dialer = &self.shared.dialer;
         let wire = dialer.dial(&self.lane.origin, connect).await?;
-        Ok(self.conn(wire))
+        Ok(self.conn(wire, busy))
+    }
+
+    /// What is to be done where none is ready. Our own is counted as busy already.
+    fn instead(&self, most: usize) -> Instead {
+        let state = self.lane.state.lock();
+        let all = self.lane.busy.load(Ordering::SeqCst) + state.opening;
+        if !state.idle.is_empty() {
+            Instead::Look
+        } else if state.opening > 0 && all > most {
+            Instead::Wait
+        } else {
+            Instead::Dial
+        }
     }
 
     fn begin(&self, most: usize) -> Option<Opening<'_>> {
         let mut state = self.lane.state.lock();
         state.prune(self.shared.ledger.at());
         let ready = state.idle.len() + state.opening;
-        if ready >= state.expected || ready >= most {
+        let all = ready + self.lane.busy.load(Ordering::SeqCst);
+        if ready >= state.expected || all >= most {
             return None;
         }
         state.opening += 1;
@@ -216,11 +272,11 @@ impl Expected {
         None
     }
 
-    fn conn(&self, wire: Wire) -> Conn {
+    fn conn(&self, wire: Wire, busy: Busy) -> Conn {
         Conn {
             wire,
             upgraded: None,
-            lane: self.lane.clone(),
+            busy,
             shared: self.shared.clone(),
         }
     }
@@ -233,6 +289,16 @@ impl Drop for Expected {
     }
 }
 
+/// What a call does that has a permit and finds no connection.
+enum Instead {
+    /// One was given back meanwhile.
+    Look,
+    /// As many as there may be are used or being opened: one of those will do.
+    Wait,
+    /// There is room for another.
+    Dial,
+}
+
 /// A connection that is being opened.
 struct Opening<'a> {
     lane: &'a Lane,
@@ -242,19 +308,21 @@ impl Drop for Opening<'_> {
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
         state.opening = state.opening.saturating_sub(1);
+        drop(state);
+        self.lane.opened.notify_waiters();
     }
 }
 
 impl Conn {
     /// The `Host` header of its upstream.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
-        self.lane.host.as_ref()
+        self.busy.lane.host.as_ref()
     }
 
     /// The answer is whole: the next call may use it.
     pub(crate) fn give_back(self) {
         let now = self.shared.ledger.at();
-        self.lane.keep(self.wire, now);
+        self.busy.lane.keep(self.wire, now);
     }
 }
 
@@ -272,12 +340,17 @@ impl Lane {
     fn is_forgotten(&self, now: Micros) -> bool {
         let mut state = self.state.lock();
         state.prune(now);
-        state.idle.is_empty() && !state.is_busy()
+        state.idle.is_empty() && !state.is_busy() && !self.is_used()
     }
 
-    /// Somebody wants it now.
+    /// Somebody has one, or wants one now.
     fn is_busy(&self) -> bool {
-        self.state.lock().is_busy()
+        self.is_used() || self.state.lock().is_busy()
+    }
+
+    /// Calls have connections of it: whoever forgot it would count them no longer.
+    fn is_used(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) > 0
     }
 }
 

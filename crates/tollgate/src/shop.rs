@@ -63,7 +63,7 @@ use crate::pool::{Dialer, Roots};
 use slot::{Means, Slot};
 
 /// The provider of every domain that no file names: no limits, no key, no memory.
-const UNKNOWN: &str = "unknown";
+pub const UNKNOWN: &str = "unknown";
 
 /// What becomes of calls to domains that no provider has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,9 @@
 //!
 //! Never: keeps a port, waits longer than [`PATIENCE`] for one provider, shows a key.
 
-use std::net::{SocketAddr, TcpListener};
-use std::time::UNIX_EPOCH;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::Method;
@@ -25,6 +26,12 @@ use crate::serve;
 
 /// How long one provider may take.
 const PATIENCE: Span = Span::from_secs(10);
+
+/// How long whoever has a port may take to say who it is.
+const HEALTH: Duration = Duration::from_secs(2);
+
+/// Our own answer has some 200 bytes.
+const ANSWER_MAX: u64 = 4_096;
 
 /// A wall clock that is off by more than this shifts the edges of calendar windows noticeably: twice
 /// the margin that they keep by default.
@@ -55,7 +62,7 @@ impl Finding {
 
 /// Tries everything that the configuration names.
 pub(super) async fn look(config: &Config) -> Vec<Finding> {
-    let own = config.providers.iter().filter_map(|provider| {
+    let own = config.all().filter_map(|provider| {
         let address = provider.listen?;
         Some((address, format!("the address of {}", provider.name)))
     });
@@ -79,10 +86,32 @@ pub(super) async fn look(config: &Config) -> Vec<Finding> {
 fn port((address, what): (SocketAddr, String)) -> Finding {
     match TcpListener::bind(address) {
         Ok(_) => Finding::fine(format!("port: {address} is free ({what})")),
+        Err(_) if is_ours(address) => {
+            Finding::fine(format!("port: tollgate answers on {address} ({what})"))
+        }
         Err(error) => Finding::bad(format!(
             "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? else choose another"
         )),
     }
+}
+
+/// Is it a tollgate that has the port? Every answer of ours says so, or is that of the admin address.
+fn is_ours(address: SocketAddr) -> bool {
+    let ask = || -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&crate::remote::reachable(address), HEALTH)?;
+        stream.set_read_timeout(Some(HEALTH))?;
+        stream.set_write_timeout(Some(HEALTH))?;
+        // Without a Host, so that a provider's own address refuses it in place of passing it on.
+        stream.write_all(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        // Whoever does not close says enough at once.
+        let _cut = stream.take(ANSWER_MAX).read_to_end(&mut answer);
+        Ok(String::from_utf8_lossy(&answer).to_ascii_lowercase())
+    };
+    ask().is_ok_and(|answer| {
+        let is_gateway = answer.contains("\r\nx-tollgate-source:");
+        answer.starts_with("http/1.1 ") && (is_gateway || answer.ends_with("{\"status\":\"ok\"}"))
+    })
 }
 
 async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
@@ -122,10 +151,21 @@ async fn ask(shop: &Shop, provider: &Provider) -> Vec<Finding> {
         Err(error) => vec![Finding::bad(format!("{name}: {}", told(&error)))],
         Ok(reply) => {
             let status = reply.head.status.as_u16();
-            let has_key = !matches!(provider.auth.style, Style::Nothing);
+            let has_key = match provider.auth.style {
+                Style::Nothing => false,
+                Style::OAuth2(_) => true,
+                Style::Query { .. }
+                | Style::Header { .. }
+                | Style::Bearer
+                | Style::Basic
+                | Style::Login(_) => !provider.keys.is_empty(),
+            };
             let key = match status {
                 401 | 403 if has_key => Finding::bad(format!(
                     "{name}: the key is refused ({status}); is it complete, and of this provider?"
+                )),
+                401 | 403 => Finding::fine(format!(
+                    "{name}: answers ({status}); there is no key, so calls must bring their own"
                 )),
                 _ => Finding::fine(format!("{name}: answers ({status})")),
             };

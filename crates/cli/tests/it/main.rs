@@ -19,6 +19,7 @@ mod gateway;
 mod init;
 mod leak;
 mod log;
+mod operating;
 mod processes;
 mod provider;
 mod restart;

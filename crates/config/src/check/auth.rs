@@ -49,6 +49,18 @@ pub(super) fn auth(fields: &Fields<'_>, world: &World<'_>, problems: &mut Proble
     auth.replace = block.read("replace", problems).unwrap_or(true);
     if let Some(at) = block.get("also") {
         for (name, _, value) in at.entries(problems) {
+            // Parameters and fields of a form have any name; a header has not.
+            let is_header = matches!(
+                auth.style,
+                Style::Header { .. } | Style::Bearer | Style::Basic
+            );
+            if is_header && !place::is_token(name) {
+                problems.push(value.error(
+                    "has a name that no header can have",
+                    "write letters, digits and `-` only",
+                ));
+                continue;
+            }
             if let Some(secret) = secrets::secret(&value, world, problems) {
                 auth.also.push((name.to_owned(), secret));
             }
@@ -62,15 +74,16 @@ fn style(block: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Opti
         return place::token(&at, problems).map(|name| Style::Query { name });
     }
     if let Some(at) = block.get("header") {
-        let prefix = block
-            .get("prefix")
-            .and_then(|at| at.text(problems))
-            .unwrap_or_default();
+        let prefix = prefix(block, problems).unwrap_or_default();
         let name = place::token(&at, problems)?;
-        return Some(Style::Header {
-            name,
-            prefix: prefix.to_owned(),
-        });
+        return Some(Style::Header { name, prefix });
+    }
+    if let Some(at) = block.get("prefix") {
+        problems.push(at.problem(
+            Level::Warning,
+            "changes nothing: it stands before the key of `header` only",
+            "take it away, or write `header: Authorization` in place of `bearer`",
+        ));
     }
     if block.read("bearer", problems) == Some(true) {
         return Some(Style::Bearer);
@@ -83,6 +96,23 @@ fn style(block: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Opti
     }
     let at = block.get("login")?;
     login(&at, world, problems).map(Style::Login)
+}
+
+/// What stands before the key in its header; as little as a header itself may it hold a line break.
+fn prefix(block: &Fields<'_>, problems: &mut Problems) -> Option<String> {
+    let at = block.get("prefix")?;
+    let text = at.text(problems)?.to_owned();
+    if text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic())
+    {
+        return Some(text);
+    }
+    problems.push(at.error(
+        "has a character that no header can carry",
+        "write printable ASCII such as `Token `",
+    ));
+    None
 }
 
 fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAuth2> {

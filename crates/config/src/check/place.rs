@@ -242,11 +242,16 @@ fn minute(text: &str) -> Option<u16> {
     (hours < 24 && minutes < 60).then_some(hours * 60 + minutes)
 }
 
+/// Can a header have this name (RFC 9110, 5.6.2)?
+pub(crate) fn is_token(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(known)
+}
+
 /// A text that is kept as it is, such as the name of a header.
 pub(crate) fn token(at: &At<'_>, problems: &mut Problems) -> Option<String> {
     let text = String::read(at, problems)?;
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if text.bytes().all(known) {
+    if is_token(&text) {
         return Some(text);
     }
     problems.push(at.error(

@@ -84,6 +84,20 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
     Assembled { loaded, refused }
 }
 
+/// tollgate.yaml with variables and flags over it; what is wrong with it has its default.
+pub(super) fn without_providers(sources: &Sources, world: &World<'_>) -> Config {
+    let (mut said, mut refused) = (Problems::default(), Problems::default());
+    let env = variables(sources, world, &mut said).unwrap_or_default();
+    let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
+    let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
+    let world = World {
+        env: &get,
+        ..*world
+    };
+    let (_, base) = base(sources, &world, None, &mut said, &mut refused);
+    base.settings.config
+}
+
 /// Remembers which files are read: one that holds a key is a part of the configuration, and is watched
 /// like the others.
 fn noting<'a>(

@@ -2,7 +2,7 @@
 //!
 //! Promises: a provider that is gone, new, renamed or changed is told by name, with the fields.
 //!
-//! Never: compares or shows the value of a key.
+//! Never: shows the value of a key: that it is another one is all that is told.
 
 use crate::origin::Effective;
 use crate::problem::Problems;
@@ -52,7 +52,8 @@ pub enum Change {
 /// What is different between two loads.
 pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
     let mut changes = Vec::new();
-    let fields = differing(&old.values, &new.values);
+    let mut fields = differing(&old.values, &new.values);
+    fields.extend(secrets(old, new));
     if !fields.is_empty() {
         changes.push(Change::Settings { fields });
     }
@@ -84,8 +85,25 @@ pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
     changes
 }
 
-/// Fields whose values differ. A key's value is not compared here: that it changed is all that is
-/// known of it.
+/// Settings of which no value is shown, so that only what is obeyed can say that they differ: a token
+/// that was changed must hold at once, and one that was taken away must not.
+fn secrets(old: &Loaded, new: &Loaded) -> Vec<String> {
+    let (was, is) = (&old.config, &new.config);
+    let tokens = |loaded: &Loaded| -> Vec<_> {
+        let callers = loaded.config.callers.iter();
+        let named = callers.filter_map(|caller| Some((caller.name.clone(), caller.token.clone()?)));
+        named.collect()
+    };
+    let differ = [
+        ("callers.token", tokens(old) != tokens(new)),
+        ("metrics.token", was.metrics.token != is.metrics.token),
+        ("webhooks", was.webhooks != is.webhooks),
+    ];
+    let differ = differ.into_iter().filter(|(_, differs)| *differs);
+    differ.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Fields whose values differ. What has no text is not compared here.
 fn differing(old: &[Effective], new: &[Effective]) -> Vec<String> {
     let text = |values: &[Effective], path: &str| {
         let found = values.iter().find(|value| value.path == path);

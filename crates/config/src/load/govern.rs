@@ -178,7 +178,27 @@ pub(super) fn notes_of(one: &Governed) -> Problems {
     {
         notes.push(problem.clone());
     }
+    notes.extend(tenants(one));
     notes
+}
+
+/// `*.example.org` is many hosts, and which of them is the user's own nobody knows: a call by the
+/// provider's name has nowhere to go, and its key goes to none of them.
+fn tenants(one: &Governed) -> Problems {
+    let mut problems = Problems::default();
+    if let Some(domain) = one.provider.tenants() {
+        let host = domain.host();
+        problems.push(Problem {
+            level: Level::Warning,
+            place: Place::whole(&one.source),
+            path: one.provider.name.clone(),
+            what: format!(
+                "`{domain}` is many hosts, so calls by name go nowhere and a key goes to none"
+            ),
+            remedy: format!("write your own, such as `upstream: https://YOURS.{host}`"),
+        });
+    }
+    problems
 }
 
 /// Providers of domains that no file claims.

@@ -128,6 +128,18 @@ const MISTAKES: &[(&str, &str)] = &[
         "test.yaml:1:26: auth.bearer: a key is attached in one way only; keep one of query, header, bearer, basic, oauth2, login",
     ),
     (
+        "auth: {header: x-key, also: {\"bad name\": k}}",
+        "auth.also.bad name: has a name that no header can have; write letters, digits and `-` only",
+    ),
+    (
+        "auth: {bearer: true, also: {\"x:y\": k}}",
+        "has a name that no header can have",
+    ),
+    (
+        "auth: {header: x-key, prefix: \"a\\nb\"}",
+        "auth.prefix: has a character that no header can carry; write printable ASCII such as `Token `",
+    ),
+    (
         "auth: {login: {url: https://a.example.org/login}}",
         "auth.login: `body` is missing; add `body:`",
     ),
@@ -247,6 +259,23 @@ fn a_fixed_window_comes_with_a_note_about_its_edges() {
         "{text}"
     );
     assert!(check("preset: sportmonks").problems.is_empty());
+}
+
+/// What would be ignored silently is told, and keeps nothing from being obeyed.
+#[test]
+fn a_prefix_that_changes_nothing_is_warned_of() {
+    let says = |text: &str| {
+        let checked = check(&format!("{text}\nlimits: [1/1s]\n"));
+        assert!(checked.provider.is_some(), "{}", checked.problems);
+        checked.problems.to_string()
+    };
+    let home = "domain: a.example.org\napi_key: k";
+    let said = says(&format!("{home}\nauth: {{bearer: true, prefix: 'Token '}}"));
+    assert!(said.contains("auth.prefix: changes nothing"), "{said}");
+    assert_eq!(
+        says(&format!("{home}\nauth: {{header: x, prefix: 'Token '}}")),
+        ""
+    );
 }
 
 proptest! {

@@ -9,14 +9,14 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 use tollgate::Error;
-use tollgate::shop::Live;
+use tollgate::shop::{Live, UNKNOWN};
 use tollgate_config::config::Store;
 use tollgate_config::{Effective, Governed};
 use tollgate_core::ask::Priority;
 use tollgate_core::health::{Breaker, State as HealthState, Status};
 use tollgate_core::time::{Now, Span};
 
-use super::Daemon;
+use super::{Daemon, State};
 
 /// A provider in a list.
 #[derive(Clone, Debug, Serialize)]
@@ -134,30 +134,46 @@ struct Setting {
 
 impl Daemon {
     /// The providers of the files, and of the built-in ones those that were called.
-    #[must_use]
-    pub fn list(&self) -> Vec<Named> {
+    pub async fn list(&self) -> Vec<Named> {
         let state = self.state();
         let started = self.shared.shop.started();
         let find = |name: &str| started.iter().find(|live| live.name() == name);
         let own = state.loaded.config.providers.len();
         let shown = state.loaded.governed.iter().enumerate();
         let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
-        shown
-            .map(|(_, one)| {
-                let live = find(&one.provider.name);
-                Named {
-                    name: one.provider.name.clone(),
-                    source: one.source.clone(),
-                    domains: domains(one),
-                    state: live
-                        .map_or(HealthState::Normal, |live| live.status().state)
-                        .word(),
-                    waiting: live.map_or(0, |live| live.waiting()),
-                    started: live.is_some(),
-                    problems: problems(one),
-                }
-            })
-            .collect()
+        let mut list = Vec::new();
+        for (_, one) in shown {
+            let live = find(&one.provider.name);
+            let health = self.shared.shop.state_of(&one.provider.name).await;
+            list.push(Named {
+                name: one.provider.name.clone(),
+                source: one.source.clone(),
+                domains: domains(one),
+                state: health.word(),
+                waiting: live.map_or(0, |live| live.waiting()),
+                started: live.is_some(),
+                problems: state.problems_of(one),
+            });
+        }
+        list.extend(self.held_unknown());
+        list
+    }
+
+    /// All domains that no provider has, while they are held back: nobody would find out why otherwise.
+    fn held_unknown(&self) -> Option<Named> {
+        let shop = &self.shared.shop;
+        let live = shop.ordered(UNKNOWN).ok()?;
+        let health = live.status().state;
+        let is_it = shop.named(UNKNOWN).is_err() && health != HealthState::Normal;
+        is_it.then(|| Named {
+            name: UNKNOWN.to_owned(),
+            source: "domains that no provider has".to_owned(),
+            domains: Vec::new(),
+            state: health.word(),
+            waiting: live.waiting(),
+            started: true,
+            problems: Vec::new(),
+        })
     }
 
     /// Everything that is to be said about the configuration.
@@ -165,14 +181,16 @@ impl Daemon {
     pub fn problems(&self) -> Vec<String> {
         let state = self.state();
         let said = state.loaded.problems.iter().map(ToString::to_string);
-        said.chain(state.unbuilt).collect()
+        let shut = state.shut.into_iter().map(|shut| shut.why);
+        said.chain(state.unbuilt).chain(shut).collect()
     }
 
     /// One provider with everything that is known of it, of the entities that calls were about, and of
     /// one more if it is named.
     pub async fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
-        let live = self.shared.shop.named(name)?;
-        let loaded = self.state().loaded;
+        let live = self.shared.shop.ordered(name)?;
+        let state = self.state();
+        let loaded = &state.loaded;
         let governed = loaded.governed(name);
         let kind = match loaded.config.store {
             Store::Memory => "memory",
@@ -221,7 +239,7 @@ impl Daemon {
                 .flat_map(|one| &one.values)
                 .map(setting)
                 .collect(),
-            problems: governed.map(problems).unwrap_or_default(),
+            problems: governed.map_or_else(Vec::new, |one| state.problems_of(one)),
         })
     }
 }
@@ -312,11 +330,16 @@ fn domains(one: &Governed) -> Vec<String> {
     domains.map(ToString::to_string).collect()
 }
 
-/// What keeps a newer version from being obeyed comes first.
-fn problems(one: &Governed) -> Vec<String> {
-    let mut problems: Vec<_> = one.problems.iter().collect();
-    problems.sort_by_key(|problem| problem.level);
-    problems.iter().map(ToString::to_string).collect()
+impl State {
+    /// What keeps a newer version from being obeyed comes first, then an address that cannot be had.
+    fn problems_of(&self, one: &Governed) -> Vec<String> {
+        let mut problems: Vec<_> = one.problems.iter().collect();
+        problems.sort_by_key(|problem| problem.level);
+        let shut = self.shut.iter();
+        let shut = shut.filter(|shut| shut.provider == one.provider.name);
+        let said = problems.iter().map(ToString::to_string);
+        said.chain(shut.map(|shut| shut.why.clone())).collect()
+    }
 }
 
 /// An instant ahead, as epoch seconds.

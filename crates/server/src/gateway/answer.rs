@@ -95,6 +95,9 @@ async fn outcome(
         } => (target, caller, mount),
     };
     within(visit, &target)?;
+    if visit.peer.to_canonical().is_loopback() && head::is_of_another_site(&parts.headers) {
+        return Err(Error::OtherSite);
+    }
     let here = parts.headers.get(HOST).cloned();
     let wanted = upgrade::wanted(&parts);
     let Head { mut said } = Head::take(&mut parts.headers)?;
@@ -237,6 +240,7 @@ fn is_malformed(error: &Error) -> bool {
         | Error::NoUpstream { .. }
         | Error::NotAllowed { .. }
         | Error::NotThisCaller { .. }
+        | Error::OtherSite
         | Error::Loop { .. } => false,
     }
 }

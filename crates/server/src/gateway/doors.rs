@@ -42,17 +42,28 @@ struct Open {
 #[derive(Debug)]
 struct Opened {
     listening: Listening,
+    /// The address that was asked for: with port 0 it is another one.
+    wanted: SocketAddr,
     ending: watch::Sender<bool>,
 }
 
 /// Sockets of providers that are open and not served yet.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    new: Vec<(StdListener, Door)>,
-    /// What is to stay or to come: the doors that are to be there afterwards.
+    new: Vec<(StdListener, Door, SocketAddr)>,
+    /// What is to stay of what is there now.
     wanted: Vec<(SocketAddr, Door)>,
-    /// What could not be opened, in words.
-    pub(crate) problems: Vec<String>,
+    /// What could not be opened.
+    pub(crate) problems: Vec<Shut>,
+}
+
+/// An address that a provider could not have.
+#[derive(Clone, Debug)]
+pub(crate) struct Shut {
+    /// Whose it was to be.
+    pub(crate) provider: String,
+    /// Why, in words.
+    pub(crate) why: String,
 }
 
 impl Doors {
@@ -65,7 +76,13 @@ impl Doors {
         }
     }
 
-    pub(super) fn open(&self, listener: TcpListener, door: Door) -> io::Result<Listening> {
+    /// Serves a socket; `wanted` is the address that was asked for, if it is not the socket's own.
+    pub(super) fn open(
+        &self,
+        listener: TcpListener,
+        door: Door,
+        wanted: Option<SocketAddr>,
+    ) -> io::Result<Listening> {
         let address = listener.local_addr()?;
         let Shared { state, open } = &*self.shared;
         state.shop.add_own_address(address);
@@ -86,6 +103,7 @@ impl Doors {
         open.tasks.spawn(serve);
         open.doors.push(Opened {
             listening: listening.clone(),
+            wanted: wanted.unwrap_or(address),
             ending,
         });
         Fact::Listening { address }.tell();
@@ -95,7 +113,7 @@ impl Doors {
     /// Opens what providers want and is not open yet. What they have now goes on until
     /// [`Doors::follow`]. Must be called inside a tokio runtime.
     pub(crate) fn prepare(&self, wanted: Vec<(SocketAddr, String)>) -> Ready {
-        let here: Vec<Listening> = self.listening();
+        let here = self.here();
         let mut ready = Ready {
             new: Vec::new(),
             wanted: Vec::new(),
@@ -103,38 +121,41 @@ impl Doors {
         };
         for (address, name) in wanted {
             let door = Door::Provider(name.clone());
-            let is_here = |listening: &&Listening| listening.address == address;
-            match here.iter().find(is_here) {
-                Some(listening) if listening.door == door => ready.wanted.push((address, door)),
-                // Another provider has it now: its door is closed only after this one would be open.
-                Some(Listening {
-                    door: Door::Provider(_),
-                    ..
-                }) => {
-                    ready.problems.push(format!(
-                        "`{name}`: {address} belongs to another provider; reload again when that has given it up"
-                    ));
+            let is_own = |(asked, at): &&(SocketAddr, Listening)| {
+                at.door == door && (*asked == address || at.address == address)
+            };
+            if let Some((_, own)) = here.iter().find(is_own) {
+                ready.wanted.push((own.address, door));
+                continue;
+            }
+            // Another provider has it now: its door is closed only after this one would be open.
+            let is_others =
+                |(_, at): &(SocketAddr, Listening)| at.address == address && at.door != Door::All;
+            let opened = if here.iter().any(is_others) {
+                Err(format!(
+                    "`{name}`: {address} belongs to another provider; reload again when that has given it up"
+                ))
+            } else {
+                bind(address).map_err(|error| {
+                    format!(
+                        "`{name}`: could not listen on {address}: {error}; the address it had stays"
+                    )
+                })
+            };
+            match opened {
+                Ok(listener) => ready.new.push((listener, door, address)),
+                Err(why) => {
+                    let provider = name;
+                    ready.problems.push(Shut { provider, why });
                     ready.wanted.extend(own(&here, &door));
                 }
-                Some(_) | None => match bind(address) {
-                    Ok(listener) => {
-                        ready.new.push((listener, door.clone()));
-                        ready.wanted.push((address, door));
-                    }
-                    Err(error) => {
-                        ready.problems.push(format!(
-                            "`{name}`: could not listen on {address}: {error}; the address it had stays"
-                        ));
-                        ready.wanted.extend(own(&here, &door));
-                    }
-                },
             }
         }
         ready
     }
 
     /// Serves what was opened and closes what is no longer wanted.
-    pub(crate) fn follow(&self, ready: Ready) -> Vec<String> {
+    pub(crate) fn follow(&self, ready: Ready) -> Vec<Shut> {
         let Ready {
             new,
             wanted,
@@ -154,9 +175,16 @@ impl Doors {
             }
             stays
         });
-        for (listener, door) in new {
-            let opened = TcpListener::from_std(listener).and_then(|one| self.open(one, door));
-            problems.extend(opened.err().map(|error| error.to_string()));
+        for (listener, door, address) in new {
+            let Door::Provider(provider) = door.clone() else {
+                continue; // the gateway's own address does not follow a reload
+            };
+            let listener = TcpListener::from_std(listener);
+            let opened = listener.and_then(|one| self.open(one, door, Some(address)));
+            problems.extend(opened.err().map(|error| Shut {
+                why: format!("`{provider}`: could not listen on {address}: {error}"),
+                provider,
+            }));
         }
         problems
     }
@@ -167,6 +195,15 @@ impl Doors {
         let open = self.shared.open.lock();
         let doors = open.doors.iter();
         doors.map(|opened| opened.listening.clone()).collect()
+    }
+
+    /// What is served now, and by what address it was asked for.
+    fn here(&self) -> Vec<(SocketAddr, Listening)> {
+        let open = self.shared.open.lock();
+        let doors = open.doors.iter();
+        doors
+            .map(|opened| (opened.wanted, opened.listening.clone()))
+            .collect()
     }
 
     /// Accepts nothing more, finishes what is under way, drops the rest.
@@ -192,9 +229,9 @@ impl Doors {
 }
 
 /// What a provider has now, which stays while it cannot have another.
-fn own(here: &[Listening], door: &Door) -> Vec<(SocketAddr, Door)> {
-    let own = here.iter().filter(|listening| listening.door == *door);
-    own.map(|own| (own.address, own.door.clone())).collect()
+fn own(here: &[(SocketAddr, Listening)], door: &Door) -> Vec<(SocketAddr, Door)> {
+    let own = here.iter().filter(|(_, at)| at.door == *door);
+    own.map(|(_, at)| (at.address, at.door.clone())).collect()
 }
 
 fn bind(address: SocketAddr) -> io::Result<StdListener> {

@@ -26,18 +26,6 @@ const HEARS_WITHIN: Duration = Duration::from_secs(1);
 /// How much of its request is thrown away meanwhile.
 const DISCARD_MAX: u64 = 64 * 1024;
 
-const ANSWER: &str = "HTTP/1.1 503 Service Unavailable\r\n\
-    content-type: application/json\r\n\
-    x-tollgate-source: tollgate\r\n\
-    x-tollgate-decision: reject\r\n\
-    retry-after: 1\r\n\
-    retry-after-ms: 1000\r\n\
-    connection: close\r\n\
-    content-length: 202\r\n\r\n\
-    {\"error\":\"QueueFull\",\"message\":\"The gateway has as many connections as it can carry\",\
-    \"hint\":\"close idle connections, or raise the limit of open files of tollgate\",\
-    \"reason\":\"queue_full\",\"retryIn\":1000}\r\n";
-
 /// What is needed to let callers go.
 #[derive(Debug)]
 pub(super) struct Full {
@@ -78,11 +66,31 @@ async fn tell(mut stream: TcpStream) -> io::Result<()> {
     // Clients are confused by an answer that comes before they have asked.
     let mut first = [0; 1_024];
     let _read = stream.read(&mut first).await?;
-    stream.write_all(ANSWER.as_bytes()).await?;
+    stream.write_all(answer().as_bytes()).await?;
     stream.shutdown().await?;
     let mut rest = stream.take(DISCARD_MAX);
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
     Ok(())
+}
+
+fn answer() -> String {
+    let id = super::stray_id();
+    let body = serde_json::json!({
+        "error": "QueueFull",
+        "message": "The gateway has as many connections as it can carry",
+        "hint": "close idle connections, or raise the limit of open files of tollgate",
+        "id": id,
+        "reason": "queue_full",
+        "retryIn": 1_000,
+    });
+    let body = body.to_string();
+    let length = body.len();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         x-tollgate-id: {id}\r\nx-tollgate-source: tollgate\r\nx-tollgate-decision: reject\r\n\
+         retry-after: 1\r\nretry-after-ms: 1000\r\nconnection: close\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// Any descriptor will do.
@@ -103,7 +111,9 @@ mod tests {
 
     #[test]
     fn the_answer_is_json_of_the_length_that_it_says() {
-        let (head, body) = ANSWER.split_once("\r\n\r\n").unwrap();
+        let answer = answer();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("\r\nx-tollgate-id: "), "{head}");
         assert!(
             head.contains(&format!("content-length: {}", body.len())),
             "{}",

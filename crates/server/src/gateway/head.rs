@@ -6,13 +6,15 @@
 //!
 //! Never: touches any other header.
 
+use std::net::IpAddr;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, REFERER,
+    TE, TRANSFER_ENCODING,
 };
-use http::{Method, Version, request};
+use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 use tollgate::Error;
 use tollgate::path::{Said, UseCache};
@@ -29,6 +31,25 @@ const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
 
 /// The prefix of our own headers.
 const OWN: &str = "x-tollgate-";
+
+/// Those that are obeyed. Others of the prefix mean nothing.
+const OBEYED: [&str; 8] = [
+    "x-tollgate-priority",
+    "x-tollgate-caller",
+    "x-tollgate-token",
+    "x-tollgate-entity",
+    "x-tollgate-cost",
+    "x-tollgate-timeout",
+    "x-tollgate-dedup",
+    "x-tollgate-cache",
+];
+
+/// Where a browser says whose page has made the call (Fetch Metadata).
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// What reverse proxies say of those they speak for. A page cannot: a browser asks beforehand, and is
+/// refused then.
+const FORWARDED: [&str; 4] = ["x-forwarded-for", "x-real-ip", "forwarded", "via"];
 
 /// What a caller says about a call.
 #[derive(Debug, Default)]
@@ -55,6 +76,31 @@ pub(super) fn check(head: &request::Parts, is_end_clear: bool) -> Result<(), Err
     Ok(())
 }
 
+/// Has a page of another site made a browser of this machine call? On loopback nobody else is kept out,
+/// and a key of ours would go with it. Programs do not say these headers, pages of this machine are its
+/// user's, and a reverse proxy has its own rules.
+pub(super) fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let is_cross = headers
+        .get(FETCH_SITE)
+        .is_some_and(|site| site == "cross-site");
+    if !is_cross {
+        return false;
+    }
+    let is_forwarded = FORWARDED.iter().any(|name| headers.contains_key(*name));
+    let page = headers.get(ORIGIN).or_else(|| headers.get(REFERER));
+    let page = page.and_then(|page| page.to_str().ok()?.parse::<Uri>().ok());
+    let is_here = page.is_some_and(|page| page.host().is_some_and(is_this_machine));
+    !is_forwarded && !is_here
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || address.is_some_and(|address| address.is_loopback())
+}
+
 /// Must nothing follow on this connection? Chunks are not followed beside the parser (`framing`), so
 /// whatever came behind them may have been meant as part of them by somebody in front of us.
 pub(super) fn is_last(headers: &HeaderMap) -> bool {
@@ -72,6 +118,7 @@ impl Head {
             };
             return Ok(Head { said });
         }
+        is_plainly_said(headers)?;
         let mut head = Head::default();
         let said = &mut head.said;
         match text(headers, "x-tollgate-priority") {
@@ -111,6 +158,23 @@ fn is_said(name: &str) -> bool {
         || name == "grpc-timeout"
 }
 
+/// What is said twice, or in letters that we would not read, cannot be obeyed: it is refused, not dropped.
+fn is_plainly_said(headers: &HeaderMap) -> Result<(), Error> {
+    for name in headers
+        .keys()
+        .filter(|name| OBEYED.contains(&name.as_str()))
+    {
+        let mut values = headers.get_all(name).iter();
+        let is_text = values.next().is_some_and(|value| value.to_str().is_ok());
+        if !is_text || values.next().is_some() {
+            return Err(Error::Malformed(
+                "an X-Tollgate- header is there twice, or has letters outside ASCII",
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Name and token as clients of a proxy show them: `http://name:token@127.0.0.1:4290`. What is not
 /// well formed is nobody's.
 fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
@@ -133,6 +197,7 @@ pub(super) fn is_plain(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str())
         && name != EXPECT
         && name != CONTENT_LENGTH
+        && name != FETCH_SITE
         && !is_said(name.as_str())
 }
 

@@ -38,14 +38,16 @@ pub(super) fn answer(status: u16) -> Vec<u8> {
             "is a URL or a header malformed, or does the client speak TLS or HTTP/2?",
         ),
     };
-    let body = serde_json::json!({ "error": "BadRequest", "message": message, "hint": hint });
+    let id = super::stray_id();
+    let body =
+        serde_json::json!({ "error": "BadRequest", "message": message, "hint": hint, "id": id });
     let body = body.to_string();
     let known = StatusCode::from_u16(status).ok();
     let reason = known.and_then(|status| status.canonical_reason());
     let reason = reason.unwrap_or("Bad Request");
     let length = body.len();
     format!(
-        "HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nx-tollgate-source: tollgate\r\n\
+        "HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nx-tollgate-id: {id}\r\nx-tollgate-source: tollgate\r\n\
          x-tollgate-decision: reject\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .into_bytes()
@@ -77,6 +79,7 @@ mod tests {
             let text = String::from_utf8(answer(status)).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("content-length: {}", body.len())));
+            assert!(head.contains("\r\nx-tollgate-id: "), "{head}");
             let json: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!(json["error"], "BadRequest");
         }

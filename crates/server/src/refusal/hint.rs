@@ -38,25 +38,18 @@ pub(super) fn hint(error: &Error) -> String {
                 None => "the first part of the path is a provider's name; start tollgate with its --provider FILE".to_owned(),
             };
         }
-        Error::NotAllowed {
-            why: NotAllowed::Unknown,
-            ..
-        } => "add a provider file with this domain, or set `unknown_domain: allow`",
-        Error::NotAllowed {
-            why: NotAllowed::Private,
-            ..
-        } => "name it as `upstream:` in a provider file if this is meant",
-        Error::NotAllowed {
-            why: NotAllowed::Elsewhere,
-            ..
-        } => "this address serves one provider only; use the gateway's own address",
+        Error::NotAllowed { why, .. } => of_host(*why),
         Error::NotThisCaller { .. } => {
             "send its token as X-Tollgate-Token, or as name:token@ in the address of the proxy"
+        }
+        Error::OtherSite => {
+            "call from a program, from a page of this machine, or through a proxy that says \
+             X-Forwarded-For"
         }
         Error::Loop { .. } => {
             "point `upstream:` at the provider, not at tollgate or at a gateway that leads back to it"
         }
-        Error::NoUpstream { .. } => "add `domain:` or `upstream:` to the provider's file",
+        Error::NoUpstream { tenants, .. } => return of_place(tenants.as_deref()),
         Error::Path(_) | Error::Host(_) | Error::Malformed(_) => {
             "mend the request and send it again"
         }
@@ -89,6 +82,28 @@ fn of_token(why: NoToken) -> &'static str {
             "come back after retryIn; check auth.login.url or auth.oauth2.token_url if it stays so"
         }
     }
+}
+
+fn of_host(why: NotAllowed) -> &'static str {
+    match why {
+        NotAllowed::Unknown => {
+            "add a provider file with this domain, or set `unknown_domain: allow`"
+        }
+        NotAllowed::Private => "name it as `upstream:` in a provider file if this is meant",
+        NotAllowed::Elsewhere => {
+            "this address serves one provider only; use the gateway's own address"
+        }
+    }
+}
+
+/// What a provider with no address lacks.
+fn of_place(tenants: Option<&str>) -> String {
+    let Some(host) = tenants.map(|tenants| tenants.trim_start_matches("*.")) else {
+        return "add `domain:` or `upstream:` to the provider's file".to_owned();
+    };
+    format!(
+        "write `upstream: https://YOURS.{host}` in the provider's file, or call /https://YOURS.{host}/path"
+    )
 }
 
 fn of_reason(reason: Reason) -> &'static str {

@@ -202,3 +202,57 @@ async fn the_gateway_answers_for_its_own_health() {
         "{\"status\":\"ready\"}"
     );
 }
+
+/// H4: `*.example.org` is many hosts, and nobody can know which one is meant by the provider's name.
+#[tokio::test]
+async fn h4_a_provider_of_many_hosts_says_how_to_name_one() {
+    let text = "name: x\ndomain: '*.example.org'\nlimits: [100/1s]\n".to_owned();
+    let stand = Stand::open(&[text]).await;
+    let answer = get(stand.address, "/x/a").await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.body.contains("`*.example.org`"), "{answer:?}");
+    let hint = answer.json()["hint"].to_string();
+    assert!(hint.contains("/https://YOURS.example.org/path"), "{hint}");
+}
+
+/// A page of another site may not make the user's browser call with our keys; programs, pages of this
+/// machine and reverse proxies may.
+#[tokio::test]
+async fn a_page_of_another_site_is_refused_on_loopback() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let rest = "limits: [100/1s]\ncache: {mode: ttl, ttl: 1h}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let cross = ("sec-fetch-site", "cross-site");
+    let (evil, local) = ("https://evil.example", "http://localhost:3000");
+    for (headers, expected) in [
+        (vec![], 200),
+        (vec![("origin", evil)], 200), // said by no browser alone: a proxy in front of us, or a program
+        (vec![cross], 403),
+        (vec![cross, ("origin", evil)], 403),
+        (vec![cross, ("origin", "null")], 403),
+        (
+            vec![cross, ("referer", "https://evil.example/localhost")],
+            403,
+        ),
+        (
+            vec![cross, ("origin", "https://localhost.evil.example")],
+            403,
+        ),
+        (vec![cross, ("origin", evil), ("referer", local)], 403),
+        (vec![cross, ("origin", local)], 200),
+        (vec![cross, ("origin", "http://[::1]:8080")], 200),
+        (vec![cross, ("referer", "http://127.0.0.1:5173/page")], 200),
+        (
+            vec![cross, ("origin", evil), ("x-forwarded-for", "203.0.113.9")],
+            200,
+        ),
+        (
+            vec![("sec-fetch-site", "same-origin"), ("origin", evil)],
+            200,
+        ),
+        (vec![("sec-fetch-site", "none")], 200),
+    ] {
+        let answer = get_with(stand.address, "/x/a", &headers).await;
+        assert_eq!(answer.status, expected, "{headers:?} {answer:?}");
+    }
+}

@@ -114,3 +114,46 @@ async fn a_caller_can_say_what_its_call_costs() {
     let wrong = get_with(stand.address, "/x/a", &[("x-tollgate-cost", "tokens=-1")]).await;
     assert_eq!(wrong.status, 400);
 }
+
+/// A JSON body with these fields, and so much beside them.
+fn large(fields: &str, bytes: usize) -> String {
+    format!("{{{fields}, \"text\": \"{}\"}}", "x".repeat(bytes))
+}
+
+/// A body that tells the cost is read up to 1 MiB, not only as far as any other.
+#[tokio::test]
+async fn the_cost_in_a_large_body_is_held() {
+    let (_upstream, stand) = stand(ok).await;
+    let body = large("\"max_tokens\": 25", 300 << 10);
+    assert_eq!(goes(&stand, &body).await, 4);
+}
+
+/// S1: no size of a body dodges the limit of the entity that it names; past 1 MiB the caller names it.
+#[tokio::test]
+async fn s1_a_large_body_does_not_dodge_the_limit_of_its_entity() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let rest = "limits: [{limit: 1, period: 1h, per: entity}]\nentities: {from: 'body:model'}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let small = "{\"model\": \"m\"}";
+    let medium = large("\"model\": \"m\"", 300 << 10);
+    let huge = large("\"model\": \"m\"", 2 << 20);
+    let named = ("x-tollgate-entity", "other");
+    assert_eq!(
+        post(stand.address, "/x/a", &[SOON], small).await.status,
+        200
+    );
+    assert_eq!(
+        post(stand.address, "/x/a", &[SOON], &medium).await.status,
+        429
+    );
+    let refused = post(stand.address, "/x/a", &[SOON], &huge).await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.body.contains("X-Tollgate-Entity"), "{refused:?}");
+    assert_eq!(
+        post(stand.address, "/x/a", &[SOON, named], &huge)
+            .await
+            .status,
+        200
+    );
+    assert_eq!(upstream.count(), 2);
+}

@@ -11,7 +11,7 @@ use crate::stand::file;
 use crate::upstream::{Upstream, ok, reply};
 
 /// An address that was free a moment ago.
-fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }

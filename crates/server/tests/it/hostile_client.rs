@@ -112,6 +112,8 @@ async fn a_smuggling_shape_in_pieces_behind_a_good_request_is_400() {
         rest.contains("HTTP/1.1 400") && rest.contains("\"BadRequest\""),
         "{rest}"
     );
+    let is_signed = rest.contains("\r\nx-tollgate-id: ") && rest.contains("\"id\":");
+    assert!(is_signed, "every answer of ours has an id: {rest}");
     assert_eq!(upstream.count(), 1);
 }
 
@@ -239,6 +241,8 @@ async fn a_connection_past_the_cap_is_refused_in_json() {
         (refused.status, &refused.json()["error"]),
         (503, &"QueueFull".into())
     );
+    let id = refused.header("x-tollgate-id");
+    assert!(!id.is_empty() && refused.json()["id"] == id, "{refused:?}");
     assert_eq!(
         (
             refused.header("retry-after"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tollgate_core::time::Span;
 use tollgate_sim::http::{Settings, SimProvider};
 use tollgate_sim::latency::Latency;
@@ -72,18 +72,57 @@ async fn several_limits_are_decided_as_one() {
     nothing_over_nothing_lost("sliding 6/100ms, sliding 20/500ms", limits).await;
 }
 
-/// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line.
+/// An upstream that answers nobody until it is told to.
+async fn held(rest: &str) -> (Upstream, Stand, watch::Sender<bool>) {
+    let (go, gone) = watch::channel(false);
+    let upstream = Upstream::start(move |_, _| {
+        let mut gone = gone.clone();
+        async move {
+            gone.wait_for(|go| *go).await.ok();
+            ok()
+        }
+    })
+    .await;
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    (upstream, stand, go)
+}
+
+/// C13: connections to the upstream are pooled and capped, and waiting for one is waiting in line. Two
+/// slow calls and six behind them use two connections, by the upstream's own count.
 #[tokio::test]
 async fn c13_connections_are_capped_and_shared() {
-    let provider = provider("in-flight 2").await;
-    let file = file(provider.address(), "connections: 2\nlimits: [1000/1s]");
-    let stand = Stand::open(&[file]).await;
-    let statuses = greedy(&stand, 8, 4).await;
-    let report = provider.stop().await;
-    assert_eq!(
-        (statuses.len(), report.violations, report.accepted),
-        (32, 0, 32)
-    );
+    let (upstream, stand, go) = held("connections: 2\nlimits: [1000/1s]").await;
+    let live = stand.shop.named("x").unwrap();
+    let mut calls = Vec::new();
+    for (number, waiting) in [0, 0, 1, 2, 3, 4, 5, 6].into_iter().enumerate() {
+        let path = format!("/x/{number}");
+        calls.push(tokio::spawn(async move {
+            get(stand.address, &path).await.status
+        }));
+        until(|| upstream.count() == (number + 1).min(2) && live.waiting() == waiting).await;
+    }
+    go.send_replace(true);
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap(), 200);
+    }
+    assert_eq!((upstream.count(), upstream.accepted()), (8, 2));
+}
+
+/// C13: a limit on calls at a time that holds for some calls only does not lift the cap for the others.
+#[tokio::test]
+async fn c13_a_lower_limit_for_low_calls_leaves_the_cap_on_connections() {
+    let rest = "concurrency: {normal: 100, low: 1}\nconnections: 2\nlimits: [1000/1s]";
+    let (upstream, stand, go) = held(rest).await;
+    let live = stand.shop.named("x").unwrap();
+    let ask =
+        |number: usize| async move { get(stand.address, &format!("/x/{number}")).await.status };
+    let calls: Vec<_> = (0..4).map(|number| tokio::spawn(ask(number))).collect();
+    until(|| upstream.count() + live.waiting() == 4).await;
+    assert_eq!(upstream.count(), 2);
+    go.send_replace(true);
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap(), 200);
+    }
 }
 
 /// C10: what was decided is told with every answer.

@@ -48,6 +48,7 @@ mod rates;
 mod merged;
 mod merging;
 mod merging_owners;
+mod operating;
 mod patience;
 mod pools;
 mod refusals;

@@ -215,3 +215,15 @@ async fn r_d3_a_compressed_bomb_is_passed_on_unopened() {
     assert_eq!(bytes(&stand, "30s").await, (200, body.clone()));
     assert_eq!(bytes(&stand, "30s").await, (200, body));
 }
+
+/// A pool in which every key is refused, however many there are: the caller gets the provider's own word.
+#[tokio::test]
+async fn a_pool_of_which_all_keys_are_refused_ends_with_the_providers_401() {
+    let upstream = by_key(|_| reply(401, &[], "no")).await;
+    let names: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
+    let pool = POOL.replace("k1, k2", &names.join(", "));
+    let stand = Stand::open(&[file(upstream.address, &pool)]).await;
+    let answer = get(stand.address, "/x/a").await;
+    assert_eq!((answer.status, answer.body.as_str()), (401, "no"));
+    assert_eq!(keys(&upstream).len(), 20);
+}

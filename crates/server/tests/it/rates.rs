@@ -3,7 +3,8 @@
 use tollgate::shop::Options;
 use tollgate_ledger::Clock;
 
-use crate::client::{get, get_with};
+use crate::client::{get, get_with, soon, until};
+use crate::flights::{ask_with, gated, plain};
 use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok, reply};
 
@@ -117,4 +118,33 @@ async fn calls_without_limits_have_no_rate_headers() {
             .any(|name| name.as_str().contains("ratelimit"));
         assert!(!has_rates, "{answer:?}");
     }
+}
+
+/// A background call that somebody joins who is in more of a hurry is asked for under other limits:
+/// its answer tells those, with what they have left.
+#[tokio::test]
+async fn a_call_that_was_raised_tells_the_limits_that_it_was_raised_to() {
+    let (upstream, word) = gated(plain).await;
+    let rest = "concurrency: {normal: 2, low: 1}\nlimits: [100/1s]";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let live = stand.shop.named("x").unwrap();
+    let low = ("x-tollgate-priority", "low");
+    let busy = ask_with(&stand, "/x/busy", &[low]);
+    until(|| upstream.count() == 1).await;
+    let raised = ask_with(&stand, "/x/a", &[low]);
+    until(|| live.waiting() == 1).await;
+    let joiner = ask_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
+    until(|| upstream.count() == 2).await;
+    let mut policies = Vec::new();
+    for call in [busy, raised, joiner] {
+        until(|| {
+            word.notify_one();
+            call.is_finished()
+        })
+        .await;
+        let answer = soon(call).await.unwrap();
+        let policy = answer.header("ratelimit-policy").to_owned();
+        policies.push(policy.matches("concurrent-requests").count());
+    }
+    assert_eq!(policies[..2], [2, 1]);
 }

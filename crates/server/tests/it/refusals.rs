@@ -183,3 +183,33 @@ async fn a11_what_may_act_twice_or_cannot_be_mended_is_not_repeated() {
         (503, "4")
     );
 }
+
+/// What a caller says of a call is obeyed or refused: twice, or in letters that nobody reads, is no
+/// reason to go on as if it had said nothing.
+#[tokio::test]
+async fn what_is_said_twice_or_unreadably_is_refused() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    for (headers, expected) in [
+        (vec![("x-tollgate-priority", "low")], 200),
+        (
+            vec![
+                ("x-tollgate-priority", "low"),
+                ("x-tollgate-priority", "high"),
+            ],
+            400,
+        ),
+        (
+            vec![("x-tollgate-timeout", "5s"), ("x-tollgate-timeout", "5s")],
+            400,
+        ),
+        (vec![("x-tollgate-entity", "sé")], 400),
+        (
+            vec![("x-tollgate-nothing", "a"), ("x-tollgate-nothing", "é")],
+            200,
+        ),
+    ] {
+        let answer = get_with(stand.address, "/x/a", &headers).await;
+        assert_eq!(answer.status, expected, "{headers:?} {answer:?}");
+    }
+}

@@ -9,6 +9,7 @@ use tollgate_server::GatewayOptions;
 use crate::client::{get, get_with, soon, until};
 use crate::rawhost::{RawHost, head};
 use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, ok};
 
 const ASK: &str = "GET /x/chat HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
@@ -216,4 +217,19 @@ async fn a_client_that_breaks_off_ends_its_tunnel() {
     says_back(&mut stream, "hello").await;
     crate::rawhost::reset(stream);
     assert_eq!(soon(get(stand.address, "/x/a")).await.status, 200);
+}
+
+/// Whoever wants to speak another protocol is not answered with what was kept of the plain one.
+#[tokio::test]
+async fn an_upgrade_is_not_answered_from_the_cache() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let rest = "limits: [100/1s]\ncache: {mode: ttl, ttl: 1h}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    for _ in 0..2 {
+        assert_eq!(get(stand.address, "/x/chat").await.status, 200);
+    }
+    assert_eq!(upstream.count(), 1, "it is kept");
+    let (_stream, head) = open(&stand).await;
+    assert!(head.contains("x-tollgate-source: upstream"), "{head}");
+    assert_eq!(upstream.count(), 2);
 }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
@@ -36,6 +37,7 @@ type Script = dyn Fn(usize, Asked) -> Pin<Box<dyn Future<Output = Reply> + Send>
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
+    accepted: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -67,10 +69,13 @@ impl Upstream {
         let address = listener.local_addr().expect("an address");
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let script: Arc<Script> = Arc::new(move |number, asked| Box::pin(script(number, asked)));
-        let task = tokio::spawn(serve(listener, tls, asked.clone(), script));
+        let accepted: Arc<AtomicUsize> = Arc::default();
+        let log = (asked.clone(), accepted.clone());
+        let task = tokio::spawn(serve(listener, tls, log, script));
         Upstream {
             address,
             asked,
+            accepted,
             task,
         }
     }
@@ -81,6 +86,11 @@ impl Upstream {
 
     pub(crate) fn count(&self) -> usize {
         self.asked.lock().len()
+    }
+
+    /// How many connections were opened to it.
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 }
 
@@ -93,10 +103,11 @@ impl Drop for Upstream {
 async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    log: Arc<Mutex<Vec<Asked>>>,
+    (log, accepted): (Arc<Mutex<Vec<Asked>>>, Arc<AtomicUsize>),
     script: Arc<Script>,
 ) {
     while let Ok((stream, _)) = listener.accept().await {
+        accepted.fetch_add(1, Ordering::SeqCst);
         let (log, script) = (log.clone(), script.clone());
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
             let (log, script) = (log.clone(), script.clone());

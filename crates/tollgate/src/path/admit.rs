@@ -56,6 +56,8 @@ pub(crate) async fn admit(
         let look = live.machine.look();
         let began = *began.get_or_insert(look.at);
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
+        // As urgent as it was asked for: it may be raised before the answer is read.
+        let priority = wanted.priority;
         let until = route.in_line_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
@@ -87,10 +89,10 @@ pub(crate) async fn admit(
             .map_or_else(|_| live.ledger.at(), Permit::granted);
         tries.waited = tries.waited + decided.since(began);
         let permit = answer.map_err(|denied| {
-            tries.rates = Rates::refused(&plan, route.said.priority, wants.refusing(denied));
+            tries.rates = Rates::refused(&plan, priority, wants.refusing(denied));
             wants.explain(route, &plan, denied, loss)
         })?;
-        tries.rates = Rates::granted(&plan, route.said.priority, permit.marks());
+        tries.rates = Rates::granted(&plan, priority, permit.marks());
         if !is_counted {
             live.spare.went_on();
         }

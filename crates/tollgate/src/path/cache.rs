@@ -21,6 +21,7 @@ use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Wall;
 
 use super::route::Route;
+use super::send::is_upgrade;
 use super::serve::{self, Why};
 use super::{Reply, credential, query};
 use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, VARIANTS_MAX, Variant, variant};
@@ -368,7 +369,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
 }
 
 /// Calls that a cache has no part in: a safe method that is not GET or HEAD, a body, a condition
-/// that only the provider can judge, or a part of what has no body.
+/// that only the provider can judge, a part of what has no body, or the wish to speak another protocol.
 fn is_special(route: &Route) -> bool {
     if matches!(
         route.method,
@@ -380,6 +381,7 @@ fn is_special(route: &Route) -> bool {
     let has = |name| route.headers.contains_key(name);
     is_read
         && (!route.payload.is_empty()
+            || is_upgrade(&route.headers)
             || (has(RANGE) && route.method == Method::HEAD)
             || (has(IF_RANGE) && !has(RANGE))
             || has(IF_MATCH)

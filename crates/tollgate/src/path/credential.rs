@@ -119,7 +119,7 @@ async fn with_token(route: &Route, plan: &Plan) -> Result<Credential, Error> {
     }
 }
 
-/// What an answer says about its credential. `Again`: the call is made with another one.
+/// What an answer says about its credential. `OtherKey`: the call is made with another one.
 pub(crate) async fn heed(
     route: &Route,
     plan: &Plan,
@@ -141,7 +141,7 @@ pub(crate) async fn heed(
     }
     // On the heap: its size would be that of every call.
     Box::pin(retry::discard(answered)).await;
-    Err(Ended::Again)
+    Err(Ended::OtherKey)
 }
 
 /// A 401 asks for a new token, once for each call.

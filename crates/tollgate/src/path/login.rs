@@ -169,7 +169,7 @@ async fn answer(
     for _ in 0..AGAIN_MAX {
         match attempt(&mut route, &credential, &mut tries).await {
             Ok(answered) => return read(live, answered).await,
-            Err(Ended::Again) => {}
+            Err(Ended::Again | Ended::OtherKey) => {}
             Err(Ended::Fault { fault, .. }) => {
                 return Err(Failed::new(live, NoToken::Unanswered(fault), None));
             }

@@ -33,7 +33,10 @@ pub(super) fn place(shop: &Shop, target: Target) -> Result<(Place, String, Optio
             let live = shop.named(&name)?;
             let plan = live.plan();
             let upstream = plan.provider.upstream.clone().or_else(|| of_domain(&plan));
-            let upstream = upstream.ok_or(Error::NoUpstream { provider: name })?;
+            let upstream = upstream.ok_or_else(|| Error::NoUpstream {
+                tenants: plan.provider.tenants().map(ToString::to_string),
+                provider: name,
+            })?;
             let is_named = plan.provider.upstream.is_some() || plan.provider.names(&upstream.host);
             let private = is_named || shop.allows_private();
             Ok((to_upstream(live, plan, upstream, private), path, query))
@@ -63,10 +66,11 @@ pub(super) fn place(shop: &Shop, target: Target) -> Result<(Place, String, Optio
                     port,
                     private: plan.provider.names(&host) || shop.allows_private(),
                 },
-                host,
                 base: String::new(),
-                // A key must not travel in the clear, nor to another port of the same host.
-                is_own: is_known && tls && port == 443,
+                // A key must not travel in the clear, nor to another port of the same host, nor to
+                // somebody else's part of `*.example.org`.
+                is_own: is_known && tls && port == 443 && plan.provider.trusts(&host),
+                host,
                 live,
                 plan,
             };
@@ -127,5 +131,30 @@ mod tests {
         assert_eq!(port("[::1]:8080"), Some(8080));
         assert_eq!(port("[::1]"), None);
         assert_eq!(port("api.example.org"), None);
+    }
+
+    /// H4: a key goes to hosts that the file names, not to everybody's below `*.example.org`.
+    #[tokio::test]
+    async fn h4_a_key_goes_to_no_host_of_a_wildcard() {
+        let file = "name: x\ndomains: ['*.example.org', mine.example.org, api.example.com]\nlimits: [1/1s]";
+        let draft = tollgate_config::Draft::read("x.yaml", file).unwrap();
+        let checked = draft.check(&tollgate_config::World::empty());
+        let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
+        let options = crate::shop::Options::default();
+        let shop = Shop::build(vec![checked.provider.unwrap()], ledger, options).unwrap();
+        let is_own = |authority: &str, tls: bool| {
+            let target = Target::Url {
+                tls,
+                authority: authority.to_owned(),
+                path: "/a".to_owned(),
+                query: None,
+            };
+            let (place, ..) = place(&shop, target).unwrap();
+            assert_eq!(place.live.name(), "x");
+            place.is_own
+        };
+        assert!(is_own("mine.example.org", true) && is_own("eu.api.example.com", true));
+        assert!(!is_own("other.example.org", true));
+        assert!(!is_own("mine.example.org", false) && !is_own("mine.example.org:8443", true));
     }
 }

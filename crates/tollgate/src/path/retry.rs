@@ -51,6 +51,8 @@ pub(crate) enum Ended {
     Refused(Error),
     /// Nothing left, nothing was learned: ask again at once.
     Again,
+    /// Its credential was refused, and there is another: at most once for each.
+    OtherKey,
     /// The network failed.
     Fault {
         /// How.
@@ -100,6 +102,8 @@ impl Tries {
                 }
                 return Next::Again(Span::ZERO, None);
             }
+            // Bounded by the keys there are (`credential::heed`), however many.
+            Err(Ended::OtherKey) => return Next::Again(Span::ZERO, None),
             Err(Ended::Fault { fault, sent, probe }) => {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
@@ -129,7 +133,7 @@ impl Tries {
         let provider = || route.live.name.clone();
         Next::Done(attempt.map_err(|ended| match ended {
             Ended::Refused(error) => error,
-            Ended::Again => Error::NoAnswer {
+            Ended::Again | Ended::OtherKey => Error::NoAnswer {
                 provider: provider(),
                 fault: Fault::Reset,
             },

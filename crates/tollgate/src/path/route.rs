@@ -15,7 +15,7 @@ use http_body::Body;
 use tollgate_config::Secret;
 use tollgate_config::provider::Upstream;
 use tollgate_core::ask::Priority;
-use tollgate_core::entity::Asked;
+use tollgate_core::entity::{Asked, Doubt, Refusal};
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
@@ -25,7 +25,7 @@ use super::place::{Place, place, to_upstream};
 use super::share::Conditions;
 use super::urgency::{Urgency, Wish};
 use crate::Error;
-use crate::body::{BodyError, Payload};
+use crate::body::{BodyError, Payload, READ_MAX, WHOLE_MAX};
 use crate::cache::Beside;
 use crate::pool::Origin;
 use crate::shop::{Claim, Live, Price, Shop, Who, account, prices};
@@ -158,7 +158,7 @@ where
     B::Error: Into<BodyError>,
 {
     let (sent, way) = begin(shop, call)?;
-    let payload = within(way.said.timeout, Payload::gather(sent))
+    let payload = within(way.said.timeout, Payload::gather(sent, way.reads_max()))
         .await
         .map_err(|_| Error::NoBody)??;
     way.end(payload)
@@ -206,7 +206,31 @@ fn begin<B>(shop: &Shop, mut call: Call<B>) -> Result<(B, Way), Error> {
 }
 
 impl Way {
+    /// How much of the body is read: more where something is decided by it.
+    fn reads_max(&self) -> usize {
+        let provider = &self.place.plan.provider;
+        let costs = provider.costs.iter();
+        let mut reads = costs.filter(|cost| !cost.before.is_empty());
+        let is_said = |unit: &str| self.said.costs.iter().any(|(said, _)| said == unit);
+        if self.needs_body() || reads.any(|cost| !is_said(&cost.unit)) {
+            READ_MAX
+        } else {
+            WHOLE_MAX
+        }
+    }
+
+    /// The body alone says whose limits hold.
+    fn needs_body(&self) -> bool {
+        let entities = &self.place.plan.provider.entities;
+        self.said.entity.is_none() && entities.reads_body()
+    }
+
     fn end(self, payload: Payload) -> Result<Route, Error> {
+        // What was not read is not "no entity": a large body must not dodge a limit.
+        let doubt = self.place.plan.provider.entities.doubt;
+        if payload.is_unread() && self.needs_body() && doubt == Doubt::Refuse {
+            return Err(Refusal::Body.into());
+        }
         let Way {
             headers,
             said,

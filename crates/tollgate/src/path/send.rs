@@ -66,7 +66,7 @@ pub(crate) async fn send(
     let Granted { mut permit, watch } = granted;
     let patience = connect::limit(route, plan);
     let unconnected = |unreached| connect::ended(route, plan, patience, unreached);
-    let mut conn = match expected.take(patience).await {
+    let mut conn = match expected.take(plan.connections_max, patience).await {
         Ok(conn) => conn,
         Err(unreached) => return Err(not_connected(watch, permit, unconnected(unreached))),
     };

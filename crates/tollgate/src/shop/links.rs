@@ -115,15 +115,80 @@ impl Links {
         }
     }
 
+    /// What follows the origin in a link that spells it differently: in upper case, with the port that
+    /// its scheme has anyway, or without a scheme.
+    fn at_home<'a>(&self, url: &'a str) -> Option<&'a str> {
+        let (scheme, own) = self.origin.split_once("://")?;
+        let rest = match url.strip_prefix("//") {
+            Some(rest) => rest,
+            None => {
+                let (theirs, rest) = url.split_once("://")?;
+                theirs.eq_ignore_ascii_case(scheme).then_some(rest)?
+            }
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at_checked(end)?;
+        let usual = if scheme == "https" { ":443" } else { ":80" };
+        let plain = |authority: &str| {
+            let authority = authority.to_ascii_lowercase();
+            let without = authority.strip_suffix(usual).map(str::to_owned);
+            without.unwrap_or(authority)
+        };
+        (plain(authority) == plain(own)).then_some(path)
+    }
+
     /// The part of the link that the caller would write; `None` if it leads elsewhere.
     #[must_use]
     pub fn below<'a>(&self, url: &'a str) -> Option<&'a str> {
         let path = match url.strip_prefix(self.origin.as_str()) {
-            Some(path) => path,
-            None if url.starts_with('/') && !url.starts_with("//") => url,
-            None => return None,
+            Some(path) if path.is_empty() || path.starts_with(['/', '?', '#']) => path,
+            _ if url.starts_with('/') && !url.starts_with("//") => url,
+            _ => self.at_home(url)?,
         };
         let path = path.strip_prefix(self.base.as_str())?;
         (path.is_empty() || path.starts_with(['/', '?', '#'])).then_some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_the_providers_own_however_its_origin_is_spelt() {
+        let links = Links {
+            origin: "https://api.example.org".to_owned(),
+            base: "/v1".to_owned(),
+            ..Links::default()
+        };
+        for own in [
+            "https://api.example.org/v1/a?b",
+            "/v1/a?b",
+            "https://api.example.org:443/v1/a?b",
+            "HTTPS://API.Example.ORG/v1/a?b",
+            "//api.example.org/v1/a?b",
+            "//API.example.org:443/v1/a?b",
+        ] {
+            assert_eq!(links.below(own), Some("/a?b"), "{own}");
+        }
+        for other in [
+            "http://api.example.org/v1/a",
+            "https://api.example.org:8443/v1/a",
+            "https://api.example.org.evil.example/v1/a",
+            "https://api.example.org@evil.example/v1/a",
+            "https://me@api.example.org/v1/a",
+            "//evil.example/v1/a",
+            "https://api.example.org/v2/a",
+            "mailto:a@api.example.org",
+            "v1/a",
+        ] {
+            assert_eq!(links.below(other), None, "{other}");
+        }
+        let local = Links {
+            origin: "http://127.0.0.1:8080".to_owned(),
+            ..Links::default()
+        };
+        assert_eq!(local.below("http://127.0.0.1:8080"), Some(""));
+        assert_eq!(local.below("http://127.0.0.1:80801/a"), None);
     }
 }

@@ -7,13 +7,15 @@
 
 use tollgate_config::provider::Per;
 use tollgate_core::ask::{Priority, ScopeId};
-use tollgate_core::health::{Command, Event};
+use tollgate_core::health::{Command, Event, State};
 use tollgate_core::limit::{Algorithm, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
 
-use super::Live;
+use super::machine::remembered;
 use super::meter::{Meter, Who};
+use super::{Live, Shop};
+use crate::path::marks;
 
 /// One limit and what is left of it.
 #[derive(Clone, Debug)]
@@ -36,6 +38,20 @@ pub struct LimitLook {
     pub view: Option<View>,
 }
 
+impl Shop {
+    /// The state of a provider's health, whether it was started or not: one that sleeps, by an order or
+    /// by what the ledger remembers, is asleep before anybody calls it.
+    pub async fn state_of(&self, name: &str) -> State {
+        let super::Shared { means, shelf, .. } = &*self.shared;
+        let started = shelf.load().names.get(name).and_then(|slot| slot.started());
+        match started {
+            Some(live) => live.status().state,
+            None if means.offline => State::Sleep,
+            None => remembered(&means.ledger, name).await,
+        }
+    }
+}
+
 impl Live {
     /// Both clocks, as its ledger reads them.
     #[must_use]
@@ -54,12 +70,13 @@ impl Live {
                     let look = self.limit(meter, entity, None, entity.is_some());
                     looks.push(look.await);
                 }
-                Per::ApiKey if plan.keys.is_empty() => {
-                    looks.push(self.limit(meter, None, None, true).await);
+                // Without keys of ours it depends on what the client shows.
+                Per::ApiKey if marks(&plan).next().is_none() => {
+                    looks.push(self.limit(meter, None, None, false).await);
                 }
                 Per::ApiKey => {
-                    for (index, key) in plan.keys.iter().enumerate() {
-                        let mut look = self.limit(meter, None, Some(&key.mark), true).await;
+                    for (index, mark) in marks(&plan).enumerate() {
+                        let mut look = self.limit(meter, None, Some(mark), true).await;
                         look.key = Some(index + 1);
                         looks.push(look);
                     }
@@ -121,7 +138,7 @@ impl Live {
     /// How long its cool-down lasts; of an entity, if it has one of its own.
     pub async fn cooling(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.plan();
-        let mark = plan.keys.first().map(|key| &*key.mark);
+        let mark = marks(&plan).next();
         let scope = plan.cooldown_scope(entity, mark);
         match self.ledger.look_scope(scope).await {
             ScopeView::Closed { left } => left,
@@ -152,7 +169,7 @@ impl Live {
         if command == Command::Reset {
             let plan = self.plan();
             let own = plan.degrade_scope(None).into_iter();
-            let keys = plan.keys.iter().map(|key| Some(&*key.mark));
+            let keys = marks(&plan).map(Some);
             let cooling = keys.chain([None]).map(|key| plan.cooldown_scope(None, key));
             self.machine
                 .forget(&own.chain(cooling).collect::<Vec<ScopeId>>(), true);
@@ -161,12 +178,54 @@ impl Live {
         self.machine.tell_waiting();
     }
 
-    /// Ends the cool-down and the degrade mode of one entity.
+    /// Ends the cool-down and the degrade mode that hold one entity back. Where keys cool down, not
+    /// entities, it is held back by those: all of them are free again.
     pub fn reset_entity(&self, entity: &str) {
         let plan = self.plan();
-        let mut scopes = vec![plan.cooldown_scope(Some(entity), None)];
+        let keys = marks(&plan).map(Some).chain([None]);
+        let mut scopes: Vec<ScopeId> = keys
+            .map(|key| plan.cooldown_scope(Some(entity), key))
+            .collect();
         scopes.extend(plan.degrade_scope(Some(entity)));
-        self.machine.forget(&scopes, false);
+        self.machine.forget(&scopes, plan.cools_by_key());
         self.machine.tell_waiting();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_config::{Draft, World};
+    use tollgate_core::health::{Answer, Class};
+    use tollgate_ledger::{Clock, Ledger};
+
+    use super::*;
+    use crate::shop::Options;
+
+    /// What stands in while the store is lost was told of the cool-down, and is told of its end.
+    #[tokio::test]
+    async fn a_reset_reaches_the_ledger_that_stands_in_too() {
+        let file = "name: x\ndomain: api.example.org\nlimits: [5/1s]\nhealth: off\n";
+        let checked = Draft::read("x.yaml", file).unwrap().check(&World::empty());
+        let ledger = Ledger::memory(Clock::System);
+        let providers = vec![checked.provider.unwrap()];
+        let shop = Shop::build(providers, ledger.clone(), Options::default()).unwrap();
+        let live: Arc<Live> = shop.named("x").unwrap();
+        let plan = live.plan();
+        let scope = plan.cooldown_scope(None, None);
+        let refused = Answer {
+            class: Class::Refused,
+            granted: ledger.at(),
+            retry_after: Some(Span::from_secs(3_600)),
+        };
+        live.machine.answered(scope, refused, Some(&plan.cooldown));
+        for spare in [&live.ledger, &live.spare.ledger] {
+            assert_ne!(spare.look_scope(scope).await, ScopeView::Open);
+        }
+        live.order(Command::Reset);
+        for spare in [&live.ledger, &live.spare.ledger] {
+            assert_eq!(spare.look_scope(scope).await, ScopeView::Open);
+        }
     }
 }

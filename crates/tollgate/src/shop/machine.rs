@@ -345,7 +345,7 @@ impl Machine {
         for scope in scopes {
             inner.cooldowns.remove(&scope);
             inner.degrades.remove(&scope);
-            self.ledger.settle(Settle::Open { scope });
+            self.settle(Settle::Open { scope });
         }
     }
 
@@ -420,6 +420,20 @@ impl Machine {
 /// The scope that the health of a provider closes and opens.
 pub(super) fn health_scope(provider: &str) -> ScopeId {
     ScopeId::named(&[provider, "health"])
+}
+
+/// The state in which a provider would be started: what the ledger remembers of its health.
+pub(super) async fn remembered(ledger: &Ledger, provider: &str) -> State {
+    let view = ledger.look_scope(health_scope(provider)).await;
+    if ledger.loss().is_some() {
+        return State::Normal; // a store that is lost says "closed" to everything
+    }
+    match view {
+        ScopeView::Open => State::Normal,
+        ScopeView::Closed { .. } => State::Sleep,
+        ScopeView::CacheOnly { .. } => State::CacheOnly,
+        ScopeView::Probing => State::HalfOpen,
+    }
 }
 
 impl Local {

@@ -253,7 +253,11 @@ pub(crate) fn mark(credential: &str) -> String {
 /// and priority: without it, calls with a permit would queue for a connection in any order.
 fn connections(provider: &Provider, meters: &[Meter]) -> Option<Arc<Rule>> {
     let most = provider.connections.max(1);
-    let is_lower = |meter: &Meter| meter.is_concurrency() && meter.rule.limit() <= most;
+    // One for each of several entities, or for one urgency only, does not bound all calls together.
+    let is_lower = |meter: &Meter| {
+        let holds_for_all = meter.only().is_none() && meter.per == Per::Provider;
+        meter.is_concurrency() && holds_for_all && meter.rule.limit() <= most
+    };
     if meters.iter().any(is_lower) {
         return None;
     }
