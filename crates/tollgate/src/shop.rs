@@ -20,6 +20,7 @@ mod room;
 mod savings;
 mod seen;
 mod settings;
+mod setup;
 mod slot;
 mod spare;
 mod via;
@@ -32,6 +33,7 @@ pub(crate) use machine::{Local, Machine};
 pub(crate) use meter::{Meter, Price, Who, prices};
 pub(crate) use plan::{Plan, mark};
 pub use savings::Savings;
+pub(crate) use setup::Setup;
 use spare::Common;
 pub(crate) use spare::{Instead, just_now};
 
@@ -158,14 +160,6 @@ struct Shared {
     lost_at: Mutex<Option<Micros>>,
     flights: Flights,
     cache: Cache,
-}
-
-/// The providers and callers that there were at one time. The weak references keep no provider alive,
-/// and what they point to is not used again for anything else, so that addresses can be compared.
-#[derive(Debug)]
-pub(crate) struct Setup {
-    shelf: Weak<Shelf>,
-    callers: Weak<Callers>,
 }
 
 #[derive(Debug, Default)]
@@ -299,21 +293,6 @@ impl Shop {
         for live in self.started() {
             new.tell(&live, &former);
         }
-    }
-
-    /// Which providers and callers there are now.
-    pub(crate) fn setup(&self) -> Setup {
-        Setup {
-            shelf: Arc::downgrade(&self.shared.shelf.load()),
-            callers: Arc::downgrade(&self.shared.means.callers.load()),
-        }
-    }
-
-    /// Are there still the same providers and callers?
-    pub(crate) fn is_set_up(&self, setup: &Setup) -> bool {
-        let Shared { shelf, means, .. } = &*self.shared;
-        std::ptr::eq(setup.shelf.as_ptr(), Arc::as_ptr(&shelf.load()))
-            && std::ptr::eq(setup.callers.as_ptr(), Arc::as_ptr(&means.callers.load()))
     }
 
     pub(crate) fn callers(&self) -> Arc<Callers> {

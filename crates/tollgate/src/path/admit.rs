@@ -68,12 +68,7 @@ pub(crate) async fn admit(
         let whom = whom(route, &plan, &wants, wanted, loss).inspect_err(|_| stays_away());
         let (permits, wanted, is_counted) = whom?;
         wants.take_over(permits, edition);
-        let answer = match permits.at_once(wanted) {
-            Ok(answer) => Some(answer), // most calls may go at once
-            // On the heap: its size would be that of every call.
-            Err(wanted) => Box::pin(stand(route, permits, wanted, &mut changes)).await,
-        };
-        let Some(answer) = answer.filter(|answer| !matches!(answer, Err(Denied::Recalled))) else {
+        let Some(answer) = ask(route, permits, wanted, &mut changes).await else {
             continue;
         };
         if wants.goes_on(route, &plan, &answer, until, loss) {
@@ -100,8 +95,23 @@ pub(crate) async fn admit(
     }
 }
 
-/// Stands in line. `None`: it is to be asked for anew, in the old place, because other limits hold or
-/// the pace has changed, or in the name of somebody more urgent.
+/// Goes at once, as most calls may, or stands in line. `None`: it is to be asked for anew, in the old
+/// place, because other limits hold or the pace has changed, or in the name of somebody more urgent.
+async fn ask(
+    route: &Route,
+    permits: &Permits,
+    wanted: Wanted,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<Result<Permit, Denied>> {
+    let answer = match permits.at_once(wanted) {
+        Ok(answer) => Some(answer),
+        // On the heap: its size would be that of every call.
+        Err(wanted) => Box::pin(stand(route, permits, wanted, changes)).await,
+    };
+    answer.filter(|answer| !matches!(answer, Err(Denied::Recalled)))
+}
+
+/// Stands in line.
 async fn stand(
     route: &Route,
     permits: &Permits,

@@ -272,15 +272,8 @@ fn record(
     let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
     let chosen = chosen(rule, plan.keeping.adaptive, old.as_deref(), dice);
     let kept = judge(route, &plan, asked, status, headers, chosen, (sent, now))?;
-    let expected = answered.body.size_hint().exact();
     let most = plan.keeping.object_max;
-    if expected.is_some_and(|size| size > most as u64) {
-        return Err(NotKept::TooLarge);
-    }
-    // Whether a body that ends with its connection is whole, nobody can tell.
-    if expected.is_none() && !headers.contains_key(TRANSFER_ENCODING) {
-        return Err(NotKept::NotWhole);
-    }
+    may_be_whole(answered, most)?;
     let names = match fresh::varies(&Of(headers), &rule.vary) {
         Varies::On(names) => names,
         Varies::OnAnything => return Err(NotKept::VariesOnAnything),
@@ -316,6 +309,17 @@ fn record(
         adapts: adapts.then(|| (rule.clone(), old)),
         plan: plan.clone(),
     })
+}
+
+/// Can its body be kept, and its end be told?
+fn may_be_whole(answered: &Answered, most: usize) -> Result<(), NotKept> {
+    match answered.body.size_hint().exact() {
+        Some(size) if size > most as u64 => Err(NotKept::TooLarge),
+        Some(_) => Ok(()),
+        None if answered.head.headers.contains_key(TRANSFER_ENCODING) => Ok(()),
+        // Whether a body that ends with its connection is whole, nobody can tell.
+        None => Err(NotKept::NotWhole),
+    }
 }
 
 /// Whatever its status says. A server in trouble that says so by its status may say how long it will be
