@@ -44,6 +44,7 @@ pub(crate) async fn admit(
     tries: &mut Tries,
 ) -> Result<Granted, Error> {
     let live = &route.live;
+    live.machine.meet().await;
     let mut began = None;
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();

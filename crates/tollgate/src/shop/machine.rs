@@ -9,6 +9,7 @@
 //! Never: holds its lock across an await, or reads a clock other than the ledger's.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -43,6 +44,8 @@ pub(crate) struct Machine {
     spare: Ledger,
     scope: ScopeId,
     inner: Mutex<Inner>,
+    /// What the ledger remembers of before the start is known.
+    has_met: AtomicBool,
     /// Counts the changes that those who wait must hear of.
     version: watch::Sender<u64>,
     /// The timer must be set anew.
@@ -112,6 +115,7 @@ impl Machine {
                 room: [Micros::default(); 2],
                 dice: fastrand::Rng::with_seed(seed),
             }),
+            has_met: AtomicBool::new(!ledger.takes_time()),
             version: watch::Sender::new(0),
             poke: Arc::new(Notify::new()),
             ledger,
@@ -157,6 +161,15 @@ impl Machine {
             let mut inner = self.inner.lock();
             let view = self.ledger.glance(self.scope);
             self.shared(&mut inner, view);
+        }
+    }
+
+    /// Before a call looks at the door: the first one after a start must not meet a provider that looks
+    /// new while its ledger knows that it sleeps.
+    pub(crate) async fn meet(&self) {
+        if !self.has_met.load(Ordering::Acquire) {
+            self.catch_up().await;
+            self.has_met.store(true, Ordering::Release);
         }
     }
 
