@@ -102,7 +102,7 @@ impl StatusCommand {
             let shop = Shop::build(providers.collect(), ledger, ShopOptions::default())?;
             let daemon = Daemon::new(shop, sources, loaded, disk::world);
             Ok(match &self.name {
-                Some(name) => json!(daemon.describe(name, self.entity.as_deref())?),
+                Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
                 None => json!({ "providers": daemon.list(), "problems": daemon.problems() }),
             })
         })

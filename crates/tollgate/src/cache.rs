@@ -21,9 +21,9 @@ mod scribe;
 mod sheet;
 
 pub use desk::{DeskError, Row, purge, rows};
-pub(crate) use key::{Key, Keyed, Place, Salt, Url, variant};
+pub(crate) use key::{Key, Keyed, Place, Salt, Url, Variant, variant};
 pub use object::Written;
-pub(crate) use object::{Form, Object, Shelf};
+pub(crate) use object::{Form, Object, Shelf, VARIANTS_MAX};
 pub use sheet::{SHEETS_MAX, Sheet, sheets_at_most};
 
 use std::collections::HashMap;
@@ -37,7 +37,6 @@ use tollgate_core::time::Wall;
 
 use crate::event::Fact;
 use disk::Disk;
-use key::Variant;
 use memory::Memory;
 
 /// The database file in a state folder.
@@ -202,14 +201,18 @@ impl Cache {
     pub(crate) async fn find(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
         match self.at_hand(key, now) {
             Some(shelf) => Some(shelf),
-            None => self.shared.disk.as_ref()?.find(*key, now).await,
+            None => self.shared.disk.as_ref()?.find(*key, &[], now).await,
         }
     }
 
-    /// What is on disk beside a shelf in memory that may not be all.
-    pub(crate) async fn find_rest(&self, key: &Key, here: &Shelf, now: Wall) -> Option<Arc<Shelf>> {
-        let disk = self.shared.disk.as_ref().filter(|_| here.is_partial())?;
-        disk.find(*key, now).await
+    /// What is on disk, where a shelf in memory may not be all, but those that were seen there.
+    pub(crate) async fn find_rest(
+        &self,
+        key: &Key,
+        seen: &[Variant],
+        now: Wall,
+    ) -> Option<Arc<Shelf>> {
+        self.shared.disk.as_ref()?.find(*key, seen, now).await
     }
 
     /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
@@ -219,7 +222,7 @@ impl Cache {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk hears of both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
-            let put = |disk: &Disk| disk.put(key, object.clone(), now);
+            let put = |disk: &Disk| disk.put(key, object, now);
             disk.as_ref().is_some_and(put)
         });
         let of = (key, object.variant);
@@ -243,9 +246,17 @@ impl Cache {
         }
     }
 
-    /// Was it kept before its URL changed?
-    pub(crate) fn is_invalid(&self, object: &Object) -> bool {
-        self.shared.memory.is_invalid(object)
+    /// Forgets one answer, if it was asked for by then. Others to the same URL stay.
+    pub(crate) fn forget(&self, key: &Key, object: &Object, at: Wall) {
+        self.shared.memory.forget(key, object.variant, at);
+        if let Some(disk) = &self.shared.disk {
+            disk.forget(*key, object.variant, at);
+        }
+    }
+
+    /// Was it kept before its URL changed, or it was forgotten?
+    pub(crate) fn is_invalid(&self, key: &Key, object: &Object, now: Wall) -> bool {
+        self.shared.memory.is_invalid(key, object, now)
     }
 
     /// The right to fetch a new answer beside an old one: one at a time for each.
@@ -307,5 +318,7 @@ impl Cache {
 
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod forget_tests;
 #[cfg(test)]
 mod tests;

@@ -159,6 +159,14 @@ struct Shared {
     cache: Cache,
 }
 
+/// The providers and callers that there were at one time. The weak references keep no provider alive,
+/// and what they point to is not used again for anything else, so that addresses can be compared.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    shelf: Weak<Shelf>,
+    callers: Weak<Callers>,
+}
+
 #[derive(Debug, Default)]
 struct Shelf {
     names: HashMap<String, Arc<Slot>>,
@@ -290,6 +298,21 @@ impl Shop {
         for live in self.started() {
             new.tell(&live, &former);
         }
+    }
+
+    /// Which providers and callers there are now.
+    pub(crate) fn setup(&self) -> Setup {
+        Setup {
+            shelf: Arc::downgrade(&self.shared.shelf.load()),
+            callers: Arc::downgrade(&self.shared.means.callers.load()),
+        }
+    }
+
+    /// Are there still the same providers and callers?
+    pub(crate) fn is_set_up(&self, setup: &Setup) -> bool {
+        let Shared { shelf, means, .. } = &*self.shared;
+        std::ptr::eq(setup.shelf.as_ptr(), Arc::as_ptr(&shelf.load()))
+            && std::ptr::eq(setup.callers.as_ptr(), Arc::as_ptr(&means.callers.load()))
     }
 
     pub(crate) fn callers(&self) -> Arc<Callers> {

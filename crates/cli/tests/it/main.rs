@@ -9,6 +9,7 @@ mod canary;
 mod check;
 mod daemon;
 mod explain;
+mod faults;
 mod serve;
 mod store;
 mod served;

@@ -104,6 +104,7 @@ mod tests {
                 terms: smallvec::SmallVec::clone(&terms),
                 scopes: Scopes::new(),
                 priority: Priority::Normal,
+                patience: Span::ZERO,
                 evidence: Evidence::None {
                     use_within: Span::from_secs(1),
                 },

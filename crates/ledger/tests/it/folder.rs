@@ -55,7 +55,7 @@ async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
                 // A store that fails while it is used answers `Lost`, which is no permit either.
                 let ask = owner.ask(smallvec![term(cell, &hour())]);
                 if owner.ledger.offer(vec![ask]).await.is_ok() {
-                    let left = owner.look(cell, &hour()).remaining;
+                    let left = owner.look(cell, &hour()).await.remaining;
                     assert!(
                         left <= LIMIT - USED as u64,
                         "{what}: {left} of `{cell}` are left"
@@ -70,7 +70,7 @@ async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
 async fn a_closed_folder_is_opened_again_with_its_counts() {
     let bench = used_folder().await;
     let owner = Owner::new(&bench, 2);
-    assert_eq!(owner.look("x", &hour()).used, USED as u64);
+    assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn a_copy_of_the_latest_state_is_believed() {
     let latest = copy(&bench);
     put_back(&bench, &latest);
     let owner = Owner::new(&bench, 2);
-    assert_eq!(owner.look("x", &hour()).used, USED as u64);
+    assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
 }
 
 /// The waiting ones as formats 1 and 2 wrote them down.
@@ -302,7 +302,7 @@ async fn a_folder_of_format_2_is_opened_with_its_counts() {
     drop(conn);
     for _ in 0..2 {
         let owner = Owner::new(&bench, 2);
-        assert_eq!(owner.look("x", &hour()).used, USED as u64);
+        assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
     }
 }
 
@@ -329,6 +329,6 @@ async fn a_folder_of_format_1_is_opened_with_its_counts() {
     .unwrap();
     for _ in 0..2 {
         let owner = Owner::new(&bench, 2);
-        assert_eq!(owner.look("x", &hour()).used, USED as u64);
+        assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
     }
 }

@@ -36,8 +36,6 @@ pub(super) async fn one(
     Path(name): Path<String>,
     Query(about): Query<About>,
 ) -> Result<Response, Fault> {
-    let look = move |daemon: &Daemon| daemon.describe(&name, about.entity.as_deref());
-    let seen = beside(desk.daemon, look).await;
-    let described = seen.map_err(|_| Fault::draining())??;
+    let described = desk.daemon.describe(&name, about.entity.as_deref()).await?;
     Ok(json(&described))
 }

@@ -170,7 +170,7 @@ impl Daemon {
 
     /// One provider with everything that is known of it, of the entities that calls were about, and of
     /// one more if it is named.
-    pub fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
+    pub async fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
         let live = self.shared.shop.named(name)?;
         let loaded = self.state().loaded;
         let governed = loaded.governed(name);
@@ -180,18 +180,23 @@ impl Daemon {
             Store::Postgres(_) => "postgres",
             Store::Redis(_) => "redis",
         };
+        live.caught_up().await;
         let now = live.now();
         let status = live.status();
-        let trouble = self.shared.shop.ledger().trouble();
         let named = entity.map(str::to_owned);
-        let of_entity = live.entities().into_iter().chain(named).map(|entity| {
+        let mut entities = BTreeMap::new();
+        for entity in live.entities().into_iter().chain(named) {
             let one = Entity {
-                limits: limits(&live, Some(&entity), now, true),
-                cooldown_until: live.cooling(Some(&entity)).map(|left| at(now, left)),
-                degraded: live.is_degraded(Some(&entity)),
+                limits: limits(&live, Some(&entity), now, true).await,
+                cooldown_until: until(&live, Some(&entity), now).await,
+                degraded: live.is_degraded(Some(&entity)).await,
             };
-            (entity, one)
-        });
+            entities.insert(entity, one);
+        }
+        let own = limits(&live, None, now, false).await;
+        let cooldown_until = until(&live, None, now).await;
+        let degraded = live.is_degraded(None).await;
+        let trouble = self.shared.shop.ledger().trouble();
         Ok(Described {
             name: live.name().to_owned(),
             source: governed
@@ -200,12 +205,12 @@ impl Daemon {
             domains: governed.map(domains).unwrap_or_default(),
             enabled: governed.is_none_or(|one| one.provider.enabled),
             health: health(&status, now),
-            limits: limits(&live, None, now, false),
-            entities: of_entity.collect(),
+            limits: own,
+            entities,
             queue: queue(&live, &status),
             saved: saved(&live),
-            cooldown_until: live.cooling(None).map(|left| at(now, left)),
-            degraded: live.is_degraded(None),
+            cooldown_until,
+            degraded,
             store: StoreState {
                 kind,
                 state: if trouble.is_some() { "lost" } else { "up" },
@@ -243,8 +248,12 @@ fn health(status: &Status, now: Now) -> Health {
     }
 }
 
-fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Limit> {
-    let looks = live.limits(entity).into_iter();
+async fn until(live: &Live, entity: Option<&str>, now: Now) -> Option<f64> {
+    live.cooling(entity).await.map(|left| at(now, left))
+}
+
+async fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Limit> {
+    let looks = live.limits(entity).await.into_iter();
     let looks = looks.filter(|look| !own_only || look.per.word() == "entity");
     looks
         .map(|look| {

@@ -187,11 +187,15 @@ async fn m15_a_failed_larger_call_falls_back_to_single_ones() {
         let answers = together(&stage, &paths).await;
         for (path, answer) in paths.iter().zip(&answers) {
             assert_eq!(answer.status, 200, "{number} {path}");
-            if number < 3 {
-                let own = get(stage.2.address, path).await;
-                assert_eq!(answer.json(), own.json(), "{number} {path}");
-                assert_eq!(answer.header("x-tollgate-source"), "upstream");
+            // The last one lacks the credits only: the images are in it.
+            if number == 3 && path.ends_with("/images") {
+                assert_eq!(answer.json(), json!({"id": 550, "posters": []}));
+                assert_eq!(answer.header("x-tollgate-source"), "merged");
+                continue;
             }
+            let own = get(stage.2.address, path).await;
+            assert_eq!(answer.json(), own.json(), "{number} {path}");
+            assert_eq!(answer.header("x-tollgate-source"), "upstream");
         }
     }
 }

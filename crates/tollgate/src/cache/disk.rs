@@ -23,7 +23,7 @@ use super::book::{self, BookError};
 use super::desk::Row;
 use super::finder::{Finder, Read, last_purge};
 use super::index::{Census, Index};
-use super::key::{Salt, Url};
+use super::key::{Salt, Url, Variant};
 use super::memory::Memory;
 use super::object::VARIANTS_MAX;
 use super::scribe::Scribe;
@@ -70,7 +70,7 @@ pub(super) struct Disk {
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
     /// What found no place in the queue.
-    urls: Mutex<Vec<(Url, Wall)>>,
+    orders: Mutex<Vec<Write>>,
     is_all: AtomicBool,
     /// Purges that are ordered and not done.
     purges: AtomicUsize,
@@ -103,10 +103,10 @@ impl Drop for Purge {
 }
 
 impl Overdue {
-    fn push(&self, url: Url, at: Wall) {
-        let mut urls = self.urls.lock();
-        if urls.len() < OVERDUE_MAX {
-            urls.push((url, at));
+    fn push(&self, order: Write) {
+        let mut orders = self.orders.lock();
+        if orders.len() < OVERDUE_MAX {
+            orders.push(order);
         } else {
             self.is_all.store(true, Ordering::Release);
         }
@@ -140,9 +140,7 @@ impl Overdue {
 
     /// All that found no place, as orders.
     pub(super) fn take(self: &Arc<Overdue>) -> Vec<Write> {
-        let urls = std::mem::take(&mut *self.urls.lock());
-        let orders = urls.into_iter();
-        let mut orders: Vec<Write> = orders.map(|(url, at)| Write::Invalidate(url, at)).collect();
+        let mut orders = std::mem::take(&mut *self.orders.lock());
         if self.is_all.load(Ordering::Acquire) {
             orders.push(self.purge_all());
             self.is_all.store(false, Ordering::Release);
@@ -151,8 +149,13 @@ impl Overdue {
     }
 }
 
+#[derive(Debug)]
 pub(super) enum Write {
     Put(Key, Arc<Object>, Wall),
+    /// The same, where there may be one already: it must not stay if this one is not written.
+    Replace(Key, Arc<Object>, Wall),
+    /// One answer is not to be used again, if it was asked for by then.
+    Forget(Key, Variant, Wall),
     Used(Key, Wall),
     Invalidate(Url, Wall),
     Purge(Box<Purge>),
@@ -225,14 +228,21 @@ impl Disk {
         Ok((disk, salt))
     }
 
-    /// What is on disk; without a look at it where there is nothing.
-    pub(super) async fn find(&self, key: Key, now: Wall) -> Option<Arc<Shelf>> {
+    /// What is on disk, but those that were seen; without a look at it where there is nothing.
+    pub(super) async fn find(&self, key: Key, seen: &[Variant], now: Wall) -> Option<Arc<Shelf>> {
         let is_broken = self.broken.load(Ordering::Acquire);
         if is_broken || !self.index.may_have(&key) || self.overdue.is_purging() {
             return None;
         }
         let (answer, found) = oneshot::channel();
-        self.reads.try_send(Read { key, now, answer }).ok()?;
+        let seen = seen.to_vec();
+        let read = Read {
+            key,
+            now,
+            seen,
+            answer,
+        };
+        self.reads.try_send(read).ok()?;
         within(Some(LOOK_MAX), found).await.ok()?.ok()
     }
 
@@ -243,13 +253,25 @@ impl Disk {
     }
 
     /// Writes an answer down. Says whether there may be others under this key already.
-    pub(super) fn put(&self, key: Key, object: Arc<Object>, now: Wall) -> bool {
+    pub(super) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) -> bool {
         let may_have_others = self.index.may_have(&key);
+        let order = if may_have_others {
+            Write::Replace
+        } else {
+            Write::Put
+        };
         let weight = object.weight();
         if self.pending.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
-            || self.writes.try_send(Write::Put(key, object, now)).is_err()
+            || self
+                .writes
+                .try_send(order(key, object.clone(), now))
+                .is_err()
         {
             self.pending.fetch_sub(weight, Ordering::AcqRel);
+            // What it would have replaced must not come back in its place.
+            if may_have_others {
+                self.forget(key, object.variant, object.stored);
+            }
         } else {
             self.index.put(&key);
         }
@@ -262,11 +284,19 @@ impl Disk {
         self.index.is_whole()
     }
 
-    /// An order that must not be lost: where the queue is full, it waits beside it.
     pub(super) fn invalidate(&self, url: Url, now: Wall) {
-        let order = || self.writes.try_send(Write::Invalidate(url, now));
+        self.insist(|| Write::Invalidate(url, now));
+    }
+
+    pub(super) fn forget(&self, key: Key, variant: Variant, at: Wall) {
+        self.insist(|| Write::Forget(key, variant, at));
+    }
+
+    /// An order that must not be lost: where the queue is full, it waits beside it.
+    fn insist(&self, forget: impl Fn() -> Write) {
+        let order = || self.writes.try_send(forget());
         if order().is_err() {
-            self.overdue.push(url, now);
+            self.overdue.push(forget());
             // The queue may have been emptied meanwhile, and who waits for orders must be woken. If
             // it is full still, what waits beside it is seen with what is in it.
             let _again = order();

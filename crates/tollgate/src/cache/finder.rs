@@ -17,7 +17,7 @@ use tollgate_core::time::Wall;
 
 use super::disk::{Overdue, USED_STEP, Write, tell, variants_max};
 use super::index::Census;
-use super::key::Url;
+use super::key::{Url, Variant};
 use super::memory::Memory;
 use super::object::SHELF_MAX;
 use super::{Key, Shelf, book};
@@ -29,6 +29,8 @@ const LISTEN_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Read {
     pub(super) key: Key,
     pub(super) now: Wall,
+    /// Answers that whoever asks has seen: it wants the others.
+    pub(super) seen: Vec<Variant>,
     pub(super) answer: oneshot::Sender<Arc<Shelf>>,
 }
 
@@ -72,7 +74,7 @@ impl Finder {
             return;
         }
         let changes = self.memory.changes();
-        match self.read(&read.key) {
+        match self.read(&read.key, &read.seen) {
             // What was purged may be there still.
             Ok(Some(_)) if self.overdue.is_purging() => {}
             Ok(Some((shelf, used))) => {
@@ -85,12 +87,13 @@ impl Finder {
                 }
                 let _gone = read.answer.send(shelf);
             }
-            Ok(None) => self.census.is_not_there(&read.key),
+            Ok(None) if read.seen.is_empty() => self.census.is_not_there(&read.key),
+            Ok(None) => {}
             Err(error) => tell(&self.broken, &self.path, &error),
         }
     }
 
-    fn read(&self, key: &Key) -> rusqlite::Result<Option<(Shelf, Wall)>> {
+    fn read(&self, key: &Key, seen: &[Variant]) -> rusqlite::Result<Option<(Shelf, Wall)>> {
         let mut statement = self.conn.prepare_cached(
             "SELECT variant, url, stored, provider, entity, used, head, body FROM answers WHERE key = ?1
              ORDER BY id DESC LIMIT ?2",
@@ -100,6 +103,9 @@ impl Finder {
         let (mut used, mut weight) = (Wall(0), 0);
         while let Some(row) = rows.next()? {
             used = used.max(Wall(row.get::<_, i64>("used")?.unsigned_abs()));
+            if seen.contains(&Variant(row.get("variant")?)) {
+                continue;
+            }
             let object = book::object(row)?.map(Arc::new);
             weight += object.as_ref().map_or(0, |object| object.weight());
             objects.extend(object);
@@ -107,7 +113,13 @@ impl Finder {
                 break; // no shelf holds more
             }
         }
-        Ok((!objects.is_empty()).then(|| (Shelf::new(objects), used)))
+        let shelf = Shelf::new(objects);
+        let shelf = if seen.is_empty() {
+            shelf
+        } else {
+            shelf.partial()
+        };
+        Ok((!shelf.objects().is_empty()).then_some((shelf, used)))
     }
 
     /// What is new in the file? `true`: there is more.

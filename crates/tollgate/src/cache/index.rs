@@ -43,6 +43,8 @@ struct Known {
     keys: Keys,
     /// All of them are here.
     is_whole: bool,
+    /// They have been read, or are being read.
+    is_begun: bool,
     /// What takes their place when all have been read.
     next: Option<Keys>,
 }
@@ -95,10 +97,14 @@ impl Known {
         if let Some(next) = &mut self.next {
             next.insert(key);
             if next.len() > KEYS_MAX {
-                *self = Known::default();
+                *self = Known {
+                    is_begun: true,
+                    ..Known::default()
+                };
             }
         }
-        if self.is_whole {
+        // Before the first reading has begun too: what waits to be written is not seen by it.
+        if self.is_whole || !self.is_begun {
             self.keys.insert(key);
             // Some may be gone from the file: another reading shows how many.
             if self.keys.len() > KEYS_MAX {
@@ -197,7 +203,13 @@ impl Census {
         // Whatever comes from here on is seen by following.
         self.seen = last(conn)?;
         (self.begun, self.is_due, self.behind) = (Some(now), false, Some(Vec::new()));
-        self.index.known.lock().next = Some(Keys::default());
+        let mut known = self.index.known.lock();
+        let early = if known.is_begun {
+            Keys::default()
+        } else {
+            std::mem::take(&mut known.keys)
+        };
+        (known.is_begun, known.next) = (true, Some(early));
         Ok(true)
     }
 }

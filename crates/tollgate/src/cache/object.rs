@@ -160,8 +160,13 @@ impl Shelf {
 
     /// The shelf without the objects of a provider or entity; `None` if nothing is left.
     pub(crate) fn without(&self, provider: Option<&str>, entity: Option<&str>) -> Option<Shelf> {
+        self.but(|object| object.is_of(provider, entity))
+    }
+
+    /// The shelf without such objects; `None` if nothing is left.
+    pub(super) fn but(&self, is_gone: impl Fn(&Object) -> bool) -> Option<Shelf> {
         let left = self.objects.iter();
-        let left = left.filter(|object| !object.is_of(provider, entity));
+        let left = left.filter(|object| !is_gone(object));
         let shelf = Shelf::new(left.cloned());
         let shelf = Shelf {
             is_partial: self.is_partial || shelf.is_partial,

@@ -18,9 +18,12 @@ use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
 use super::disk::{Overdue, WRITES_MAX, Write, tell, variants_max};
-use super::key::Url;
+use super::key::{Url, Variant};
 use super::{Key, Object, book, desk};
 use crate::event::Fact;
+
+/// How often room is made for one answer, each time for more.
+const FIT_TRIES: u64 = 3;
 
 /// Orders that share one transaction.
 const BATCH_MAX: usize = 64;
@@ -114,7 +117,7 @@ impl Scribe {
 
     fn obey(&mut self, batch: Vec<Write>) -> rusqlite::Result<()> {
         for order in &batch {
-            if let Write::Put(_, object, _) = order {
+            if let Write::Put(_, object, _) | Write::Replace(_, object, _) = order {
                 self.pending.fetch_sub(object.weight(), Ordering::AcqRel);
                 self.since_check += object.weight();
             }
@@ -156,14 +159,17 @@ impl Scribe {
             }
         };
         let is_broken = self.broken.load(Ordering::Acquire);
-        let forgets = invalidations(&batch);
+        let (mut forgets, replaced) = (invalidations(&batch), replaced(&batch));
         let (asked, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
         // Where there was no room, SQLite may have taken back all of it already.
-        if !self.conn.is_autocommit() {
-            failed = failed.or(change.commit().err());
+        let mut is_undone = self.conn.is_autocommit();
+        if !is_undone && let Err(error) = change.commit() {
+            failed = failed.or(Some(error));
+            is_undone = true;
         }
         if failed.is_some() {
             // What must be forgotten is said again, with nothing that takes room.
+            forgets.extend(replaced.into_iter().filter(|_| is_undone));
             self.held_back = self.held_back(forgets);
         }
         Ok((asked, now, failed))
@@ -201,6 +207,10 @@ impl Scribe {
     }
 
     /// What whoever asked waits for; or the question again, and why it has no answer.
+    #[expect(
+        clippy::result_large_err,
+        reason = "once for each question that cannot be answered, and it is looked at again"
+    )]
     fn reply(&self, order: Write) -> Result<(), (Write, rusqlite::Error)> {
         // Whoever asked may have left.
         match order {
@@ -220,7 +230,11 @@ impl Scribe {
             Write::Flush(answer) | Write::Last(answer) => {
                 let _left = answer.send(());
             }
-            Write::Put(..) | Write::Used(..) | Write::Invalidate(..) => {}
+            Write::Put(..)
+            | Write::Replace(..)
+            | Write::Forget(..)
+            | Write::Used(..)
+            | Write::Invalidate(..) => {}
         }
         Ok(())
     }
@@ -231,12 +245,14 @@ impl Scribe {
         let stays = |order: &Write| {
             matches!(
                 order,
-                Write::Invalidate(..) | Write::Purge(_) | Write::Last(_)
+                Write::Forget(..) | Write::Invalidate(..) | Write::Purge(_) | Write::Last(_)
             )
         };
+        let replaced = replaced(&batch);
         let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
+        left.extend(replaced);
         if left.len() > HELD_BACK_MAX {
-            left.retain(|order| !matches!(order, Write::Invalidate(..)));
+            left.retain(|order| !matches!(order, Write::Forget(..) | Write::Invalidate(..)));
             left.push(self.overdue.purge_all());
         }
         left
@@ -267,12 +283,15 @@ fn write(change: &Transaction<'_>, batch: Vec<Write>, is_broken: bool, bytes_max
     let (mut asked, mut now, mut failed) = (Vec::new(), Wall(0), None);
     for order in batch {
         let done = match order {
-            Write::Put(key, object, at) => {
+            Write::Put(key, object, at) | Write::Replace(key, object, at) => {
                 now = at;
                 if is_broken {
                     Ok(())
                 } else {
-                    fit(change, &key, &object, at, bytes_max)
+                    // What it would have replaced must not come back in its place.
+                    fit(change, &key, &object, at, bytes_max).inspect_err(|_| {
+                        let _held = forget(change, &key, object.variant, object.stored);
+                    })
                 }
             }
             Write::Used(key, at) => change
@@ -280,6 +299,7 @@ fn write(change: &Transaction<'_>, batch: Vec<Write>, is_broken: bool, bytes_max
                 .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
                 .map(drop),
             Write::Invalidate(url, at) => invalidate(change, url, at),
+            Write::Forget(key, variant, at) => forget(change, &key, variant, at),
             question @ (Write::Purge(_) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
                 asked.push(question);
                 Ok(())
@@ -309,12 +329,24 @@ fn is_full(error: &rusqlite::Error) -> bool {
 fn invalidations(batch: &[Write]) -> Vec<Write> {
     let each = batch.iter().filter_map(|order| match order {
         Write::Invalidate(url, at) => Some(Write::Invalidate(*url, *at)),
+        Write::Forget(key, variant, at) => Some(Write::Forget(*key, *variant, *at)),
         Write::Put(..)
+        | Write::Replace(..)
         | Write::Used(..)
         | Write::Purge(_)
         | Write::Rows(_)
         | Write::Flush(_)
         | Write::Last(_) => None,
+    });
+    each.collect()
+}
+
+/// What a batch would have replaced: where the new answer is not written, the old one must not come
+/// back in its place.
+fn replaced(batch: &[Write]) -> Vec<Write> {
+    let each = batch.iter().filter_map(|order| match order {
+        Write::Replace(key, object, _) => Some(Write::Forget(*key, object.variant, object.stored)),
+        _ => None,
     });
     each.collect()
 }
@@ -327,13 +359,20 @@ fn fit(
     now: Wall,
     bytes_max: u64,
 ) -> rusqlite::Result<()> {
-    match put(conn, key, object, now) {
-        Err(error) if is_full(&error) && !conn.is_autocommit() && object.weight() < bytes_max => {
-            evict(conn, object.weight().max(bytes_max / STEP_PART))?;
-            put(conn, key, object, now)
+    let mut done = put(conn, key, object, now);
+    // Pages are not full, and indexes need some too: what is as heavy may not be enough.
+    for times in 1..=FIT_TRIES {
+        match &done {
+            Err(error)
+                if is_full(error) && !conn.is_autocommit() && object.weight() < bytes_max =>
+            {
+                evict(conn, times * object.weight().max(bytes_max / STEP_PART))?;
+                done = put(conn, key, object, now);
+            }
+            _ => return done,
         }
-        done => done,
     }
+    done
 }
 
 /// Removes so many bytes of what was not used for longest.
@@ -347,7 +386,33 @@ fn evict(conn: &Connection, bytes: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Has another process forgotten it since it was asked for, or does it have a newer one? What is in the
+/// future was written by a clock that has been set back.
+fn is_late(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM purges WHERE at BETWEEN ?1 AND ?2 AND (url = ?3 OR (url IS NULL
+             AND ifnull(provider, ?4) = ?4 AND (entity IS NULL OR entity IS ?5))))
+           OR EXISTS (SELECT 1 FROM answers WHERE key = ?6 AND variant = ?7 AND stored > ?1
+             AND stored <= ?2)",
+    )?
+    .query_row(
+        params![
+            signed(object.stored),
+            signed(now),
+            object.url.0,
+            object.provider,
+            object.entity,
+            key.0,
+            object.variant.0,
+        ],
+        |row| row.get(0),
+    )
+}
+
 fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<()> {
+    if is_late(conn, key, object, now)? {
+        return Ok(());
+    }
     let until = object.kept.stale_until.max(object.kept.fresh_until);
     // Numbers follow the clock: those of rows that are gone are not used again, so that whoever follows
     // them misses nothing.
@@ -380,6 +445,12 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
     )?
     .execute(params![key.0, variants_max()])?;
     Ok(())
+}
+
+fn forget(conn: &Connection, key: &Key, variant: Variant, at: Wall) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM answers WHERE key = ?1 AND variant = ?2 AND stored <= ?3")?
+        .execute(params![key.0, variant.0, signed(at)])
+        .map(drop)
 }
 
 fn invalidate(conn: &Connection, url: Url, at: Wall) -> rusqlite::Result<()> {

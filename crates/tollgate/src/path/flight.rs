@@ -238,16 +238,17 @@ impl Flight {
 
 /// A call that asks for everybody, in its caller's task until that caller leaves.
 struct Pilot {
-    call: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
+    /// The call, and how it lands; nothing once it has.
+    call: Option<(Ask, Landing)>,
     flight: Arc<Flight>,
 }
 
+/// A call on the heap: every future above it would have its size, and would be copied with it.
+type Ask = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
 impl Lead {
     /// Makes the call for everybody.
-    pub(crate) async fn lead(
-        self,
-        call: impl Future<Output = Outcome> + Send + 'static,
-    ) -> Outcome {
+    pub(crate) async fn lead(self, call: Ask) -> Outcome {
         let Lead {
             flight,
             table,
@@ -256,9 +257,8 @@ impl Lead {
             live,
         } = self;
         let landing = Landing::new(flight.clone(), table, live.ledger.clone());
-        let call = async move { landing.land(call.await) };
         let mut pilot = Pilot {
-            call: Some(Box::pin(call)),
+            call: Some((call, landing)),
             flight: flight.clone(),
         };
         let Some(left) = left else {
@@ -295,7 +295,7 @@ impl Future for Pilot {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(call) = &mut self.call else {
+        let Some((call, _)) = &mut self.call else {
             return Poll::Pending;
         };
         let Poll::Ready(outcome) = call.as_mut().poll(cx) else {
@@ -303,14 +303,17 @@ impl Future for Pilot {
             let told = self.flight.urgency.overdue().cloned();
             return told.map_or(Poll::Pending, |told| Poll::Ready(Outcome::refused(told)));
         };
-        self.call = None;
-        Poll::Ready(outcome)
+        let landing = self.call.take().map(|(_, landing)| landing);
+        Poll::Ready(match landing {
+            Some(landing) => landing.land(outcome),
+            None => outcome,
+        })
     }
 }
 
 impl Drop for Pilot {
     fn drop(&mut self) {
-        let Some(call) = self.call.take() else {
+        let Some((call, landing)) = self.call.take() else {
             return;
         };
         // What panicked must not be asked again: dropping it tells those who wait.
@@ -322,7 +325,7 @@ impl Drop for Pilot {
             return;
         };
         let task = runtime.spawn(async move {
-            drop(call.await);
+            drop(landing.land(call.await));
         });
         let mut state = self.flight.state.lock();
         state.detached = Some(task.abort_handle());

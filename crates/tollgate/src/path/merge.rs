@@ -26,17 +26,18 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_config::settings::Merge;
-use tollgate_core::time::Micros;
+use tollgate_core::time::{Micros, Span};
 
 use super::decode;
 use super::flight::{Flight, Follow};
 use super::learn::Answered;
 use super::recipe::{self, PARTS_MAX, Part, Piece};
 use super::route::Route;
-use super::share::{self, Key};
+use super::share::{self, Asked, Key};
 use super::urgency::{Urgency, as_if_alone};
 use crate::Error;
 use crate::body::{OBJECT_MAX, ReplyBody};
+use crate::error::Stage;
 use crate::shop::Live;
 
 /// Headers about one resource or one transfer; a part has none of them.
@@ -76,10 +77,11 @@ enum Boarded {
 
 #[derive(Clone, Debug)]
 enum End {
-    /// The larger answer, and when its permit was granted.
+    /// The larger answer, who asked for it, and when its permit was granted.
     Whole {
         head: Arc<Parts>,
         body: Bytes,
+        asked: Arc<Asked>,
         granted: Option<Micros>,
     },
     /// There is none that would do.
@@ -206,8 +208,11 @@ pub(crate) async fn split(
             lead.group.end(End::None);
             return None;
         }
+        // It may have been sent, and there is no time for another: the others go on without this one.
+        Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others go on without this one
     };
+    let asked = Arc::new(Asked::new(route, &route.live.plan()));
     let Answered {
         mut head,
         body,
@@ -219,10 +224,16 @@ pub(crate) async fn split(
         return None;
     };
     let head = Arc::new(head);
-    lead.group.end(End::Whole {
-        head: head.clone(),
-        body: body.clone(),
-        granted,
+    // What is this caller's own is no part of anybody else's answer.
+    lead.group.end(if share::may_ride(&asked, &head) {
+        End::Whole {
+            head: head.clone(),
+            body: body.clone(),
+            asked,
+            granted,
+        }
+    } else {
+        End::None
     });
     let part = lead.group.cut(&lead.part, &head, &body, granted)?;
     route.merging.is_part = true;
@@ -292,12 +303,23 @@ impl Ride {
             Err(late) => return Some(Err(late)),
         };
         let part = match end {
+            End::Whole { head, asked, .. }
+                if asked.differs(&head, &share::agent(&route.headers)) =>
+            {
+                None
+            }
             End::Whole {
                 head,
                 body,
                 granted,
+                ..
             } => self.group.cut(&self.part, &head, &body, granted),
             End::None => None,
+            End::Left if route.own_left() == Some(Span::ZERO) => {
+                let provider = route.live.name.clone();
+                let at = Stage::Upstream;
+                return Some(Err(Error::TooLate { provider, at }));
+            }
             End::Left => return None,
         };
         route.merging.is_alone = part.is_none();

@@ -32,6 +32,7 @@ use super::{merge, query};
 use crate::body::{Outgoing, Payload, Upload};
 use crate::error::Stage;
 use crate::event::Fact;
+use crate::failpoint;
 use crate::pool::{Conn, Expected};
 use crate::shop::Plan;
 use crate::timer::within;
@@ -74,6 +75,7 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
+    failpoint::reached("granted");
     let request = request(route, plan, credential, conn.host())?;
     let upload = request.body().upload();
     permit.sent();
@@ -85,6 +87,7 @@ pub(crate) async fn send(
     conn.wire.preamble.ends();
     match answer {
         Ok(Ok(mut response)) => {
+            failpoint::reached("head");
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
             }

@@ -44,33 +44,35 @@ impl Live {
     }
 
     /// Every limit and what is left of it; of limits per entity, those of this one.
-    #[must_use]
-    pub fn limits(&self, entity: Option<&str>) -> Vec<LimitLook> {
+    pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitLook> {
         let plan = self.plan();
         let mut looks = Vec::new();
         for meter in &plan.meters {
             match meter.per {
-                Per::Provider => looks.push(self.limit(meter, None, None, true)),
-                Per::Entity => looks.push(self.limit(meter, entity, None, entity.is_some())),
+                Per::Provider => looks.push(self.limit(meter, None, None, true).await),
+                Per::Entity => {
+                    let look = self.limit(meter, entity, None, entity.is_some());
+                    looks.push(look.await);
+                }
                 Per::ApiKey if plan.keys.is_empty() => {
-                    looks.push(self.limit(meter, None, None, true));
+                    looks.push(self.limit(meter, None, None, true).await);
                 }
                 Per::ApiKey => {
                     for (index, key) in plan.keys.iter().enumerate() {
-                        let mut look = self.limit(meter, None, Some(&key.mark), true);
+                        let mut look = self.limit(meter, None, Some(&key.mark), true).await;
                         look.key = Some(index + 1);
                         looks.push(look);
                     }
                 }
                 Per::Caller | Per::Ip | Per::Host => {
-                    looks.push(self.limit(meter, None, None, false));
+                    looks.push(self.limit(meter, None, None, false).await);
                 }
             }
         }
         looks
     }
 
-    fn limit(
+    async fn limit(
         &self,
         meter: &Meter,
         entity: Option<&str>,
@@ -86,10 +88,11 @@ impl Live {
             priority: Priority::Normal,
             costs: &[],
         };
-        let seen = is_known.then(|| {
-            self.ledger
-                .look(&[(meter.cell_of(&who), meter.rule.clone())])
-        });
+        let cells = vec![(meter.cell_of(&who), meter.rule.clone())];
+        let view = match is_known {
+            true => self.ledger.look(cells).await.pop(),
+            false => None,
+        };
         LimitLook {
             name: meter.name.clone(),
             algorithm: match meter.rule.algorithm() {
@@ -105,7 +108,7 @@ impl Live {
             reserve: meter.reserve(),
             per: meter.per,
             key: None,
-            view: seen.and_then(|views| views.first().copied()),
+            view,
         }
     }
 
@@ -116,22 +119,31 @@ impl Live {
     }
 
     /// How long its cool-down lasts; of an entity, if it has one of its own.
-    #[must_use]
-    pub fn cooling(&self, entity: Option<&str>) -> Option<Span> {
+    pub async fn cooling(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.plan();
         let mark = plan.keys.first().map(|key| &*key.mark);
-        match self.ledger.look_scope(plan.cooldown_scope(entity, mark)) {
+        let scope = plan.cooldown_scope(entity, mark);
+        match self.ledger.look_scope(scope).await {
             ScopeView::Closed { left } => left,
             ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
         }
     }
 
     /// Only the cache answers, because little is left.
-    #[must_use]
-    pub fn is_degraded(&self, entity: Option<&str>) -> bool {
-        let scope = self.plan().degrade_scope(entity);
-        let view = scope.map(|scope| self.ledger.look_scope(scope));
-        matches!(view, Some(ScopeView::Closed { .. }))
+    pub async fn is_degraded(&self, entity: Option<&str>) -> bool {
+        match self.plan().degrade_scope(entity) {
+            Some(scope) => matches!(
+                self.ledger.look_scope(scope).await,
+                ScopeView::Closed { .. }
+            ),
+            None => false,
+        }
+    }
+
+    /// What the ledger remembers of its health is known when this returns: who has just started it
+    /// would otherwise see it as new.
+    pub async fn caught_up(&self) {
+        self.machine.catch_up().await;
     }
 
     /// An operator wants something. `reset` also ends every cool-down and degrade mode.

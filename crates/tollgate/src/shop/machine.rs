@@ -37,6 +37,10 @@ const SCOPES_MAX: usize = 4_096;
 /// How often those at rest are looked for while there is no room: each look goes through all.
 const ROOM_EVERY: Span = Span::from_secs(1);
 
+/// How often what the ledger says is asked for anew because this process has told it something
+/// meanwhile. That happens a few times in an outage; whatever was told last has an echo of its own.
+const LOOKS_MAX: usize = 8;
+
 /// The machines of one provider.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -57,6 +61,11 @@ struct Inner {
     health: Health,
     /// What the timer was set by last.
     tick: Option<Micros>,
+    /// How often the ledger was told something of the health scope.
+    told: u64,
+    /// How often it was asked, and which of the answers was heeded last.
+    looks: u64,
+    seen: u64,
     local: Local,
     budget: Budget,
     cooldowns: HashMap<ScopeId, Cooldown>,
@@ -78,6 +87,8 @@ pub(crate) struct Local {
 pub(crate) struct Look {
     pub(crate) door: Door,
     pub(crate) local: Local,
+    /// When.
+    pub(crate) at: Micros,
 }
 
 impl Machine {
@@ -98,6 +109,9 @@ impl Machine {
             inner: Mutex::new(Inner {
                 health: Health::new(health, base, now)?,
                 tick: None,
+                told: 0,
+                looks: 0,
+                seen: 0,
                 local: Local::default(),
                 budget: Budget::new(budget, now),
                 cooldowns: HashMap::new(),
@@ -139,21 +153,54 @@ impl Machine {
         self.act(&mut inner, actions);
     }
 
-    /// The ledger says that the health scope changed: another process, or our own echo. The view is
-    /// taken under the lock, so that it is never older than what we did last.
-    pub(crate) fn scope_changed(&self) {
-        let mut inner = self.inner.lock();
-        let view = self.ledger.look_scope(self.scope);
-        if self.ledger.loss().is_some() {
-            // A store that is lost says "closed" to everything; what we knew is better.
-            return;
+    /// The ledger says that the health scope changed: another process, or our own echo. Nobody waits
+    /// for a store that takes time; a task does. Must be called inside a tokio runtime.
+    pub(crate) fn scope_changed(self: &Arc<Machine>) {
+        if self.ledger.takes_time() {
+            let machine = self.clone();
+            tokio::spawn(async move { machine.catch_up().await });
+        } else {
+            // Under the lock, so that it is never older than what we did last.
+            let mut inner = self.inner.lock();
+            let view = self.ledger.glance(self.scope);
+            self.shared(&mut inner, view);
         }
+    }
+
+    /// Everything that the ledger says of the health scope is known when this returns, unless its
+    /// store is lost.
+    pub(crate) async fn catch_up(&self) {
+        for _ in 0..LOOKS_MAX {
+            let (look, told, number) = {
+                let mut inner = self.inner.lock();
+                inner.looks += 1;
+                // Asked under the lock: of two who look, the one with the higher number sees more.
+                (self.ledger.look_scope(self.scope), inner.told, inner.looks)
+            };
+            let view = look.await;
+            if self.ledger.loss().is_some() {
+                // A store that is lost says "closed" to everything; what we knew is better.
+                return;
+            }
+            let mut inner = self.inner.lock();
+            if number < inner.seen {
+                return;
+            }
+            // What we did meanwhile may not be in this view.
+            if told == inner.told {
+                inner.seen = number;
+                return self.shared(&mut inner, view);
+            }
+        }
+    }
+
+    /// This is what all processes know.
+    fn shared(&self, inner: &mut Inner, view: ScopeView) {
         if view == ScopeView::Open {
             self.spare.settle(Settle::Open { scope: self.scope });
         }
-        let now = self.ledger.at();
-        let actions = inner.health.on(Event::Shared(view), now);
-        self.act(&mut inner, actions);
+        let actions = inner.health.on(Event::Shared(view), self.ledger.at());
+        self.act(inner, actions);
     }
 
     /// An attempt got its permit. `true`: it is a probe.
@@ -172,6 +219,7 @@ impl Machine {
         Look {
             door: inner.health.door(now),
             local: inner.local.clone(),
+            at: now,
         }
     }
 
@@ -332,6 +380,7 @@ impl Machine {
         let mut concerns_waiting = false;
         for action in actions {
             if let Some(settle) = action.settle(self.scope) {
+                inner.told += 1;
                 self.settle(settle);
             }
             match action {
