@@ -143,6 +143,12 @@ fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         "  waiting: {} high, {} normal, {} low",
         queue["high"], queue["normal"], queue["low"]
     )?;
+    let saved = &status["saved"];
+    writeln!(
+        out,
+        "  permits saved: {} kept, {} kept and old, {} shared, {} merged",
+        saved["hits"], saved["stale"], saved["shared"], saved["merged"]
+    )?;
     let mut limits = status["limits"].as_array().cloned().unwrap_or_default();
     for entity in status["entities"].as_object().into_iter().flatten() {
         limits.extend(entity.1["limits"].as_array().cloned().unwrap_or_default());

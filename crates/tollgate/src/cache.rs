@@ -24,7 +24,7 @@ pub use desk::{DeskError, Row, purge, rows};
 pub(crate) use key::{Key, Keyed, Place, Salt, Url, Variant, variant};
 pub use object::Written;
 pub(crate) use object::{Form, Object, Shelf, VARIANTS_MAX};
-pub use sheet::Sheet;
+pub use sheet::{SHEETS_MAX, Sheet, sheets_at_most};
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,12 +46,26 @@ pub const DATABASE: &str = "cache.db";
 /// back takes milliseconds. API answers above this are exports and media, asked for once.
 pub const OBJECT_MAX: usize = 8 * 1024 * 1024;
 
-/// What is kept in memory, in bytes: the hot part of some hundred thousand answers, and small beside
-/// what a host has.
-const MEMORY_MAX: u64 = 64 * 1024 * 1024;
+/// How much is kept, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// In memory, at most. Large bodies that are sent often are there a second time, as files in
+    /// memory, up to a quarter of it.
+    pub memory: u64,
+    /// On disk, at most. Pages that are not full and the tables themselves come on top, up to half.
+    pub disk: u64,
+}
 
-/// What is kept on disk, in bytes: weeks of answers for a busy set-up, and small beside a disk.
-const DISK_MAX: u64 = 1024 * 1024 * 1024;
+impl Default for Sizes {
+    /// In memory the hot part of some hundred thousand answers, and small beside what a host has. On
+    /// disk weeks of answers for a busy set-up, and small beside a disk.
+    fn default() -> Sizes {
+        Sizes {
+            memory: 64 * 1024 * 1024,
+            disk: 1024 * 1024 * 1024,
+        }
+    }
+}
 
 /// New answers that are fetched beside old ones, at a time. They wait in line with low priority, so
 /// more of them would only wait longer.
@@ -125,18 +139,28 @@ impl Cache {
     /// Answers are kept until the process ends.
     #[must_use]
     pub fn memory() -> Cache {
-        Cache::with(Arc::new(Memory::new(MEMORY_MAX)), None, Salt::random())
+        Cache::memory_within(Sizes::default())
+    }
+
+    /// The same, within so many bytes.
+    #[must_use]
+    pub fn memory_within(sizes: Sizes) -> Cache {
+        sheet::at_most_bytes(sizes.memory);
+        Cache::with(Arc::new(Memory::new(sizes.memory)), None, Salt::random())
     }
 
     /// Answers are kept in this folder. If that cannot be, in memory, and the log says why.
     #[must_use]
     pub fn open(folder: &Path) -> Cache {
-        Cache::open_with(folder, DISK_MAX)
+        Cache::open_within(folder, Sizes::default())
     }
 
-    fn open_with(folder: &Path, disk_max: u64) -> Cache {
-        let memory = Arc::new(Memory::new(MEMORY_MAX));
-        match Disk::open(folder, memory.clone(), disk_max) {
+    /// The same, within so many bytes.
+    #[must_use]
+    pub fn open_within(folder: &Path, sizes: Sizes) -> Cache {
+        sheet::at_most_bytes(sizes.memory);
+        let memory = Arc::new(Memory::new(sizes.memory));
+        match Disk::open(folder, memory.clone(), sizes.disk) {
             Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
             Err(error) => {
                 let why = &error.to_string();

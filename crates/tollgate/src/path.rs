@@ -18,6 +18,7 @@ mod cache; // is there an answer already?
 mod hit; //   the first two stages in one step, for the plainest calls
 mod serve; //   how a kept answer goes to the caller, and how it is renewed
 mod flight; // is somebody asking the same right now?
+mod table; //   everything that is on its way
 mod share; //   what is the same question, and who may share its answer
 mod landing; //   how a flight ends
 mod writes; //   what was changed since it was asked for
@@ -195,6 +196,11 @@ where
                 Some(reply) => Outcome::of(reply),
                 None => Box::pin(go(route, question)).await,
             },
+            Place::Apart(mark) => {
+                let outcome = Box::pin(go(route, question)).await;
+                mark.heed(&outcome); // perhaps the next ones can be one call
+                outcome
+            }
             Place::First(flight) => match cache::look_again(&route, &question) {
                 Some(reply) => flight.lands_with(reply), // another flight has just brought it
                 None => flight.lead(Box::pin(go(route, question))).await,

@@ -16,6 +16,7 @@ mod machine;
 mod meter;
 mod part;
 mod plan;
+mod room;
 mod savings;
 mod seen;
 mod settings;

@@ -207,9 +207,11 @@ pub(super) fn withheld(
             let contest = contests.get(&term.cell)?;
             Some((index, contest.withholds(ask.priority, term)?))
         });
-        for term in &ask.terms {
+        for (index, term) in ask.terms.iter().enumerate() {
             if let Some(contest) = contests.get_mut(&term.cell) {
-                contest.over = contest.over.or(over.map(|(_, hold)| hold));
+                // What is saved up is saved up in one cell; the others are only left alone for now.
+                let hold = over.map(|(at, hold)| if at == index { hold } else { Hold::Turn });
+                contest.over = contest.over.or(hold);
                 if contest.has_room_for(ask.priority, term) {
                     contest.taken = contest.taken.saturating_add(term.cost);
                 }

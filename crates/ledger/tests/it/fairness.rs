@@ -303,3 +303,21 @@ async fn a_call_that_does_not_wait_leaves_the_place_of_its_process_in_line() {
     let refused = try_one(&mut new, &rule, Priority::Normal).await;
     assert_eq!(refused.unwrap_err(), come_back());
 }
+
+#[tokio::test]
+async fn what_is_saved_up_in_one_limit_closes_no_other_one() {
+    let (bench, deep, shallow) = (Sqlite::new(), twenty_deep(), one_at_a_time());
+    let (mut saves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut saves, &deep).await;
+    want_ten(&mut saves, &deep, Priority::High).await;
+    let beside = term("y", &shallow);
+    let taken = here.take(smallvec![beside.clone()]).await.unwrap();
+    here.settle(&taken, crate::bench::arrived());
+    saves.take(smallvec![beside.clone()]).await.unwrap_err();
+    bench.pass(Span::from_millis(100));
+    let both = here.ask(smallvec![term("x", &deep), beside.clone()]);
+    let one = here.ask(smallvec![beside]);
+    let verdicts = here.offer(vec![both, one]).await;
+    assert!(is_saved_up(&verdicts[0]), "{verdicts:?}");
+    assert_eq!(verdicts[1], come_back());
+}

@@ -221,6 +221,8 @@ async fn a_folder_that_was_removed_meanwhile_is_used_up_for_one_period() {
     }
     let short = sliding(5, secs(10));
     assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
+    let own = Arc::new(Rule::in_flight(3).unwrap().of_one_process());
+    assert_eq!(owner.take_all("own", &own).await.len(), 3);
     bench.pass(secs(10));
     assert_eq!(owner.take_all("short", &short).await.len(), 5);
     bench.pass(secs(3_590));

@@ -48,11 +48,21 @@ pub struct Described {
     limits: Vec<Limit>,
     entities: BTreeMap<String, Entity>,
     queue: Queue,
+    saved: Saved,
     cooldown_until: Option<f64>,
     degraded: bool,
     store: StoreState,
     settings: Vec<Setting>,
     problems: Vec<String>,
+}
+
+/// Calls that needed no permit of their own, since the start.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Saved {
+    hits: u64,
+    stale: u64,
+    shared: u64,
+    merged: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -216,6 +226,7 @@ impl Daemon {
             limits: own,
             entities,
             queue: queue(&live, &status),
+            saved: saved(&live),
             cooldown_until,
             degraded,
             store: StoreState {
@@ -283,6 +294,16 @@ async fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> 
 }
 
 /// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
+fn saved(live: &Live) -> Saved {
+    let savings = live.savings();
+    Saved {
+        hits: savings.hits,
+        stale: savings.stale,
+        shared: savings.shared,
+        merged: savings.merged,
+    }
+}
+
 fn queue(live: &Live, status: &Status) -> Queue {
     let waiting = live.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());

@@ -358,7 +358,6 @@ async fn only_a_request_that_is_whole_and_alone_goes_the_short_way() {
 async fn an_answer_that_is_not_plain_goes_the_ordinary_way() {
     let length = "Content-Length: 3";
     for lines in [
-        length.to_owned(),
         format!("{DATE_LINE}\r\n{length}\r\nLink: </b>; rel=next"),
         format!("{DATE_LINE}\r\n{length}\r\nContent-Location: /b"),
         format!("{DATE_LINE}\r\n{length}\r\nX-Long: {}", "l".repeat(5_000)),
@@ -373,6 +372,14 @@ async fn an_answer_that_is_not_plain_goes_the_ordinary_way() {
             "{lines}"
         );
     }
+}
+
+/// It is kept with the time when it came.
+#[tokio::test]
+async fn an_answer_without_a_date_has_the_short_way_too() {
+    let stage = Stage::open("Content-Length: 3", "abc", TTL).await;
+    stage.asked(&get("/x/a", ""), 1).await;
+    stage.is_same(&get("/x/a", "")).await;
 }
 
 #[tokio::test]

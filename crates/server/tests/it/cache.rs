@@ -1,8 +1,8 @@
 //! Kept answers, over sockets: what they save, how old they get, and when they stand in.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 use tollgate::cache::Cache;
@@ -31,9 +31,13 @@ impl Still {
         // Ids of calls begin with the time, and the log is shared by all tests.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let apart = NUMBER.fetch_add(1_000, Ordering::Relaxed);
+        // Behind the clock of upstreams, whose answers are then new, and not by days: times of theirs that
+        // are too far away mean nothing.
+        static START: OnceLock<u64> = OnceLock::new();
+        let start = START.get_or_init(|| Clock::System.now().wall.0 - 3_600_000_000);
         let clock = ManualClock::new(Now {
             at: Micros(1_000_000_000),
-            wall: Wall(1_794_700_800_000_000 + apart),
+            wall: Wall(start + apart),
         });
         let files = [file(upstream.address, rest)];
         let stand = Stand::on(Clock::Manual(clock.clone()), &files, options).await;

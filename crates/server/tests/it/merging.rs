@@ -251,31 +251,58 @@ async fn m15_a_larger_answer_that_comes_compressed_is_opened() {
     }
 }
 
-/// Who was first may leave: where it asks for itself alone, another takes its place.
+/// Who was first may leave, in line or when its bytes have left: the larger call goes on for those who
+/// wait for their parts, also where whole answers are not shared.
 #[tokio::test]
-async fn m15_a_first_caller_that_leaves_is_followed_by_another() {
-    let rest = format!("{ONE_AT_A_TIME}\ndedup: off");
-    let (upstream, word, stand) = held(tmdb, &rest).await;
-    let live = stand.shop.named("x").unwrap();
-    let busy = tokio::spawn(get(stand.address, "/x/busy"));
-    until(|| upstream.count() == 1).await;
-    let first = tokio::spawn(get(stand.address, "/x/3/movie/550/credits"));
-    until(|| live.waiting() == 1).await;
-    let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
-    until(|| live.riding() == 1).await;
-    let third = tokio::spawn(get(stand.address, "/x/3/movie/550"));
-    until(|| live.riding() == 2).await;
-    first.abort();
-    until(|| live.waiting() == 1 && live.riding() == 3).await;
-    word.notify_one();
-    soon(busy).await.unwrap();
-    for call in [second, third] {
+async fn m15_a_first_caller_that_leaves_takes_nobody_with_it() {
+    for (dedup, has_left) in [
+        ("off", false),
+        ("off", true),
+        ("cacheable", false),
+        ("cacheable", true),
+    ] {
+        let word = Arc::new(Semaphore::new(0));
+        let heard = word.clone();
+        let upstream = Upstream::start(move |_, asked| {
+            let heard = heard.clone();
+            async move {
+                heard.acquire().await.unwrap().forget();
+                tmdb(&asked)
+            }
+        })
+        .await;
+        let rest = format!("{ONE_AT_A_TIME}\ndedup: {dedup}");
+        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+        let live = stand.shop.named("x").unwrap();
+        let busy = tokio::spawn(get(stand.address, "/x/busy"));
+        until(|| upstream.count() == 1).await;
+        let first = tokio::spawn(get(stand.address, "/x/3/movie/550/credits"));
+        until(|| live.waiting() == 1).await;
+        let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
+        until(|| live.riding() == 1).await;
+        if has_left {
+            word.add_permits(1);
+            soon(busy).await.unwrap();
+            until(|| upstream.count() == 2).await;
+            first.abort();
+            let _gone = first.await;
+        } else {
+            first.abort();
+            let _gone = first.await;
+            word.add_permits(1);
+            soon(busy).await.unwrap();
+        }
+        // Whoever breaks it off has had the time to.
+        let _other = get(stand.address, "/health").await;
+        word.add_permits(3);
+        let part = soon(second).await.unwrap();
+        assert_eq!(part.header("x-tollgate-source"), "merged", "{dedup}");
         assert_eq!(
-            soon(call).await.unwrap().header("x-tollgate-source"),
-            "merged"
+            (upstream.count(), live.riding()),
+            (2, 1),
+            "{dedup} {has_left}"
         );
     }
-    assert_eq!(upstream.count(), 2);
 }
 
 /// The time of whoever was first is its own: the larger call goes on for the others, and they get
@@ -418,13 +445,4 @@ async fn m15_urgency_passes_through_a_ride() {
         .map(|asked| asked.target)
         .collect();
     assert!(targets[1].contains("append_to_response"), "{targets:?}");
-}
-
-/// A merged and a shared call show in what the cache has saved.
-#[tokio::test]
-async fn merged_and_shared_calls_are_counted() {
-    let stage = held(tmdb, ONE_AT_A_TIME).await;
-    together(&stage, &["/x/3/movie/550", "/x/3/movie/550/images"]).await;
-    let saved = stage.2.shop.named("x").unwrap().savings();
-    assert_eq!((saved.merged, saved.shared), (1, 0));
 }

@@ -94,6 +94,20 @@ async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
     get_until(&stand, 200).await;
 }
 
+/// What was used is unknown for one period of the provider's limits. What this process allows itself,
+/// such as connections, has no period, and nobody else has used it.
+#[tokio::test]
+async fn a_folder_that_is_removed_holds_calls_back_for_one_period_only() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let files = [file(upstream.address, "limits: [1000/1s]")];
+    let stand = folder.stand(&files, Options::default()).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    std::fs::remove_dir_all(folder.path()).expect("a folder");
+    get_until(&stand, 503).await;
+    get_until(&stand, 200).await;
+}
+
 /// A balancer in front sends callers elsewhere while calls are refused, and back when they are not.
 #[tokio::test]
 async fn ready_says_so_while_calls_are_refused() {

@@ -15,7 +15,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::ErrorCode;
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
 
@@ -175,12 +175,10 @@ impl Disk {
         aside.iter().for_each(|aside| begun_anew(aside));
         let path = folder.join(DATABASE);
         let reader = book::connect(&path)?;
-        let store = |source| BookError::Store {
+        let (salt, heard) = begin(&reader).map_err(|source| BookError::Store {
             path: path.clone(),
             source,
-        };
-        let salt = book::salt(&reader).map_err(store)?;
-        let heard = last_purge(&reader).map_err(store)?;
+        })?;
         let (reads, questions) = sync_channel(READS_MAX);
         let (writes, orders) = sync_channel(WRITES_MAX);
         let (pending, broken) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
@@ -332,6 +330,11 @@ impl Disk {
         }
         done.await.ok()
     }
+}
+
+/// The salt, and the last purge that was made before.
+fn begin(reader: &Connection) -> rusqlite::Result<(Salt, i64)> {
+    Ok((book::salt(reader)?, last_purge(reader)?))
 }
 
 fn begun_anew(aside: &Path) {

@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 
-use super::tests::{Folder, bodies, key, object};
+use super::tests::{Folder, bodies, key, object, open_with};
 use super::*;
 
 /// Somebody else who holds the file.
@@ -153,7 +153,7 @@ async fn a_file_that_turns_out_to_be_damaged_is_moved_aside() {
 #[tokio::test]
 async fn a_full_file_makes_room_and_goes_on() {
     let folder = Folder::new();
-    let cache = Cache::open_with(&folder.0, 200_000);
+    let cache = open_with(&folder.0, 200_000);
     cache.put(key(1), &object(1, &"z".repeat(2_000_000)), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await[0].len(), 2_000_000, "in memory");

@@ -18,8 +18,9 @@ use super::desk::Row;
 use super::key::{Url, Variant};
 use super::{Key, OBJECT_MAX, Object, Shelf};
 
-/// The shards split the room evenly, and no shelf is larger than its shard: four of them hold the
-/// largest answer twice over, and are enough for the threads of a gateway.
+/// The shards split the room evenly, and no shelf is larger than its shard: four of them are enough
+/// for the threads of a gateway. Where one could not hold the largest answer, there is only one; what
+/// is larger than that is on disk alone.
 const SHARDS: usize = 4;
 
 /// Answers that are expected: sizes the maps at the start, which grow if they must.
@@ -97,11 +98,11 @@ impl Weighter<Key, Arc<Shelf>> for ByWeight {
 
 impl Memory {
     pub(super) fn new(bytes: u64) -> Memory {
-        let room = bytes.max((SHARDS * OBJECT_MAX) as u64);
+        let is_roomy = bytes >= (SHARDS * OBJECT_MAX) as u64;
         let options = OptionsBuilder::new()
-            .shards(SHARDS)
+            .shards(if is_roomy { SHARDS } else { 1 })
             .estimated_items_capacity(EXPECTED)
-            .weight_capacity(room)
+            .weight_capacity(bytes)
             .build()
             .expect("both capacities are given");
         Memory {

@@ -14,7 +14,7 @@ use tollgate_core::fresh::Kept;
 use tollgate_core::time::{Span, Wall};
 
 use super::key::{Url, Variant};
-use super::sheet::Sheet;
+use super::sheet::Shown;
 
 /// What an object costs beside its body and headers, roughly: its maps, counts and key.
 const OVERHEAD: usize = 512;
@@ -53,8 +53,8 @@ pub(crate) struct Object {
 #[derive(Debug, Default)]
 pub(crate) struct Form {
     pub(crate) head: OnceLock<Option<Written>>,
-    /// Its body as a file, once there was room for it.
-    pub(crate) sheet: OnceLock<Arc<Sheet>>,
+    /// Its body as a file, while there is room for it.
+    pub(crate) shown: Shown,
 }
 
 impl Clone for Form {

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::sync_channel;
 
-use super::super::tests::{Folder, bodies, key, object};
+use super::super::tests::{Folder, bodies, key, object, open_with};
 use super::super::{Cache, DATABASE, rows};
 use super::*;
 
@@ -10,7 +10,7 @@ const BYTES_MAX: u64 = 200_000;
 
 /// The writer of a file with one answer in it.
 async fn scribe(folder: &Folder) -> Scribe {
-    let cache = Cache::open_with(&folder.0, BYTES_MAX);
+    let cache = open_with(&folder.0, BYTES_MAX);
     cache.put(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let (conn, _) = book::open(&folder.0, BYTES_MAX).expect("a folder of our own");

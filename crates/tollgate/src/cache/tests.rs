@@ -35,6 +35,15 @@ impl Drop for Folder {
     }
 }
 
+/// A cache whose file is bounded so.
+pub(super) fn open_with(folder: &Path, disk: u64) -> Cache {
+    let sizes = Sizes {
+        disk,
+        ..Sizes::default()
+    };
+    Cache::open_within(folder, sizes)
+}
+
 pub(super) fn key(number: u8) -> Key {
     Key([number; 32])
 }
@@ -276,7 +285,7 @@ async fn a_folder_that_cannot_be_written_means_memory_only() {
 #[tokio::test]
 async fn the_disk_is_bounded_and_what_was_unused_longest_goes_first() {
     let folder = Folder::new();
-    let cache = Cache::open_with(&folder.0, 100_000);
+    let cache = open_with(&folder.0, 100_000);
     let large = "z".repeat(10_000);
     for number in 0..50_u8 {
         cache.put(key(number), &object(1, &large), Wall(u64::from(number)));
@@ -293,7 +302,7 @@ async fn the_disk_is_bounded_and_what_was_unused_longest_goes_first() {
 #[tokio::test]
 async fn what_nobody_can_use_any_more_goes_before_anything_else() {
     let folder = Folder::new();
-    let cache = Cache::open_with(&folder.0, 100_000);
+    let cache = open_with(&folder.0, 100_000);
     let mut old = (*object(1, "old")).clone();
     old.kept.fresh_until = Wall(5);
     old.kept.stale_until = Wall(5);
@@ -435,4 +444,18 @@ async fn a_shelf_is_bounded_in_weight() {
     assert!(shelf.weight() <= object::SHELF_MAX && shelf.is_partial());
     cache.put(key(2), &object(1, &"y".repeat(8 * 1024 * 1024)), Wall(1));
     assert_eq!(bodies(&cache, 2).await.len(), 1);
+}
+
+/// `cache_size.memory`: what is kept in memory stays within it, also below what four shards would need.
+#[test]
+fn memory_is_bounded_by_what_is_configured() {
+    for bytes in [1 << 20, 4 << 20, 40 << 20] {
+        let memory = Memory::new(bytes);
+        for number in 0..100_u8 {
+            let answer = object(1, &"z".repeat(500_000));
+            memory.put(key(number), &answer, Wall(1), 0, || false);
+        }
+        let kept: u64 = memory.rows().iter().map(|row| row.bytes).sum();
+        assert!(kept <= bytes && kept > bytes / 4, "{kept} of {bytes}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Flights on their own: what those who wait see, whatever becomes of the call.
 
+use super::super::table::PASS;
 use super::share::tests::{anonymous, numbered};
 use super::*;
 

@@ -116,12 +116,7 @@ impl Hit {
     /// The body as a file, where that is the quicker way to a socket.
     #[must_use]
     pub fn sheet(&self) -> Option<Arc<Sheet>> {
-        let sheet = &self.object.form.sheet;
-        if let Some(sheet) = sheet.get() {
-            return Some(sheet.clone());
-        }
-        let new = Sheet::of(&self.object.body)?;
-        Some(sheet.get_or_init(|| new).clone())
+        Sheet::of(&self.object)
     }
 
     /// Its head as it is written: made of the whole answer the first time, and kept with it.

@@ -266,11 +266,8 @@ fn record(
     let plan = route.live.plan();
     let rule = plan.keeping.rule(route.entity.as_deref());
     let (status, headers) = (answered.head.status, &answered.head.headers);
-    match answered.verdict {
-        Verdict::Passed => {}
-        // A server in trouble that says so by its status may say how long it will be (RFC 9111, 3).
-        Verdict::Overloaded if status.is_server_error() => {}
-        Verdict::Limited | Verdict::Spent | Verdict::Overloaded => return Err(NotKept::Refused),
+    if is_refusal(answered) {
+        return Err(NotKept::Refused);
     }
     let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
     let chosen = chosen(rule, plan.keeping.adaptive, old.as_deref(), dice);
@@ -319,6 +316,16 @@ fn record(
         adapts: adapts.then(|| (rule.clone(), old)),
         plan: plan.clone(),
     })
+}
+
+/// Whatever its status says. A server in trouble that says so by its status may say how long it will be
+/// (RFC 9111, 3).
+fn is_refusal(answered: &Answered) -> bool {
+    match answered.verdict {
+        Verdict::Passed => false,
+        Verdict::Overloaded => !answered.head.status.is_server_error(),
+        Verdict::Limited | Verdict::Spent => true,
+    }
 }
 
 /// The lifetime of a new answer, where the file leaves a choice.

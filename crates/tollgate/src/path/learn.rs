@@ -22,6 +22,7 @@ use super::route::Route;
 use super::send::Sent;
 use crate::body::{Flow, Open, ReplyBody, Tally, Written};
 use crate::event::Fact;
+use crate::failpoint;
 use crate::shop::Plan;
 use crate::{Answer, Permit};
 
@@ -53,6 +54,7 @@ pub(crate) async fn learn(
     credential: &Credential,
     sent: Sent,
 ) -> Answered {
+    failpoint::reached("head");
     let Sent {
         response,
         conn,
@@ -318,7 +320,7 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 
 impl Answered {
     /// A part of an answer that has been learned from already.
-    pub(crate) fn part(head: Parts, body: ReplyBody) -> Answered {
+    pub(crate) fn part(head: Parts, body: ReplyBody, granted: Option<Micros>) -> Answered {
         Answered {
             head,
             body,
@@ -326,7 +328,7 @@ impl Answered {
             verdict: Verdict::Passed,
             retry_after: None,
             probe: false,
-            granted: None,
+            granted,
         }
     }
 

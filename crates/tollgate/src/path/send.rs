@@ -75,7 +75,6 @@ pub(crate) async fn send(
         conn.give_back();
         return Err(Ended::Again);
     }
-    failpoint::reached("granted");
     let request = request(route, plan, credential, conn.host())?;
     let upload = request.body().upload();
     permit.sent();
@@ -87,7 +86,6 @@ pub(crate) async fn send(
     conn.wire.preamble.ends();
     match answer {
         Ok(Ok(mut response)) => {
-            failpoint::reached("head");
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 conn.upgraded = Some(hyper::upgrade::on(&mut response));
             }
@@ -213,6 +211,7 @@ fn request(
     credential: &Credential,
     host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
+    failpoint::reached("granted");
     let mut headers = route.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
     if is_merged {
