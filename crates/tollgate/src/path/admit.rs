@@ -57,8 +57,7 @@ pub(crate) async fn admit(
         let look = live.machine.look();
         let began = *began.get_or_insert(look.at);
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
-        // As urgent as it was asked for: it may be raised before the answer is read.
-        let priority = wanted.priority;
+        let priority = wanted.priority; // as asked for: it may be raised meanwhile
         let until = route.in_line_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {

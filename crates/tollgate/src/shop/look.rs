@@ -11,8 +11,9 @@ use tollgate_core::health::{Command, Event, State};
 use tollgate_core::limit::{Algorithm, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
+use tollgate_ledger::Ledger;
 
-use super::machine::remembered;
+use super::machine::health_scope;
 use super::meter::{Meter, Who};
 use super::{Live, Shop};
 use crate::path::marks;
@@ -192,13 +193,27 @@ impl Live {
     }
 }
 
+/// The state in which a provider would be started: what the ledger remembers of its health.
+async fn remembered(ledger: &Ledger, provider: &str) -> State {
+    let view = ledger.look_scope(health_scope(provider)).await;
+    if ledger.loss().is_some() {
+        return State::Normal; // a store that is lost says "closed" to everything
+    }
+    match view {
+        ScopeView::Open => State::Normal,
+        ScopeView::Closed { .. } => State::Sleep,
+        ScopeView::CacheOnly { .. } => State::CacheOnly,
+        ScopeView::Probing => State::HalfOpen,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use tollgate_config::{Draft, World};
     use tollgate_core::health::{Answer, Class};
-    use tollgate_ledger::{Clock, Ledger};
+    use tollgate_ledger::Clock;
 
     use super::*;
     use crate::shop::Options;

@@ -435,20 +435,6 @@ pub(super) fn health_scope(provider: &str) -> ScopeId {
     ScopeId::named(&[provider, "health"])
 }
 
-/// The state in which a provider would be started: what the ledger remembers of its health.
-pub(super) async fn remembered(ledger: &Ledger, provider: &str) -> State {
-    let view = ledger.look_scope(health_scope(provider)).await;
-    if ledger.loss().is_some() {
-        return State::Normal; // a store that is lost says "closed" to everything
-    }
-    match view {
-        ScopeView::Open => State::Normal,
-        ScopeView::Closed { .. } => State::Sleep,
-        ScopeView::CacheOnly { .. } => State::CacheOnly,
-        ScopeView::Probing => State::HalfOpen,
-    }
-}
-
 impl Local {
     fn of(pace: Pace) -> Local {
         // Both are sane by construction: a gap of at least one microsecond, at least one at a time.
