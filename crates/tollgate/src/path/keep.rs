@@ -272,8 +272,7 @@ fn record(
     let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
     let chosen = chosen(rule, plan.keeping.adaptive, old.as_deref(), dice);
     let kept = judge(route, &plan, asked, status, headers, chosen, (sent, now))?;
-    let expected = answered.body.size_hint().exact();
-    let most = plan.keeping.object_max;
+    let (expected, most) = (answered.body.size_hint().exact(), plan.keeping.object_max);
     if expected.is_some_and(|size| size > most as u64) {
         return Err(NotKept::TooLarge);
     }
