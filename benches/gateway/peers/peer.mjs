@@ -2,6 +2,7 @@
 //
 // A call is handed to the library when the scenario says; the library decides when it is sent. What
 // it sent is judged by the provider's own log; what is printed here is only what became of the calls.
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import http from 'node:http';
@@ -60,6 +61,10 @@ async function limiter() {
 }
 
 const schedule = await limiter();
+if (scenario.on_word) {
+  console.log('ready');
+  await once(process.stdin, 'data');
+}
 for (const [index, [at, priority]] of calls.entries()) {
   setTimeout(() => {
     const submitted = (Date.now() / 1000).toFixed(6);

@@ -29,6 +29,13 @@ def note(status):
     TALLY[kind] += 1
 
 
+def ready():
+    """All that takes time to load is there; the calls begin when everybody's is."""
+    if SCENARIO["on_word"]:
+        print("ready", flush=True)
+        sys.stdin.readline()
+
+
 def end():
     print(json.dumps(TALLY), flush=True)
     os._exit(0)
@@ -70,6 +77,7 @@ async def with_asyncio():
             except aiohttp.ClientError:
                 TALLY["failed"] += 1
 
+        ready()
         tasks = [asyncio.create_task(call(i, at, p)) for i, (at, p) in enumerate(CALLS)]
         await asyncio.sleep(UNTIL)
         for task in tasks:
@@ -92,6 +100,7 @@ def with_threads():
         except Exception:
             TALLY["failed"] += 1
 
+    ready()
     threading.Timer(UNTIL, end).start()
     began = time.time()
     for index, (at, priority) in enumerate(CALLS):

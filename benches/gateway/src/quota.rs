@@ -222,7 +222,7 @@ impl Tools {
             }
         };
         command.arg(name).arg(file);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command
     }
 }

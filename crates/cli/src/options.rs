@@ -35,6 +35,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<Token>,
 
+    /// How much of answers is kept in memory, such as 64MiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_memory: Option<String>,
+
+    /// How much of answers is kept on disk, such as 1GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_disk: Option<String>,
+
     /// A file of variables, KEY=VALUE; they win over those of the environment
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<String>,
@@ -76,6 +84,12 @@ impl Options {
             ("--store", "store", self.store.clone()),
             ("--admin", "admin.listen", self.admin.clone()),
             ("--token", "admin.token", token),
+            (
+                "--cache-memory",
+                "cache_size.memory",
+                self.cache_memory.clone(),
+            ),
+            ("--cache-disk", "cache_size.disk", self.cache_disk.clone()),
         ];
         let given = flags
             .into_iter()

@@ -21,7 +21,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tokio::net::TcpListener;
 use tollgate::Shop;
-use tollgate::cache::Cache;
+use tollgate::cache::{Cache, Sizes};
 use tollgate::event::Fact;
 use tollgate::shop::{Options as ShopOptions, Unknown};
 use tollgate_config::amount;
@@ -312,14 +312,18 @@ async fn admin(
 
 /// Where answers are kept: beside the ledger, unless the configuration says otherwise.
 fn cache(config: &Config) -> Cache {
+    let sizes = Sizes {
+        memory: config.cache_size.memory.0,
+        disk: config.cache_size.disk.0,
+    };
     let Some(folder) = crate::cache::place(config) else {
         if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
             let why = "answers can be kept in sqlite:DIR or memory: only in this version";
             Fact::CacheOnlyInMemory { why }.tell();
         }
-        return Cache::memory();
+        return Cache::memory_within(sizes);
     };
-    Cache::open(&folder)
+    Cache::open_within(&folder, sizes)
 }
 
 /// The ledger that a store names. Where it cannot be opened, each provider obeys its `on_store_loss`

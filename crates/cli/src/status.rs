@@ -109,8 +109,8 @@ impl StatusCommand {
             let shop = Shop::build(providers.collect(), ledger, ShopOptions::default())?;
             let daemon = Daemon::new(shop, sources, loaded, disk::world);
             Ok(match &self.name {
-                Some(name) => json!(daemon.describe(name, self.entity.as_deref())?),
-                None => json!({ "providers": daemon.list(), "problems": daemon.problems() }),
+                Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
+                None => json!({ "providers": daemon.list().await, "problems": daemon.problems() }),
             })
         })
     }
@@ -192,6 +192,12 @@ fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         out,
         "  waiting: {} high, {} normal, {} low",
         queue["high"], queue["normal"], queue["low"]
+    )?;
+    let saved = &status["saved"];
+    writeln!(
+        out,
+        "  permits saved: {} kept, {} kept and old, {} shared, {} merged",
+        saved["hits"], saved["stale"], saved["shared"], saved["merged"]
     )?;
     let mut limits = status["limits"].as_array().cloned().unwrap_or_default();
     for entity in status["entities"].as_object().into_iter().flatten() {

@@ -231,9 +231,7 @@ fn provider(
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
     warn_if_idle(fields, preset, &domains, problems);
-    if limits.is_empty() {
-        warn_if_unlimited(fields, preset, learn, problems);
-    }
+    warn_if_unlimited(fields, preset, (&limits, learn), problems);
     Provider {
         // Without a name there is an error, so nobody sees this provider.
         name: name.unwrap_or_default(),
@@ -384,7 +382,7 @@ fn warn_if_idle(
 fn warn_if_unlimited(
     fields: &Fields<'_>,
     preset: Option<&'static Preset>,
-    learn: bool,
+    (limits, learn): (&[Limit], bool),
     problems: &mut Problems,
 ) {
     if preset.is_none() && wants_preset(fields) {
@@ -395,7 +393,7 @@ fn warn_if_unlimited(
         .iter()
         .any(says);
     let is_preset = matches!(Origin::of(&fields.at.node.place), Origin::Preset(_));
-    if !silent || (learn && is_preset) {
+    if !silent || !limits.is_empty() || (learn && is_preset) {
         return;
     }
     let (what, remedy) = match (learn, preset) {

@@ -44,6 +44,8 @@ pub struct Config {
     pub postgres: Postgres,
     /// Where answers are kept; `None` = beside the ledger.
     pub cache_store: Option<Store>,
+    /// How much is kept.
+    pub cache_size: CacheSize,
     /// Where guards count.
     pub guard_store: Store,
     /// Processes or hosts that share a limit without a common store.
@@ -127,6 +129,21 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// What callers must show; `None` = loopback only.
     pub token: Option<Secret>,
+}
+
+block! {
+    /// How much is kept of answers, in all.
+    CacheSize {
+        /// in memory, as far as it is held ready; at least 1MiB
+        memory: Size = Size(64 << 20),
+        /// on disk, in `cache.db`; at least 1MiB
+        disk: Size = Size(1 << 30),
+    }
+}
+
+impl CacheSize {
+    /// Less would hold next to nothing, and is a slip.
+    pub const LEAST: Size = Size(1 << 20);
 }
 
 words! {

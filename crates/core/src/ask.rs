@@ -72,7 +72,7 @@ pub struct Term {
     /// How much this ask takes, in the limit's unit.
     pub cost: u64,
     /// The part of the limit that only high priority may touch (`reserve`). It follows the ask's
-    /// priority, so a call that is promoted may use it and one that may not be urgent cannot.
+    /// priority, so one that has become urgent may use it and one that may not be urgent cannot.
     pub leave: u64,
 }
 
@@ -135,6 +135,9 @@ pub struct Ask {
     pub priority: Priority,
     /// What will be heard of it.
     pub evidence: Evidence,
+    /// How long it waits if it is refused. It grants nothing: where processes share a ledger, others
+    /// leave something only to those who wait. A gate fills it in.
+    pub patience: Span,
 }
 
 /// What the ledger answers to one ask.

@@ -86,6 +86,7 @@ impl Drive {
             terms,
             scopes: Scopes::new(),
             priority,
+            patience: Span::ZERO,
             evidence,
         }
     }

@@ -95,7 +95,6 @@ pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
         return Feedback::default();
     }
     let opened = open(response, dialect);
-    let clocks = Clocks::new(now, opened.headers.first("date")); // points in time are the server's
     let signature = opened.signature(dialect); // refused, overloaded or neither?
     let verdict = signature
         .map(|signature| signature.verdict)
@@ -106,6 +105,7 @@ pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
     if is_stale(&opened, verdict) {
         return Feedback::default(); // the numbers of a cached answer are somebody else's past
     }
+    let clocks = Clocks::new(now, opened.headers.first("date")); // points in time are the server's
     let windows = windows(&opened, dialect, verdict, clocks); // how much of what is left?
     let binding = window::binding(&windows).unwrap_or_default(); // the tightest of them
     let scope = opened

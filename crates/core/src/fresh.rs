@@ -22,7 +22,7 @@ pub use control::Control;
 pub use fields::{Headers, http_date, is_connection_only, is_hop_by_hop};
 pub use keep::{Answered, Ignore, Lifetime, NotKept, Times, keep};
 pub use range::{Part, part};
-pub use validate::{is_not_modified, is_replaced_by_304};
+pub use validate::{is_another, is_not_modified, is_replaced_by_304};
 pub use vary::{Varies, variant_text, varies};
 
 use crate::time::{Span, Wall};
@@ -66,6 +66,31 @@ impl Rule {
             (Mode::Ttl, Lifetime::Off) => false,
             (Mode::Ttl, Lifetime::For(_) | Lifetime::Between(..) | Lifetime::Forever) => true,
         }
+    }
+}
+
+impl Rule {
+    /// What was kept under an earlier rule, as far as this one lets it last.
+    #[must_use]
+    pub fn bound(&self, kept: Kept, status: u16, stored: Wall) -> Kept {
+        let most = match self.mode {
+            Mode::Rfc9111 => return kept,
+            Mode::Ttl if keep::is_absence(status) => self.negative,
+            Mode::Ttl => match self.lifetime {
+                Lifetime::Off => Span::ZERO,
+                Lifetime::For(most) | Lifetime::Between(_, most) => most,
+                Lifetime::Forever => return kept,
+            },
+        };
+        if kept.lifetime <= most {
+            return kept;
+        }
+        let stale = if keep::is_absence(status) {
+            Span::ZERO
+        } else {
+            self.stale
+        };
+        kept.lasting(stored, most, stale)
     }
 }
 

@@ -45,7 +45,6 @@ use block::Block;
 use line::Line;
 use offer::Offered;
 use recall::Recalled;
-use seat::need_at;
 use share::Shares;
 
 /// The most asks in one offer. A transaction of 64 costs hardly more than one of 1 (14 against
@@ -244,34 +243,6 @@ impl Gate {
     pub fn cancel(&mut self, id: PermitId) {
         if let Some(entry) = self.leave(id) {
             self.gone(&entry);
-        }
-    }
-
-    /// Somebody more urgent, or more patient, joined this call.
-    pub fn promote(&mut self, id: PermitId, priority: Priority, deadline: Micros, now: Now) {
-        let Some(entry) = self.waiting.get(&id) else {
-            return;
-        };
-        let (old, seat) = (entry.deadline, entry.seat);
-        let need = seat.place().map_or(0, |place| need_at(&entry.ask, place));
-        self.unlink(id, seat);
-        if let Some(place) = seat.place() {
-            self.step_up(place, need);
-        }
-        let Some(entry) = self.waiting.get_mut(&id) else {
-            return;
-        };
-        entry.ask.priority = entry
-            .ask
-            .priority
-            .max(priority.min(self.shares.highest(entry.caller)));
-        entry.deadline = entry.deadline.max(deadline);
-        let deadline = entry.deadline;
-        if self.deadlines.remove(&(old, id)) || deadline > now.at {
-            self.deadlines.insert((deadline, id));
-        }
-        if seat != Seat::Offered {
-            self.seat(id, now);
         }
     }
 

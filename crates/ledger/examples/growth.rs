@@ -283,6 +283,7 @@ fn ask(cell: CellId, rule: &Arc<Rule>, owner: u32, seq: u64) -> Ask {
         }],
         scopes: Scopes::new(),
         priority: Priority::Normal,
+        patience: Span::from_secs(30),
         evidence: Evidence::Report {
             by: Span::from_secs(30),
             late: Span::from_secs(5),

@@ -61,9 +61,7 @@ impl Clock {
             Clock::Manual(clock) => clock.now(),
         }
     }
-}
 
-impl Clock {
     /// The ledger clock alone, for those who do not need the wall clock.
     #[must_use]
     pub fn at(&self) -> Micros {
@@ -71,6 +69,16 @@ impl Clock {
             Clock::System => boot_time(),
             Clock::Tokio(clock) => clock.now().at,
             Clock::Manual(clock) => clock.now().at,
+        }
+    }
+
+    /// The wall clock alone.
+    #[must_use]
+    pub fn wall(&self) -> Wall {
+        match self {
+            Clock::System => wall_time(),
+            Clock::Tokio(clock) => clock.now().wall,
+            Clock::Manual(clock) => clock.now().wall,
         }
     }
 }

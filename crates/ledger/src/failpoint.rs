@@ -1,8 +1,8 @@
-//! Named places at which a test stops a ledger, to end its process exactly there.
+//! Named places at which a test stops a ledger, or what is above it, to end its process exactly there.
 //!
 //! Promises: nothing at all unless the feature `failpoints` is on and a hook is set.
 //!
-//! Never: part of a release; the feature is on for this crate's own tests only.
+//! Never: part of a release; the feature is on for tests only.
 
 #[cfg(feature = "failpoints")]
 use std::sync::OnceLock;
@@ -20,9 +20,9 @@ pub fn set(hook: Hook) {
     drop(HOOK.set(hook));
 }
 
-/// The ledger has come to this place.
+/// Somebody has come to this place.
 #[cfg(feature = "failpoints")]
-pub(crate) fn reached(place: &'static str) {
+pub fn reached(place: &'static str) {
     if let Some(hook) = HOOK.get() {
         hook(place);
     }

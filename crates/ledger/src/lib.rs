@@ -26,12 +26,14 @@ pub mod failpoint;
 #[cfg(all(feature = "sqlite", not(feature = "failpoints")))]
 mod failpoint;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Rule, View};
 use tollgate_core::scope::ScopeView;
-use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::time::{Micros, Now, Span, Wall};
 
 /// One ledger, shared by all clones of this handle. An enum and not a trait object: backends are
 /// few and known, and a new one must fail to compile wherever it matters.
@@ -132,13 +134,25 @@ impl Ledger {
     }
 
     /// Asks for one permit where the answer is there at once: in memory. `None`: this store takes
-    /// time, ask with [`Ledger::offer`]. What was granted is the asker's to settle.
+    /// time, ask with [`Ledger::offer`]. What was granted is the asker's to settle. Also when it was
+    /// decided.
     #[must_use]
-    pub fn offer_at_once(&self, ask: &Ask) -> Option<Verdict> {
+    pub fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
         match self {
             Ledger::Memory(memory) => memory.offer_at_once(ask),
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(_) => None,
+        }
+    }
+
+    /// Nobody of this process waits for these cells any more. Where processes share a ledger, others
+    /// are held up for those who wait. Costs a transaction, so it is said only when the last one has
+    /// left; who is served or waits on says so by asking.
+    pub fn left(&self, cells: &[CellId]) {
+        match self {
+            Ledger::Memory(_) => {}
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.left(cells),
         }
     }
 
@@ -199,23 +213,52 @@ impl Ledger {
         }
     }
 
-    /// What these limits look like, without taking anything.
-    #[must_use]
-    pub fn look(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<View> {
-        match self {
-            Ledger::Memory(memory) => memory.look(cells),
+    /// What these limits look like, without taking anything. The question is put at once, after all
+    /// that was settled before; whoever awaits the answer keeps no thread. What cannot be known looks
+    /// used up.
+    pub fn look(&self, cells: Vec<(CellId, Arc<Rule>)>) -> impl Future<Output = Vec<View>> + use<> {
+        let answer: Result<_, Later<_>> = match self {
+            Ledger::Memory(memory) => Ok(memory.look(&cells)),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.look(cells),
+            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.look(cells))),
+        };
+        at_once_or_later(answer)
+    }
+
+    /// As [`Ledger::look`], for those who cannot wait: what is seen goes to `then`, at once where it
+    /// is known at once, else on the ledger's own thread, so it must be short and must not block.
+    /// What cannot be known is not told.
+    pub fn look_then(
+        &self,
+        cells: Vec<(CellId, Arc<Rule>)>,
+        then: impl FnOnce(Vec<View>) + Send + 'static,
+    ) {
+        match self {
+            Ledger::Memory(memory) => then(memory.look(&cells)),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.look_then(cells, then),
         }
     }
 
-    /// What a scope looks like.
+    /// What a scope looks like; the question is put at once. What cannot be known looks closed.
+    pub fn look_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
+        let answer: Result<_, Later<_>> = match self {
+            Ledger::Memory(memory) => Ok(memory.look_scope(scope)),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.look_scope(scope))),
+        };
+        at_once_or_later(answer)
+    }
+
+    /// What a scope looked like a moment ago, for what is told and not decided by it: nobody waits.
+    /// In memory it is exact; a store that takes time is asked for the next one who glances, and a
+    /// scope of which nothing is known yet looks open.
     #[must_use]
-    pub fn look_scope(&self, scope: ScopeId) -> ScopeView {
+    pub fn glance(&self, scope: ScopeId) -> ScopeView {
         match self {
             Ledger::Memory(memory) => memory.look_scope(scope),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.look_scope(scope),
+            Ledger::Sqlite(sqlite) => sqlite.glance(scope),
         }
     }
 
@@ -229,6 +272,16 @@ impl Ledger {
         }
     }
 
+    /// The wall clock alone.
+    #[must_use]
+    pub fn wall(&self) -> Wall {
+        match self {
+            Ledger::Memory(memory) => memory.clock().wall(),
+            #[cfg(feature = "sqlite")]
+            Ledger::Sqlite(sqlite) => sqlite.clock().wall(),
+        }
+    }
+
     /// Both clocks, as this ledger reads them.
     #[must_use]
     pub fn now(&self) -> Now {
@@ -237,5 +290,16 @@ impl Ledger {
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(sqlite) => sqlite.now(),
         }
+    }
+}
+
+/// An answer of another thread.
+type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// An answer that is there, or one that comes from another thread.
+async fn at_once_or_later<T>(answer: Result<T, Later<T>>) -> T {
+    match answer {
+        Ok(known) => known,
+        Err(later) => later.await,
     }
 }

@@ -65,13 +65,14 @@ impl MemoryLedger {
     }
 
     pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
-        let turn = self.turn(&[], &asks);
+        let (turn, _) = self.turn(&[], &asks);
         let answer = asks.into_iter().zip(turn.verdicts).collect();
         Offered::ready(ledger.clone(), Ok((self.at(), answer)))
     }
 
-    pub(crate) fn offer_at_once(&self, ask: &Ask) -> Option<Verdict> {
-        self.turn(&[], std::slice::from_ref(ask)).verdicts.pop()
+    pub(crate) fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
+        let (mut turn, at) = self.turn(&[], std::slice::from_ref(ask));
+        turn.verdicts.pop().map(|verdict| (verdict, at))
     }
 
     pub(crate) fn settle(&self, settle: &Settle) {
@@ -101,9 +102,9 @@ impl MemoryLedger {
         self.shared.clock.now()
     }
 
-    /// One transaction. The clock is read under the lock, so that time never goes back between two
-    /// of them.
-    fn turn(&self, settles: &[Settle], asks: &[Ask]) -> Turn {
+    /// One transaction, and when it was. The clock is read under the lock, so that time never goes
+    /// back between two of them.
+    fn turn(&self, settles: &[Settle], asks: &[Ask]) -> (Turn, Micros) {
         let mut table = self.shared.table.lock();
         let now = self.shared.clock.now();
         let turn = turn(&mut *table, now, settles, asks);
@@ -117,7 +118,7 @@ impl MemoryLedger {
         if !turn.scopes.is_empty() {
             self.tell(Event::Scopes(turn.scopes.as_slice().into()));
         }
-        turn
+        (turn, now.at)
     }
 
     /// Nobody listening is no error: then nobody waits.

@@ -15,6 +15,7 @@
 
 mod book;
 mod clerk;
+mod glance;
 mod inbox;
 mod keeper;
 mod lock;
@@ -26,13 +27,14 @@ mod store;
 mod tables;
 mod trouble;
 pub use trouble::OpenError;
+mod waiters;
 mod wake;
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -47,12 +49,14 @@ use crate::heirs::Heirs;
 use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Loss, Lost, Offered};
 use book::{Question, Reply};
 use clerk::Clerk;
+use glance::Glances;
 use inbox::{Asked, Inbox, Offer, Told};
 use open::OPEN_WAIT;
 use store::Store;
 use wake::Waiting;
 
-/// Whoever looks waits this long for the ledger thread; past it everything looks used up.
+/// Whoever looks waits this long for the ledger thread; past it everything looks used up. Longer than
+/// that thread waits for the lock: what is looked at late is then a disk that hangs.
 const LOOK_WAIT: Duration = Duration::from_millis(1_500);
 
 /// A ledger in a state folder; clones share it.
@@ -88,6 +92,7 @@ struct Shared {
     is_broken: AtomicBool,
     is_over: AtomicBool,
     heirs: Heirs,
+    glances: Glances,
 }
 
 const NOT_LOST: u64 = u64::MAX;
@@ -214,25 +219,68 @@ impl SqliteLedger {
         }
         let shared = &self.handle.shared;
         let at = shared.clock.at();
+        shared.glances.settled(&settle, at);
         shared.inbox.settle(Told { settle, at });
+    }
+
+    pub(crate) fn left(&self, cells: &[CellId]) {
+        if !self.is_forked() {
+            self.handle.shared.inbox.left(cells);
+        }
     }
 
     pub(crate) fn events(&self) -> Events {
         Events::new(self.handle.shared.events.subscribe())
     }
 
-    pub(crate) fn look(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<View> {
-        match self.ask(Question::Cells(cells.to_vec())) {
-            Some(Reply::Cells(views)) => views,
-            Some(Reply::Scope(_)) | None => cells.iter().map(|(_, rule)| used_up(rule)).collect(),
+    pub(crate) fn look(
+        &self,
+        cells: Vec<(CellId, Arc<Rule>)>,
+    ) -> impl Future<Output = Vec<View>> + use<> {
+        let unknown: Vec<View> = cells.iter().map(|(_, rule)| used_up(rule)).collect();
+        let reply = self.ask(Question::Cells(cells));
+        async move {
+            match reply.await {
+                Some(Reply::Cells(views)) => views,
+                Some(Reply::Scope(_)) | None => unknown,
+            }
         }
     }
 
-    pub(crate) fn look_scope(&self, scope: ScopeId) -> ScopeView {
-        match self.ask(Question::Scope(scope)) {
-            Some(Reply::Scope(view)) => view,
-            Some(Reply::Cells(_)) | None => ScopeView::Closed { left: None },
+    pub(crate) fn look_then(
+        &self,
+        cells: Vec<(CellId, Arc<Rule>)>,
+        then: impl FnOnce(Vec<View>) + Send + 'static,
+    ) {
+        self.ask_then(Question::Cells(cells), |reply| {
+            if let Reply::Cells(views) = reply {
+                then(views);
+            }
+        });
+    }
+
+    pub(crate) fn look_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
+        let reply = self.ask(Question::Scope(scope));
+        async move {
+            match reply.await {
+                Some(Reply::Scope(view)) => view,
+                Some(Reply::Cells(_)) | None => ScopeView::Closed { left: None },
+            }
         }
+    }
+
+    pub(crate) fn glance(&self, scope: ScopeId) -> ScopeView {
+        let shared = &self.handle.shared;
+        let glance = shared.glances.at(scope, shared.clock.at());
+        if glance.is_to_be_asked {
+            let keeper = Arc::downgrade(shared);
+            self.ask_then(Question::Scope(scope), move |reply| {
+                if let (Reply::Scope(view), Some(shared)) = (reply, keeper.upgrade()) {
+                    shared.glances.note(scope, view, shared.clock.at());
+                }
+            });
+        }
+        glance.view
     }
 
     pub(crate) fn at(&self) -> Micros {
@@ -243,13 +291,19 @@ impl SqliteLedger {
         self.handle.shared.clock.now()
     }
 
-    fn ask(&self, question: Question) -> Option<Reply> {
-        if self.is_forked() || self.loss().is_some() {
-            return None;
+    /// Puts a question at once; the answer comes when the ledger thread has come to it.
+    fn ask(&self, question: Question) -> impl Future<Output = Option<Reply>> + use<> {
+        let (reply, answer) = oneshot::channel();
+        self.ask_then(question, |seen| drop(reply.send(seen)));
+        async move { tokio::time::timeout(LOOK_WAIT, answer).await.ok()?.ok() }
+    }
+
+    /// What cannot be known is not answered.
+    fn ask_then(&self, question: Question, then: impl FnOnce(Reply) + Send + 'static) {
+        if !self.is_forked() && self.loss().is_none() {
+            let reply = Box::new(then);
+            self.handle.shared.inbox.ask(Asked { question, reply });
         }
-        let (reply, answer) = sync_channel(1);
-        self.handle.shared.inbox.ask(Asked { question, reply });
-        answer.recv_timeout(LOOK_WAIT).ok()
     }
 
     /// A child after `fork` has none of the threads, and must not use the parent's database.
@@ -277,6 +331,7 @@ impl Shared {
             is_broken: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             heirs: Heirs::default(),
+            glances: Glances::default(),
         })
     }
 

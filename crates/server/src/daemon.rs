@@ -209,6 +209,13 @@ impl Daemon {
             .collect()
     }
 
+    /// Before an order: what the ledger remembers of the provider must be known, or the order would be
+    /// about a provider that looks new.
+    pub async fn meet(&self, provider: &str) -> Result<(), Error> {
+        self.shared.shop.ordered(provider)?.caught_up().await;
+        Ok(())
+    }
+
     /// An operator wants something of a provider; `reset` and `resume` also of one entity.
     pub fn order(
         &self,

@@ -169,6 +169,7 @@ impl Governed {
             terms,
             scopes: Scopes::new(),
             priority,
+            patience: Span::ZERO,
             evidence,
         };
         state.waiting.insert(id, call);

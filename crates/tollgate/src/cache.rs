@@ -3,7 +3,8 @@
 //! Promises: only whole answers are kept, and they are bounded in bytes, one by one and together.
 //! A hit in memory neither waits nor copies a body. A `cache.db` that is damaged, newer or out of
 //! reach is never an error for a call: answers are then kept in memory only, and that is told.
-//! Processes share one `cache.db`; what one of them purges the others forget within a second.
+//! Processes share one `cache.db`; what one of them keeps the others have, and what one of them purges
+//! the others forget, within a second. What nobody has kept costs no look at the disk.
 //!
 //! Never: decides whether an answer may be used (`core::fresh` does), or holds a credential: keys
 //! are hashes with a secret salt.
@@ -11,6 +12,8 @@
 mod book;
 mod desk;
 mod disk;
+mod finder;
+mod index;
 mod key;
 mod memory;
 mod object;
@@ -18,14 +21,15 @@ mod scribe;
 mod sheet;
 
 pub use desk::{DeskError, Row, purge, rows};
-pub(crate) use key::{Key, Keyed, Place, Salt, Url, variant};
+pub(crate) use key::{Key, Keyed, Place, Salt, Url, Variant, variant};
 pub use object::Written;
-pub(crate) use object::{Form, Object, Shelf};
-pub use sheet::Sheet;
+pub(crate) use object::{Form, Object, Shelf, VARIANTS_MAX};
+pub use sheet::{SHEETS_MAX, Sheet, sheets_at_most};
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -42,12 +46,26 @@ pub const DATABASE: &str = "cache.db";
 /// back takes milliseconds. API answers above this are exports and media, asked for once.
 pub const OBJECT_MAX: usize = 8 * 1024 * 1024;
 
-/// What is kept in memory, in bytes: the hot part of some hundred thousand answers, and small beside
-/// what a host has.
-const MEMORY_MAX: u64 = 64 * 1024 * 1024;
+/// How much is kept, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// In memory, at most. Large bodies that are sent often are there a second time, as files in
+    /// memory, up to a quarter of it.
+    pub memory: u64,
+    /// On disk, at most. Pages that are not full and the tables themselves come on top, up to half.
+    pub disk: u64,
+}
 
-/// What is kept on disk, in bytes: weeks of answers for a busy set-up, and small beside a disk.
-const DISK_MAX: u64 = 1024 * 1024 * 1024;
+impl Default for Sizes {
+    /// In memory the hot part of some hundred thousand answers, and small beside what a host has. On
+    /// disk weeks of answers for a busy set-up, and small beside a disk.
+    fn default() -> Sizes {
+        Sizes {
+            memory: 64 * 1024 * 1024,
+            disk: 1024 * 1024 * 1024,
+        }
+    }
+}
 
 /// New answers that are fetched beside old ones, at a time. They wait in line with low priority, so
 /// more of them would only wait longer.
@@ -64,27 +82,50 @@ struct Shared {
     memory: Arc<Memory>,
     disk: Option<Disk>,
     salt: Salt,
-    refreshing: Mutex<HashMap<Key, Arc<Notify>>>,
+    refreshing: Mutex<HashMap<(Key, Variant), Arc<Beside>>>,
 }
 
 /// The right to fetch a new answer beside an old one. Others may when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Refreshing {
     cache: Cache,
-    key: Key,
-    newer: Arc<Notify>,
+    of: (Key, Variant),
+    beside: Arc<Beside>,
+}
+
+/// A new answer that is fetched beside an old one.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    newer: Notify,
+    has_left: AtomicBool,
+}
+
+impl Beside {
+    /// Its bytes leave now.
+    pub(crate) fn leaves(&self) {
+        self.has_left.store(true, Ordering::Release);
+    }
 }
 
 impl Refreshing {
-    /// Waits until somebody else has kept a newer answer.
+    /// What is fetched, for whoever sends it.
+    pub(crate) fn beside(&self) -> Arc<Beside> {
+        self.beside.clone()
+    }
+
+    /// Waits until somebody else has kept a newer answer to the same request headers. What has left
+    /// already is paid for, and is never needless.
     pub(crate) async fn is_needless(&self) {
-        self.newer.notified().await;
+        self.beside.newer.notified().await;
+        if self.beside.has_left.load(Ordering::Acquire) {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
-        self.cache.shared.refreshing.lock().remove(&self.key);
+        self.cache.shared.refreshing.lock().remove(&self.of);
     }
 }
 
@@ -98,18 +139,28 @@ impl Cache {
     /// Answers are kept until the process ends.
     #[must_use]
     pub fn memory() -> Cache {
-        Cache::with(Arc::new(Memory::new(MEMORY_MAX)), None, Salt::random())
+        Cache::memory_within(Sizes::default())
+    }
+
+    /// The same, within so many bytes.
+    #[must_use]
+    pub fn memory_within(sizes: Sizes) -> Cache {
+        sheet::at_most_bytes(sizes.memory);
+        Cache::with(Arc::new(Memory::new(sizes.memory)), None, Salt::random())
     }
 
     /// Answers are kept in this folder. If that cannot be, in memory, and the log says why.
     #[must_use]
     pub fn open(folder: &Path) -> Cache {
-        Cache::open_with(folder, DISK_MAX)
+        Cache::open_within(folder, Sizes::default())
     }
 
-    fn open_with(folder: &Path, disk_max: u64) -> Cache {
-        let memory = Arc::new(Memory::new(MEMORY_MAX));
-        match Disk::open(folder, memory.clone(), disk_max) {
+    /// The same, within so many bytes.
+    #[must_use]
+    pub fn open_within(folder: &Path, sizes: Sizes) -> Cache {
+        sheet::at_most_bytes(sizes.memory);
+        let memory = Arc::new(Memory::new(sizes.memory));
+        match Disk::open(folder, memory.clone(), sizes.disk) {
             Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
             Err(error) => {
                 let why = &error.to_string();
@@ -150,14 +201,18 @@ impl Cache {
     pub(crate) async fn find(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
         match self.at_hand(key, now) {
             Some(shelf) => Some(shelf),
-            None => self.shared.disk.as_ref()?.find(*key, now).await,
+            None => self.shared.disk.as_ref()?.find(*key, &[], now).await,
         }
     }
 
-    /// What is on disk beside a shelf in memory that may not be all.
-    pub(crate) async fn find_rest(&self, key: &Key, here: &Shelf, now: Wall) -> Option<Arc<Shelf>> {
-        let disk = self.shared.disk.as_ref().filter(|_| here.is_partial())?;
-        disk.find(*key, now).await
+    /// What is on disk, where a shelf in memory may not be all, but those that were seen there.
+    pub(crate) async fn find_rest(
+        &self,
+        key: &Key,
+        seen: &[Variant],
+        now: Wall,
+    ) -> Option<Arc<Shelf>> {
+        self.shared.disk.as_ref()?.find(*key, seen, now).await
     }
 
     /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
@@ -167,12 +222,12 @@ impl Cache {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk hears of both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
-            if let Some(disk) = disk {
-                disk.put(key, object.clone(), now);
-            }
+            let put = |disk: &Disk| disk.put(key, object, now);
+            disk.as_ref().is_some_and(put)
         });
-        if is_kept && let Some(newer) = self.shared.refreshing.lock().get(&key) {
-            newer.notify_one();
+        let of = (key, object.variant);
+        if is_kept && let Some(beside) = self.shared.refreshing.lock().get(&of) {
+            beside.newer.notify_one();
         }
         is_kept
     }
@@ -191,22 +246,31 @@ impl Cache {
         }
     }
 
-    /// Was it kept before its URL changed?
-    pub(crate) fn is_invalid(&self, object: &Object) -> bool {
-        self.shared.memory.is_invalid(object)
+    /// Forgets one answer, if it was asked for by then. Others to the same URL stay.
+    pub(crate) fn forget(&self, key: &Key, object: &Object, at: Wall) {
+        self.shared.memory.forget(key, object.variant, at);
+        if let Some(disk) = &self.shared.disk {
+            disk.forget(*key, object.variant, at);
+        }
     }
 
-    /// The right to fetch a new answer beside an old one: one at a time for each key.
-    pub(crate) fn refresh(&self, key: Key) -> Option<Refreshing> {
+    /// Was it kept before its URL changed, or it was forgotten?
+    pub(crate) fn is_invalid(&self, key: &Key, object: &Object, now: Wall) -> bool {
+        self.shared.memory.is_invalid(key, object, now)
+    }
+
+    /// The right to fetch a new answer beside an old one: one at a time for each.
+    pub(crate) fn refresh(&self, key: Key, old: &Object) -> Option<Refreshing> {
+        let of = (key, old.variant);
         let mut under_way = self.shared.refreshing.lock();
-        if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&key) {
+        if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&of) {
             return None;
         }
-        let newer = Arc::new(Notify::new());
-        under_way.insert(key, newer.clone());
+        let beside = Arc::<Beside>::default();
+        under_way.insert(of, beside.clone());
         drop(under_way);
         let cache = self.clone();
-        Some(Refreshing { cache, key, newer })
+        Some(Refreshing { cache, of, beside })
     }
 
     /// How often something was purged: an answer asked for before a purge is not kept after it.
@@ -254,5 +318,7 @@ impl Cache {
 
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod forget_tests;
 #[cfg(test)]
 mod tests;

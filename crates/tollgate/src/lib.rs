@@ -11,6 +11,7 @@ pub mod body;
 pub mod cache;
 pub mod error;
 pub mod event;
+mod failpoint;
 pub mod guard;
 pub mod path;
 mod permit;

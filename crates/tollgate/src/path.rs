@@ -13,10 +13,12 @@
 mod route; // which provider, entity, caller, priority, cost and deadline?
 mod place; //   whose call it is, and where it goes
 mod query; //   where a key stands in a query, and when two ask the same
+mod noise; //   headers that make no other question
 mod cache; // is there an answer already?
 mod hit; //   the first two stages in one step, for the plainest calls
 mod serve; //   how a kept answer goes to the caller, and how it is renewed
 mod flight; // is somebody asking the same right now?
+mod table; //   everything that is on its way
 mod share; //   what is the same question, and who may share its answer
 mod landing; //   how a flight ends
 mod writes; //   what was changed since it was asked for
@@ -44,9 +46,10 @@ pub(crate) use account::Account;
 pub use cache::UseCache;
 pub(crate) use credential::{Aside, marks};
 pub(crate) use flight::Flights;
-pub use hit::{Hit, at_hand};
+pub use hit::{Hit, Known};
 pub(crate) use keep::Recorder;
 pub(crate) use merge::Items;
+pub(crate) use noise::is_noise;
 pub(crate) use query::{encoded, parameters, without_parameter};
 pub use rates::{Left, Rate, Rates};
 pub use route::{Call, Said, Target};
@@ -193,9 +196,14 @@ where
                 Some(reply) => Outcome::of(reply),
                 None => Box::pin(go(route, question)).await,
             },
+            Place::Apart(mark) => {
+                let outcome = Box::pin(go(route, question)).await;
+                mark.heed(&outcome); // perhaps the next ones can be one call
+                outcome
+            }
             Place::First(flight) => match cache::look_again(&route, &question) {
                 Some(reply) => flight.lands_with(reply), // another flight has just brought it
-                None => flight.lead(go(route, question)).await,
+                None => flight.lead(Box::pin(go(route, question))).await,
             },
             Place::Behind(flight) => match flight.follow(&mut route).await {
                 Some(outcome) => outcome,
@@ -218,7 +226,7 @@ fn alone(route: &Route, question: &Question) -> Option<Reply> {
 }
 
 /// The way out, for a call or a whole flight: attempts until one is the answer, which is then kept.
-async fn go(mut route: Route, question: Question) -> Outcome {
+async fn go(mut route: Route, mut question: Question) -> Outcome {
     let mut tries = Tries::default();
     let done = loop {
         if !send::is_upgrade(&route.headers)
@@ -230,7 +238,9 @@ async fn go(mut route: Route, question: Question) -> Outcome {
             }
         }
         let done = attempts(&mut route, &mut tries).await;
-        if let Some(done) = merge::split(&mut route, done).await {
+        if let Some(done) = merge::split(&mut route, done).await
+            && !keep::asks_again(&mut route, &mut question, &done)
+        {
             break done; // each caller gets its own part
         }
     };

@@ -9,6 +9,8 @@ use tollgate_core::ask::{Ask, Evidence, Marks, Outcome, Reading, Readings, Settl
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
+use crate::failpoint;
+
 /// The right to make one attempt.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped unused goes back"]
@@ -50,8 +52,12 @@ pub struct Answer {
 }
 
 impl Permit {
-    pub(crate) fn new(ledger: Ledger, ask: Ask, marks: Marks, waited: Span) -> Permit {
-        let granted = ledger.at();
+    pub(crate) fn new(
+        ledger: Ledger,
+        ask: Ask,
+        marks: Marks,
+        (granted, waited): (Micros, Span),
+    ) -> Permit {
         Permit {
             held: Box::new(Held {
                 ledger,
@@ -64,12 +70,6 @@ impl Permit {
                 local: 0,
             }),
         }
-    }
-
-    /// It was granted at this time, and handed out later.
-    pub(crate) fn granted_at(mut self, at: Micros) -> Permit {
-        self.held.granted = at;
-        self
     }
 
     /// Marks the first terms as limits of the provider, of which its answers speak, and the last as
@@ -204,7 +204,9 @@ impl Permit {
             scopes: std::mem::take(scopes),
             outcome,
         };
+        failpoint::reached("settling");
         ledger.settle_ref(&settle);
+        failpoint::reached("settled");
         if let Settle::Permit {
             terms: lent,
             scopes: lent_scopes,

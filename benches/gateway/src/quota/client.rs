@@ -50,6 +50,10 @@ async fn calls(tool: &str, scenario: &Scenario) -> anyhow::Result<Tally> {
         idle: RefCell::default(),
         tally: RefCell::default(),
     });
+    if scenario.on_word {
+        println!("ready");
+        std::io::stdin().read_line(&mut String::new())?;
+    }
     let began = tokio::time::Instant::now();
     for (index, (at, urgency)) in scenario.calls.iter().enumerate() {
         let (limiter, line, urgency) = (limiter.clone(), line.clone(), *urgency);

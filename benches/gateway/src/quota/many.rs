@@ -1,9 +1,12 @@
 //! The workloads with several processes on one quota, W6 and W7: no daemon between them, only the
 //! ledger's files.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use anyhow::Context;
 
 use super::provider::Provider;
 use super::rows::{NEAR, used};
@@ -28,6 +31,8 @@ pub struct Crowd {
 }
 
 /// W6: one quota for 2 and 4 processes, and all demand at one of them, on S and on T at a time.
+/// Everybody begins when all are loaded: the peers' sixteen interpreters share one core with what is
+/// measured, and while they load, whoever calls already gets a twentieth of it.
 pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
     let redis = Redis::start(tools)?;
     let mut lines = Vec::new();
@@ -38,6 +43,7 @@ pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
         for name in SHARERS {
             for (rule, scenario) in [("S", Scenario::s()), ("T", Scenario::t())] {
                 let mut scenario = scenario.overload(effort.seconds, false);
+                scenario.on_word = true;
                 let word = format!("w6-{name}-{rule}-{processes}-{busy}");
                 scenario.shared = Some(match name {
                     "bottleneck-redis" => format!("{}/{word}", redis.port),
@@ -46,6 +52,12 @@ pub fn processes(tools: &Tools, effort: Effort) -> anyhow::Result<Part> {
                 let crowd = Crowd::start(tools, &word, name, &scenario, processes, busy)?;
                 running.push((rule, scenario, crowd));
             }
+        }
+        for (_, _, crowd) in &mut running {
+            crowd.loaded()?;
+        }
+        for (_, _, crowd) in &mut running {
+            crowd.begin()?;
         }
         for (number, pair) in running.chunks_mut(2).enumerate() {
             let mut line = vec![format!(
@@ -134,6 +146,26 @@ impl Crowd {
             clients: started.collect::<Result<_, _>>()?,
             gateways,
         })
+    }
+
+    /// Waits until all of them say that they are loaded.
+    fn loaded(&mut self) -> anyhow::Result<()> {
+        for client in &mut self.clients {
+            let stdout = client.stdout.as_mut().context("its output")?;
+            let mut word = String::new();
+            BufReader::new(stdout).read_line(&mut word)?;
+            anyhow::ensure!(word == "ready\n", "a client said `{word}`");
+        }
+        Ok(())
+    }
+
+    /// Tells all of them to begin.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        for client in &mut self.clients {
+            let stdin = client.stdin.as_mut().context("its input")?;
+            stdin.write_all(b"go\n")?;
+        }
+        Ok(())
     }
 
     /// Waits for all of them.

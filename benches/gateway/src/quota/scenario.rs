@@ -24,6 +24,8 @@ pub struct Scenario {
     /// Which of these processes it is, and among how many the calls are dealt out.
     pub number: usize,
     pub busy: usize,
+    /// It says `ready` when it is loaded, and begins when it is told to. Otherwise it begins at once.
+    pub on_word: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +66,7 @@ impl Scenario {
             shared: None,
             number: 0,
             busy: 1,
+            on_word: false,
         }
     }
 

@@ -147,7 +147,7 @@ fn once(provider: &Provider) -> Provider {
 /// One call: is it there, does it take the key, and what time is it there?
 async fn ask(shop: &Shop, provider: &Provider) -> Vec<Finding> {
     let name = &provider.name;
-    match shop.state_of(name) {
+    match shop.state_of(name).await {
         State::Normal | State::Throttle => {}
         resting @ (State::Sleep | State::HalfOpen | State::CacheOnly) => {
             return vec![Finding::bad(format!(

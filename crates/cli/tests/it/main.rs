@@ -9,6 +9,7 @@ mod canary;
 mod check;
 mod daemon;
 mod explain;
+mod faults;
 mod first_look;
 mod serve;
 mod store;

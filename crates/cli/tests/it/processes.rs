@@ -16,22 +16,33 @@ use tollgate_sim::http::{Settings, SimProvider};
 use crate::folder::Folder;
 
 /// A running `tollgate serve`, killed when the test is over.
-struct Program {
+pub(crate) struct Program {
     child: Child,
-    address: String,
+    pub(crate) address: String,
     /// Held open, so that it can go on printing.
     lines: Option<BufReader<ChildStdout>>,
 }
 
 impl Program {
     fn start(folder: &Folder, args: &[&str]) -> Program {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.env_clear();
+        Program::under(command, folder, args, Stdio::null())
+    }
+
+    /// Runs a command that ends with the program's name; what it logs goes there.
+    pub(crate) fn under(
+        mut command: Command,
+        folder: &Folder,
+        args: &[&str],
+        log: Stdio,
+    ) -> Program {
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(args)
             .current_dir(folder.path())
-            .env_clear()
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -52,7 +63,7 @@ impl Program {
     }
 
     /// kill -9.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -67,6 +78,11 @@ impl Drop for Program {
 
 /// The status of one call; `None` where the program is gone.
 fn call(address: &str, number: usize) -> Option<u16> {
+    Some(get(address, number)?.0)
+}
+
+/// Status and text of one call; `None` where the program is gone.
+pub(crate) fn get(address: &str, number: usize) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
@@ -75,9 +91,10 @@ fn call(address: &str, number: usize) -> Option<u16> {
         "GET /strict/items/{number} HTTP/1.1\r\nHost: g\r\nX-Call-Id: {number}\r\nX-Tollgate-Timeout: 20s\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    std::str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let status = answer.get(9..12)?.parse().ok()?;
+    Some((status, answer))
 }
 
 /// Clients that call one after the other until they are told to stop.
@@ -136,13 +153,13 @@ impl Flood {
 }
 
 /// A provider that judges, with a runtime of its own.
-struct Judge {
+pub(crate) struct Judge {
     runtime: tokio::runtime::Runtime,
     provider: SimProvider,
 }
 
 impl Judge {
-    fn start(rules: &str) -> Judge {
+    pub(crate) fn start(rules: &str) -> Judge {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -153,12 +170,12 @@ impl Judge {
         Judge { runtime, provider }
     }
 
-    fn file(&self, rest: &str) -> String {
+    pub(crate) fn file(&self, rest: &str) -> String {
         format!("name: strict\nupstream: {}\n{rest}\n", self.provider.url())
     }
 
     /// Requests that arrived, and how many of them were too many.
-    fn verdict(self) -> (usize, usize) {
+    pub(crate) fn verdict(self) -> (usize, usize) {
         let arrived = self
             .provider
             .judges()
@@ -170,7 +187,7 @@ impl Judge {
     }
 }
 
-fn sqlite(folder: &Folder) -> Vec<String> {
+pub(crate) fn sqlite(folder: &Folder) -> Vec<String> {
     let folder: &Path = folder.path();
     vec![
         "--provider".into(),
@@ -180,7 +197,7 @@ fn sqlite(folder: &Folder) -> Vec<String> {
     ]
 }
 
-fn as_args(args: &[String]) -> Vec<&str> {
+pub(crate) fn as_args(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 

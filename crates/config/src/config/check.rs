@@ -10,7 +10,9 @@ use tollgate_core::time::Span;
 
 use super::guard::guards;
 use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
-use super::{Admin, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook};
+use super::{
+    Admin, CacheSize, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook,
+};
 use crate::check::{or_default, place, secrets};
 use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
@@ -46,6 +48,7 @@ pub(crate) fn settings(
         state_dir,
         postgres: or_default(fields, "postgres", problems),
         cache_store: store(fields, "cache_store", world, problems).or_else(|| redis_by_name(world)),
+        cache_size: cache_size(fields, problems),
         guard_store: store(fields, "guard_store", world, problems).unwrap_or(Store::Memory),
         nodes: nodes(fields, problems),
         node_lease: fields
@@ -83,6 +86,23 @@ fn state_dir(world: &World<'_>) -> String {
         .or_else(in_state)
         .or_else(in_home)
         .unwrap_or_else(|| "tollgate-state".to_owned())
+}
+
+fn cache_size(fields: &Fields<'_>, problems: &mut Problems) -> CacheSize {
+    let sizes: CacheSize = or_default(fields, "cache_size", problems);
+    let least = CacheSize::LEAST;
+    for (name, size) in [("memory", sizes.memory), ("disk", sizes.disk)] {
+        if size < least
+            && let Some(at) = fields.get("cache_size")
+        {
+            let what = format!("`{name}` is less than {least}, which would keep next to nothing");
+            problems.push(at.error(
+                &what,
+                "write more, such as 64MiB; `cache: {ttl: 0s}` keeps nothing",
+            ));
+        }
+    }
+    sizes
 }
 
 fn admin(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Admin {

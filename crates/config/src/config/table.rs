@@ -7,7 +7,7 @@
 
 use tollgate_core::ask::Priority;
 
-use super::{Intercept, Limiting, Log, Postgres, Presets, Scheduler, UnknownDomain};
+use super::{CacheSize, Intercept, Limiting, Log, Postgres, Presets, Scheduler, UnknownDomain};
 use crate::check::PROVIDER;
 use crate::check::table::table;
 use crate::setting::Setting;
@@ -22,6 +22,7 @@ table! {
         store: Shape::Text, "where permits are counted: `sqlite:DIR`, `memory:`, `postgres://…`, `redis://…`" = "sqlite: in the user's state folder";
         postgres: Postgres::SHAPE, "how Postgres is used";
         cache_store: Shape::Text, "where answers are kept; a Redis (REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set) is not used yet, and they are kept beside the ledger" = "beside the ledger";
+        cache_size: CacheSize::SHAPE, "how much is kept of answers, in all";
         guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
         nodes: Shape::Whole, "processes or hosts that share a limit without a common store; `local-share` needs it" = "1";
         node_lease: Shape::Length, "how long a node's registration holds" = "5s";

@@ -58,14 +58,8 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
     if is_default(&base.values, "unknown_domain") {
         config.unknown_domain = unknown_domain(&config);
     }
-    let built_in = built_in(
-        sources,
-        base.settings.presets,
-        &config,
-        &world,
-        old,
-        &mut said,
-    );
+    let presets = base.settings.presets;
+    let built_in = built_in(sources, presets, &config, &world, old, &mut said);
     config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
     governed.extend(built_in);
     unknown_sets(sources, &governed, &mut refused);
@@ -80,7 +74,7 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
         governed,
         watched: watched(gathered.watched, read.take()),
         values: base.values,
-        presets: base.settings.presets,
+        presets,
         tree: base.tree,
         env,
     };

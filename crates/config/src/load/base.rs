@@ -120,6 +120,7 @@ fn keep_until_start(new: &mut Config, old: &Config, file: &str, said: &mut Probl
         store,
         postgres,
         cache_store,
+        cache_size,
         guard_store,
         nodes,
         node_lease,
@@ -142,6 +143,8 @@ fn check(tree: &Node, sources: &Sources, world: &World<'_>, problems: &mut Probl
         ("TOLLGATE_ADMIN", "admin.listen"),
         ("TOLLGATE_ADMIN_TOKEN", "admin.token"),
         ("TOLLGATE_LIMITING", "limiting"),
+        ("TOLLGATE_CACHE_MEMORY", "cache_size.memory"),
+        ("TOLLGATE_CACHE_DISK", "cache_size.disk"),
     ] {
         if let Some(value) = (world.env)(name).filter(|value| !value.is_empty() && !sources.bare) {
             lay(&mut whole, path, &value, &Origin::environment(name));

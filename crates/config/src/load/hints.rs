@@ -15,7 +15,7 @@ use crate::secret::World;
 use super::Governed;
 
 /// Variables of the program itself; they begin with TOLLGATE_ whatever the prefix is.
-pub(super) const PROGRAM: [&str; 7] = [
+pub(super) const PROGRAM: [&str; 9] = [
     "CONFIG",
     "LOG",
     "STORE",
@@ -23,6 +23,8 @@ pub(super) const PROGRAM: [&str; 7] = [
     "ADMIN_TOKEN",
     "STATE_DIR",
     "LIMITING",
+    "CACHE_MEMORY",
+    "CACHE_DISK",
 ];
 
 /// Fields of tollgate.yaml that are checked but not obeyed yet.

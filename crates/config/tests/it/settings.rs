@@ -2,7 +2,7 @@
 
 use tollgate_config::config::{By, CONFIG, LogFormat, PostgresMode};
 use tollgate_config::settings::OnStoreLoss;
-use tollgate_config::{Config, Sources, shape};
+use tollgate_config::{Config, Flag, Sources, shape};
 use tollgate_core::ask::Priority;
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
@@ -248,6 +248,40 @@ fn s12_a_shared_cache_is_found_by_the_documents_variables() {
             .unwrap()
             .shown(),
         "redis://mine"
+    );
+}
+
+/// How much is kept, by file, variable and flag, each over the one before.
+#[test]
+fn the_size_of_the_cache_is_set_by_file_variable_and_flag() {
+    let size = |machine: &Machine, sources: &Sources| {
+        let is = machine.loaded(sources).config.cache_size;
+        (is.memory.0 >> 20, is.disk.0 >> 20)
+    };
+    let machine = Machine::new();
+    assert_eq!(size(&machine, &Sources::default()), (64, 1_024));
+    let text = "cache_size: { memory: 8MiB, disk: 20MiB }\n";
+    let machine = machine.file("tollgate.yaml", text);
+    assert_eq!(size(&machine, &Sources::default()), (8, 20));
+    let machine = machine.env("TOLLGATE_CACHE_DISK", "30MiB");
+    assert_eq!(size(&machine, &Sources::default()), (8, 30));
+    let flag = |name, path, value: &str| Flag {
+        name,
+        path,
+        value: value.to_owned(),
+    };
+    let flags = Sources {
+        flags: vec![
+            flag("--cache-memory", "cache_size.memory", "9MiB"),
+            flag("--cache-disk", "cache_size.disk", "40MiB"),
+        ],
+        ..Sources::default()
+    };
+    assert_eq!(size(&machine, &flags), (9, 40));
+    let machine = machine.env("TOLLGATE_CACHE_MEMORY", "10kB");
+    assert!(
+        machine.load(&Sources::default()).is_err(),
+        "next to nothing"
     );
 }
 

@@ -132,6 +132,7 @@ fn an_entity_rests_and_the_others_go_on() {
         terms: smallvec![],
         scopes: smallvec![scope],
         priority: Priority::High,
+        patience: Span::ZERO,
         evidence: Evidence::None {
             use_within: Span::from_secs(1),
         },

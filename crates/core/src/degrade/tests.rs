@@ -232,6 +232,7 @@ impl Entities {
             terms: terms.clone(),
             scopes: smallvec![],
             priority: Priority::High,
+            patience: Span::ZERO,
             evidence: Evidence::Report {
                 by: Span::from_secs(30),
                 late: Span::ZERO,

@@ -114,6 +114,14 @@ pub struct Signature {
 }
 
 impl Signature {
+    /// Does it look for something in the body? Then it fits none that has no body.
+    pub(super) fn wants_body(&self) -> bool {
+        let is_in_body = |condition: &Condition| {
+            condition.test != Test::Absent && !matches!(condition.place, Place::Header(_))
+        };
+        self.conditions.iter().any(is_in_body)
+    }
+
     /// Could it fit a success that has nothing which it looks at?
     fn fits_silence(&self) -> bool {
         let is_absence = |condition: &Condition| condition.test == Test::Absent;
@@ -286,7 +294,7 @@ impl Dialect {
     pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
         let interest = Interest::of(&[&own, &*standard]);
         let told = Interest::of_told(&[&own, &*standard]);
-        let named = Interest::of_rows(&[&own, &*standard]);
+        let named = Interest::of_bare(&[&own, &*standard]);
         let mut signatures = own.signatures.iter().chain(&standard.signatures);
         let silence_speaks = signatures.any(Signature::fits_silence);
         Dialect {

@@ -5,7 +5,7 @@
 //!
 //! Never: decides what anything means; a line too many only costs a comparison.
 
-use super::dialect::{BodyFields, Fields, Place, Rows, WaitRule, WindowRule};
+use super::dialect::{BodyFields, Fields, Place, Rows, Signature, WaitRule, WindowRule};
 
 /// Headers that are read for every dialect, whatever its rows.
 const ALWAYS: [&str; 2] = ["date", "age"];
@@ -23,15 +23,17 @@ pub(super) struct Interest {
 
 impl Interest {
     pub(super) fn of(tables: &[&Rows]) -> Interest {
-        let mut interest = Interest::of_rows(tables);
+        let mut interest = Interest::default();
+        tables.iter().for_each(|rows| interest.rows(rows, |_| true));
         ALWAYS.iter().for_each(|name| interest.header(name));
         interest.sorted()
     }
 
-    /// What the rows name, and nothing else.
-    pub(super) fn of_rows(tables: &[&Rows]) -> Interest {
+    /// What those rows name that can say something of a response without a body, and nothing else.
+    pub(super) fn of_bare(tables: &[&Rows]) -> Interest {
         let mut interest = Interest::default();
-        tables.iter().for_each(|rows| interest.rows(rows));
+        let bare = |signature: &Signature| !signature.wants_body();
+        tables.iter().for_each(|rows| interest.rows(rows, bare));
         interest.sorted()
     }
 
@@ -62,8 +64,8 @@ impl Interest {
         self.headers.binary_search(&hash(name)).is_ok() || self.prefixes.iter().any(starts)
     }
 
-    fn rows(&mut self, rows: &Rows) {
-        for signature in &rows.signatures {
+    fn rows(&mut self, rows: &Rows, counts: impl Fn(&Signature) -> bool) {
+        for signature in rows.signatures.iter().filter(|one| counts(one)) {
             signature
                 .conditions
                 .iter()

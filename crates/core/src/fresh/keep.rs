@@ -112,6 +112,10 @@ pub enum NotKept {
     NotWhole,
     /// It repeats a key of ours.
     HoldsKey,
+    /// It is compressed in a way in which keys of ours could not be looked for.
+    Unreadable,
+    /// It refuses the call, whatever its status says.
+    Refused,
 }
 
 impl NotKept {
@@ -131,6 +135,8 @@ impl NotKept {
             NotKept::TooLarge => "too_large",
             NotKept::NotWhole => "not_whole",
             NotKept::HoldsKey => "holds_key",
+            NotKept::Unreadable => "unreadable",
+            NotKept::Refused => "refused",
         }
     }
 }
@@ -203,15 +209,21 @@ fn by_configuration(rule: &Rule, status: u16, age: Span, times: Times) -> Result
             Lifetime::Between(..) => times.chosen,
             Lifetime::Forever => Span(FOREVER.0),
         },
-        404 | 410 if rule.negative > Span::ZERO => rule.negative,
+        absence if is_absence(absence) && rule.negative > Span::ZERO => rule.negative,
         _ => return Err(NotKept::Status),
     };
     let fresh_until = at_most(times.got + lifetime);
+    // What was not there yesterday may be there today.
+    let stale = if is_absence(status) {
+        Span::ZERO
+    } else {
+        rule.stale
+    };
     Ok(Kept {
         born: times.got - age,
         fresh_until,
         beside_until: fresh_until,
-        stale_until: at_most(fresh_until + rule.stale),
+        stale_until: at_most(fresh_until + stale),
         ask_always: false,
         strict: false,
         lifetime,
@@ -244,7 +256,10 @@ fn by_headers<H: Headers>(
     let born = times.got - age;
     let fresh_until = at_most(born + lifetime);
     let longer = |span: Option<Span>| at_most(fresh_until + span.unwrap_or(Span::ZERO));
-    let stale = control.stale_if_error.unwrap_or(Span::ZERO).max(rule.stale);
+    let stale = match control.stale_if_error.unwrap_or(Span::ZERO) {
+        said if is_absence(answered.status) => said,
+        said => said.max(rule.stale),
+    };
     Ok(Kept {
         born,
         fresh_until,
@@ -285,6 +300,11 @@ fn guess<H: Headers>(headers: &H, got: Wall) -> Span {
     let date = fields::date_of(headers, "date", got).unwrap_or(got);
     let part = Span(date.since(changed).0 / HEURISTIC_PART);
     part.min(HEURISTIC_MAX)
+}
+
+/// The answer says that there is no such thing.
+pub(super) fn is_absence(status: u16) -> bool {
+    matches!(status, 404 | 410)
 }
 
 /// Statuses that may be kept without a word about it (RFC 9110, 15.1).

@@ -134,6 +134,65 @@ fn in_ttl_mode_only_what_went_well_is_kept_and_absence_by_setting() {
     assert_eq!(gone.fresh_until, NOW + secs(10));
 }
 
+/// What was not there yesterday may be there today: an absence stands in for nothing, unless it says
+/// so itself.
+#[test]
+fn an_absence_is_not_used_when_it_is_old() {
+    for (mode, lines, stale) in [
+        (Mode::Ttl, &[][..], 0),
+        (Mode::Rfc9111, &[("cache-control", "max-age=10")], 0),
+        (
+            Mode::Rfc9111,
+            &[("cache-control", "max-age=10, stale-if-error=5")],
+            5,
+        ),
+    ] {
+        let rule = Rule {
+            mode,
+            negative: secs(10),
+            stale: secs(1_000),
+            ..ttl(Lifetime::For(secs(10)))
+        };
+        for status in [404, 410] {
+            let kept = answer(rule.clone(), lines).status(status).keep().unwrap();
+            assert_eq!(kept.stale_until, NOW + secs(10 + stale), "{status}");
+        }
+        let kept = answer(rule, lines).keep().unwrap();
+        assert_eq!(kept.stale_until, NOW + secs(1_010));
+    }
+}
+
+/// A lifetime that was made shorter holds for what is kept; one that was made longer does not.
+#[test]
+fn what_was_kept_lasts_no_longer_than_the_rule_of_now_lets_it() {
+    let stored = |lifetime| {
+        let rule = Rule {
+            negative: secs(500),
+            ..ttl(lifetime)
+        };
+        let kept = answer(rule.clone(), &[]).keep().unwrap();
+        let gone = answer(rule, &[]).status(404).keep().unwrap();
+        (kept, gone)
+    };
+    let now = Rule {
+        stale: secs(5),
+        ..ttl(Lifetime::For(secs(60)))
+    };
+    for before in [Lifetime::Forever, Lifetime::For(secs(3_600))] {
+        let (kept, gone) = stored(before);
+        let bound = now.bound(kept, 200, NOW);
+        assert_eq!(bound.fresh_until, NOW + secs(60));
+        assert_eq!(bound.stale_until, NOW + secs(65));
+        assert_eq!(now.bound(gone, 404, NOW).fresh_until, NOW, "off now");
+    }
+    let (kept, _) = stored(Lifetime::For(secs(30)));
+    assert_eq!(now.bound(kept, 200, NOW), kept);
+    assert_eq!(ttl(Lifetime::Forever).bound(kept, 200, NOW), kept);
+    let (kept, _) = stored(Lifetime::Between(secs(1), secs(9)));
+    let range = ttl(Lifetime::Between(secs(1), secs(7)));
+    assert_eq!(range.bound(kept, 200, NOW), kept, "seven were chosen");
+}
+
 /// R-D6: what is somebody's own is not kept, in either mode, and the reason is told.
 #[test]
 fn what_is_not_for_everyone_is_not_kept() {

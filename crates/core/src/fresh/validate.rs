@@ -52,6 +52,15 @@ fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
+/// Is a 304 about another answer than the one that was kept? Two strong tags that differ say so
+/// (RFC 9111, 4.3.4).
+#[must_use]
+pub fn is_another(kept: &impl Headers, answer: &impl Headers) -> bool {
+    let strong = |tag: Option<Vec<u8>>| tag.filter(|tag| !tag.trim_ascii().starts_with(b"W/"));
+    let tags = (strong(only(kept, "etag")), strong(only(answer, "etag")));
+    matches!(tags, (Some(ours), Some(theirs)) if ours.trim_ascii() != theirs.trim_ascii())
+}
+
 /// Does this header of a 304 take the place of the one that was kept? Not those that describe the
 /// body that was kept (RFC 9111, 3.2).
 #[must_use]
@@ -118,6 +127,24 @@ mod tests {
                 "{date}"
             );
         }
+    }
+
+    #[test]
+    fn two_strong_tags_that_differ_are_two_answers() {
+        let differ = |kept: &str, answer: &str| {
+            let [kept, answer] = [kept, answer].map(|tag| vec![("etag", tag.as_bytes())]);
+            is_another(&kept.as_slice(), &answer.as_slice())
+        };
+        assert!(differ("\"a\"", "\"b\""));
+        for (kept, answer) in [
+            ("\"a\"", "\"a\""),
+            ("\"a\"", "W/\"b\""),
+            ("W/\"a\"", "\"b\""),
+        ] {
+            assert!(!differ(kept, answer), "{kept} {answer}");
+        }
+        let none: &[(&str, &[u8])] = &[];
+        assert!(!is_another(&none, &none));
     }
 
     #[test]

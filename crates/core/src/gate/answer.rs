@@ -96,10 +96,10 @@ impl Gate {
         let first = firsts.get(&place).copied();
         let bound = first
             .is_none_or(|first| first.stays || (order == Order::Priority && need >= first.need));
-        let stays = self
-            .waiting
-            .get(&ask.id)
-            .is_some_and(|entry| !bound || entry.deadline >= closed.hopeless_before(now));
+        let entry = self.waiting.get(&ask.id);
+        let is_gone = entry.is_none();
+        let stays =
+            entry.is_some_and(|entry| !bound || entry.deadline >= closed.hopeless_before(now));
         firsts.entry(place).or_insert(First { need, stays });
         if stays {
             self.link(ask.id, Seat::Line(place));
@@ -112,6 +112,9 @@ impl Gate {
         let proves = first.is_none() && order == Order::Priority;
         if (stays && bound) || (!stays && proves) {
             self.close(place, closed, stays, now);
+        }
+        if is_gone {
+            self.leaves_nobody(place, ask);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Random lives of a gate: arrivals, departures, promotions, slow verdicts, answers, events.
+//! Random lives of a gate: arrivals, departures, asks made anew, slow verdicts, answers, events.
 //!
 //! Whatever happens, each waiter is resolved once or leaves, nobody who left is asked for, nobody
 //! sleeps with nothing to wake it, order holds, and nothing is left in the end.
@@ -27,7 +27,7 @@ enum Step {
     },
     /// The n-th of those who wait, counted round.
     Cancel(usize),
-    Promote(usize, Priority, Span),
+    AskAnew(usize, Priority, Span),
     /// The ledger answers the offer it has.
     Answer,
     /// The n-th of those who went is answered and has ended, or never left.
@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => (any::<usize>(), priority(), patience())
-            .prop_map(|(who, priority, patience)| Step::Promote(who, priority, patience)),
+            .prop_map(|(who, priority, patience)| Step::AskAnew(who, priority, patience)),
         6 => Just(Step::Answer),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(who, sent)| Step::Settle(who, sent)),
         3 => (1_u64..3_000).prop_map(|millis| Step::Pass(ms(millis))),
@@ -139,12 +139,12 @@ impl Life {
                     self.waiting.remove(&seq);
                 }
             }
-            Step::Promote(who, priority, patience) => {
-                if let Some(seq) = self.waiter(who) {
-                    let (id, now) = (Stage::id(seq), self.stage.now);
-                    self.stage
-                        .gate
-                        .promote(id, priority, now.at + patience, now);
+            Step::AskAnew(who, priority, patience) => {
+                if let Some(seq) = self.waiter(who)
+                    && let Some((kind, cost, caller, _)) = self.waiting.remove(&seq)
+                {
+                    let want = want(kind, cost.max(1)).by(caller).priority(priority);
+                    let seq = self.stage.ask_anew(seq, want.patience(patience));
                     // It has a history now that no other one has.
                     self.waiting.insert(seq, (seq + 10, 0, 0, priority));
                 }

@@ -15,7 +15,7 @@ use crate::time::Now;
 /// An ask that the ledger has.
 #[derive(Debug)]
 pub(super) struct Offered {
-    /// As it was asked; the waiter may have been promoted since.
+    /// As it was asked; the waiter may have left since.
     pub(super) ask: Ask,
     pub(super) caller: CallerId,
 }
@@ -38,18 +38,19 @@ impl Gate {
             } else if self.mixes(id) || self.is_behind_recalled(id) {
                 break;
             } else {
-                self.offer(id, source);
+                self.offer(id, source, now);
             }
         }
     }
 
-    fn offer(&mut self, id: PermitId, source: Seat) {
+    fn offer(&mut self, id: PermitId, source: Seat, now: Now) {
         self.unlink(id, source);
         let Some(entry) = self.waiting.get_mut(&id) else {
             return;
         };
         entry.seat = Seat::Offered;
         entry.asked = true;
+        entry.ask.patience = entry.deadline.since(now.at);
         let (ask, caller) = (entry.ask.clone(), entry.caller);
         self.shares.offered(caller, &ask.terms);
         for place in places(self.settings.order, &ask) {

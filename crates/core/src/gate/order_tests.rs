@@ -3,7 +3,7 @@
 use crate::ask::{Outcome, Priority};
 use crate::drive::{ms, s};
 use crate::gate::stage::{Stage, Want};
-use crate::gate::{CallerId, Resolution, Share};
+use crate::gate::{CallerId, Share};
 use crate::limit::Rule;
 use crate::time::Span;
 
@@ -65,88 +65,43 @@ fn a_caller_is_only_as_urgent_as_it_may_be() {
     let claims = stage.call(want.high().by(7));
     assert_eq!((stage.fate(first), stage.fate(claims)), (None, None));
     assert_eq!(stage.gate.waiting(Priority::High), 0);
-    stage.gate.promote(
-        Stage::id(claims),
-        Priority::High,
-        stage.now.at + s(9),
-        stage.now,
-    );
-    stage.run();
-    assert_eq!(stage.fate(claims), None);
 }
 
 #[test]
-fn a_call_promoted_in_line_goes_before_the_others_and_may_use_the_reserve() {
+fn a_call_raised_in_line_goes_before_the_others_and_may_use_the_reserve() {
     let mut stage = Stage::new();
     let want = Want::new(&sliding(2, s(10))).leave(1);
     stage.call(want.clone());
-    let (first, second) = (stage.call(want.clone()), stage.call(want));
-    let id = Stage::id(second);
-    stage
-        .gate
-        .promote(id, Priority::High, stage.now.at, stage.now);
+    let (first, second) = (stage.call(want.clone()), stage.call(want.clone()));
+    let raised = stage.ask_anew(second, want.high());
     stage.run();
-    assert_eq!((stage.fate(first), stage.is_gone(second)), (None, true));
+    assert_eq!((stage.fate(first), stage.is_gone(raised)), (None, true));
 }
 
 #[test]
-fn a_call_promoted_before_it_is_asked_for_goes_first() {
+fn a_call_raised_before_it_is_asked_for_goes_first() {
     let mut stage = Stage::new();
     let calls: Vec<u64> = (0..3).map(|_| stage.push(Want::new(&bucket()))).collect();
-    let id = Stage::id(calls[2]);
-    stage
-        .gate
-        .promote(id, Priority::High, stage.now.at, stage.now);
+    let raised = stage.ask_anew(calls[2], Want::new(&bucket()).high());
     stage.answer_all(s(1));
-    assert_eq!(stage.went, [calls[2], calls[0], calls[1]]);
+    assert_eq!(stage.went, [raised, calls[0], calls[1]]);
 }
 
 /// The refusal was to the call as it was asked, not to what it has become.
 #[test]
-fn a_call_promoted_while_the_ledger_has_it_is_asked_for_again_as_what_it_is_now() {
+fn a_call_raised_while_the_ledger_has_it_is_asked_for_again_as_what_it_is_now() {
     let mut stage = Stage::new();
     let want = Want::new(&sliding(3, s(10))).leave(2);
     stage.call(want.clone());
     let waits = stage.push(want.clone());
     let offer = stage.tick();
-    stage
-        .gate
-        .promote(Stage::id(waits), Priority::High, stage.now.at, stage.now);
+    let raised = stage.ask_anew(waits, want.clone().high());
     let verdicts = stage.decide(&offer);
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
-    assert!(stage.is_gone(waits));
+    assert!(stage.is_gone(raised));
     let urgent = stage.call(want.high());
     assert!(stage.is_gone(urgent));
-}
-
-#[test]
-fn a_later_deadline_joins_and_an_earlier_one_does_not_shorten() {
-    let mut stage = Stage::new();
-    let want = Want::new(&Rule::in_flight(1).unwrap());
-    let first = stage.call(want.clone());
-    let (longer, same) = (
-        stage.call(want.clone().patience(s(2))),
-        stage.call(want.patience(s(2))),
-    );
-    let promote = |stage: &mut Stage, seq, patience| {
-        let deadline = stage.now.at + patience;
-        let id = Stage::id(seq);
-        stage.gate.promote(id, Priority::Low, deadline, stage.now);
-    };
-    promote(&mut stage, longer, s(4));
-    promote(&mut stage, same, s(1));
-    stage.run();
-    stage.pass(ms(1_999));
-    assert_eq!((stage.fate(longer), stage.fate(same)), (None, None));
-    stage.pass(ms(1_001));
-    assert!(matches!(
-        stage.fate(same),
-        Some(Resolution::TimedOut { .. })
-    ));
-    stage.finish(first);
-    stage.pass(ms(2));
-    assert!(stage.is_gone(longer));
 }
 
 /// R-C1: one caller floods, twenty others keep their part.
@@ -360,10 +315,7 @@ fn m13_in_strict_order_one_who_leaves_keeps_nobody() {
 fn m13_a_joiner_makes_a_call_no_earlier() {
     let mut stage = Stage::fifo();
     let calls: Vec<u64> = (0..3).map(|_| stage.push(Want::new(&bucket()))).collect();
-    let id = Stage::id(calls[2]);
-    stage
-        .gate
-        .promote(id, Priority::High, stage.now.at, stage.now);
+    let raised = stage.ask_anew(calls[2], Want::new(&bucket()).high());
     stage.answer_all(s(1));
-    assert_eq!(stage.went, calls);
+    assert_eq!(stage.went, [calls[0], calls[1], raised]);
 }

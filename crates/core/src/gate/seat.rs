@@ -193,6 +193,23 @@ impl Gate {
     pub(super) fn gone(&mut self, entry: &Entry) {
         if let Seat::Line(place) = entry.seat {
             self.step_up(place, need_at(&entry.ask, place));
+            self.leaves_nobody(place, &entry.ask);
+        }
+    }
+
+    /// One that was refused and was to wait has left. If nobody else stands there, nobody here asks
+    /// again, and the ledger would expect it in vain.
+    pub(super) fn leaves_nobody(&mut self, place: Place, ask: &Ask) {
+        let line = self.blocks.get(&place).map(|block| &block.line);
+        if line.is_none_or(|line| line.is_empty()) {
+            match place {
+                Place::Cell(cell) => self.effects.left.push(cell),
+                Place::Front => {
+                    let cells = ask.terms.iter().map(|term| term.cell);
+                    self.effects.left.extend(cells);
+                }
+                Place::Scope(_) | Place::OffPeak => {}
+            }
         }
     }
 

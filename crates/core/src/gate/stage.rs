@@ -121,6 +121,8 @@ pub(super) struct Stage {
     /// Timers that fired.
     pub(super) timers: usize,
     pub(super) arm: Option<Micros>,
+    /// Cells of which the ledger was told that nobody waits for them any more.
+    pub(super) left: Vec<CellId>,
     /// The last tick settled something, so there may be more to do.
     pub(super) settled: bool,
     flying: BTreeMap<u64, Ask>,
@@ -157,6 +159,7 @@ impl Stage {
             asks: 0,
             timers: 0,
             arm: None,
+            left: Vec::new(),
             settled: false,
             flying: BTreeMap::new(),
             seq: 0,
@@ -178,6 +181,7 @@ impl Stage {
             terms: want.terms,
             scopes: want.scopes,
             priority: want.priority,
+            patience: want.patience,
             evidence: Evidence::Report {
                 by: s(30),
                 late: s(5),
@@ -191,6 +195,15 @@ impl Stage {
         };
         self.gate.push(waiter, self.now);
         self.seq
+    }
+
+    /// A call leaves the line and asks for something else in its old place.
+    pub(super) fn ask_anew(&mut self, seq: u64, want: Want) -> u64 {
+        let id = Stage::id(seq);
+        let seniority = self.gate.waiting[&id].arrival;
+        self.gate.cancel(id);
+        self.gate.returns(seniority, want.priority);
+        self.push(want.senior(seniority))
     }
 
     /// A call arrives, and what can be done is done.
@@ -212,8 +225,10 @@ impl Stage {
             offer,
             resolve,
             settle,
+            left,
             arm,
         } = self.gate.tick(self.now);
+        self.left.extend(left);
         self.arm = arm;
         for resolved in resolve {
             let seq = resolved.ask.id.seq;

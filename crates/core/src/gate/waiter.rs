@@ -67,6 +67,8 @@ pub struct Effects {
     pub resolve: Vec<Resolved>,
     /// Tell the ledger.
     pub settle: Vec<Settle>,
+    /// Tell the ledger that nobody waits for these any more.
+    pub left: Vec<CellId>,
     /// Call [`Gate::tick`](crate::gate::Gate::tick) again at this instant.
     pub arm: Option<Micros>,
 }

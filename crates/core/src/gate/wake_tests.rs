@@ -320,3 +320,41 @@ fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
     stage.run();
     assert_eq!((stage.offers, stage.gate.is_idle()), (0, true));
 }
+
+/// Where processes share a ledger, others are held up for those who wait: whoever leaves last says so.
+#[test]
+fn the_ledger_hears_when_the_last_one_has_left_a_line() {
+    let mut stage = Stage::new();
+    let want = Want::new(&Rule::in_flight(1).unwrap());
+    stage.call(want.clone());
+    let (first, last) = (stage.call(want.clone()), stage.call(want));
+    stage.gate.cancel(Stage::id(first));
+    stage.run();
+    assert!(stage.left.is_empty(), "one still waits");
+    stage.gate.cancel(Stage::id(last));
+    stage.run();
+    assert_eq!(stage.left.len(), 1);
+}
+
+#[test]
+fn the_ledger_hears_of_one_that_left_while_it_was_asked() {
+    let mut stage = Stage::new();
+    let want = Want::new(&Rule::in_flight(1).unwrap());
+    stage.call(want.clone());
+    let leaves = stage.push(want);
+    let offer = stage.tick();
+    stage.gate.cancel(Stage::id(leaves));
+    let verdicts = stage.decide(&offer);
+    stage.gate.verdicts(verdicts, stage.now);
+    stage.run();
+    assert_eq!(stage.left.len(), 1);
+}
+
+#[test]
+fn an_ask_says_how_long_it_waits() {
+    let mut stage = Stage::new();
+    stage.push(Want::new(&Rule::in_flight(1).unwrap()).patience(s(2)));
+    stage.now.at += ms(500);
+    let offer = stage.tick();
+    assert_eq!(offer[0].patience, ms(1_500));
+}

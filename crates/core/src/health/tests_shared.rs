@@ -82,6 +82,7 @@ impl Hosts {
             terms: smallvec![],
             scopes: smallvec![SCOPE],
             priority: Priority::Normal,
+            patience: Span::ZERO,
             evidence: Evidence::Report {
                 by: Span::from_secs(30),
                 late: Span::from_secs(5),

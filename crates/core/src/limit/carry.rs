@@ -18,10 +18,14 @@ const IN_FLIGHT_LOST: Span = Span::from_secs(60);
 
 impl Cell {
     /// A cell of which nothing is known since `at`: used up for one period from then. A bucket is
-    /// empty and fills at its rate: after one period it may be far from full.
+    /// empty and fills at its rate: after one period it may be far from full. What one process allows
+    /// itself is free: a lost count of that breaks nobody's limit.
     #[must_use]
     pub fn used_up(rule: &Rule, at: Micros) -> Cell {
         let mut cell = Cell::default();
+        if rule.is_of_one_process() {
+            return cell;
+        }
         let closed = match rule.algorithm() {
             Algorithm::Bucket { .. } => {
                 cell.state = State::Bucket(Bucket::drained(rule, at));
@@ -104,6 +108,7 @@ mod tests {
                 terms: smallvec::SmallVec::clone(&terms),
                 scopes: Scopes::new(),
                 priority: Priority::Normal,
+                patience: Span::ZERO,
                 evidence: Evidence::None {
                     use_within: Span::from_secs(1),
                 },
@@ -136,6 +141,18 @@ mod tests {
             assert_eq!(cell.look(&rule, at(end - Span(1))).remaining, 0, "{rule}");
             assert_eq!(cell.look(&rule, at(end)).remaining, 5, "{rule}");
         }
+    }
+
+    #[test]
+    fn a_lost_count_of_what_one_process_does_is_free() {
+        let rule = Rule::in_flight(5).unwrap();
+        let left = |rule: &Rule| {
+            Cell::used_up(rule, Micros(7))
+                .look(rule, at(Micros(8)))
+                .remaining
+        };
+        assert_eq!(left(&rule), 0, "others may be calling");
+        assert_eq!(left(&rule.of_one_process()), 5);
     }
 
     #[test]

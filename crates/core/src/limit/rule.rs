@@ -46,6 +46,7 @@ pub struct Rule {
     drift_ppm: u64,
     headroom: u64,
     shadow: bool,
+    of_one_process: bool,
 }
 
 impl Rule {
@@ -117,6 +118,7 @@ impl Rule {
             drift_ppm: DRIFT_PPM,
             headroom: 0,
             shadow: false,
+            of_one_process: false,
         })
     }
 
@@ -162,6 +164,14 @@ impl Rule {
     #[must_use]
     pub fn shadow(mut self, shadow: bool) -> Rule {
         self.shadow = shadow;
+        self
+    }
+
+    /// It limits what one process does, not what the provider counts. When its cell is lost, nothing is
+    /// held back: nobody else has used it, and the provider does not mind.
+    #[must_use]
+    pub fn of_one_process(mut self) -> Rule {
+        self.of_one_process = true;
         self
     }
 
@@ -240,6 +250,12 @@ impl Rule {
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.shadow
+    }
+
+    /// Limits what one process does, and nothing of the provider's.
+    #[must_use]
+    pub fn is_of_one_process(&self) -> bool {
+        self.of_one_process
     }
 
     /// Which part of an answer settles it.

@@ -86,6 +86,7 @@ fn s4_the_local_count_follows_the_provider_down() {
             }],
             scopes: Scopes::new(),
             priority: Priority::Normal,
+            patience: Span::ZERO,
             evidence: Evidence::Report {
                 by: Span::from_secs(30),
                 late: Span::from_secs(5),

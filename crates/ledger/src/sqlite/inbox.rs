@@ -7,12 +7,12 @@
 //! Never: grows without end.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::SyncSender;
+use std::fmt;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
-use tollgate_core::ask::{Ask, Outcome, Settle};
+use tollgate_core::ask::{Ask, CellId, Outcome, Settle};
 use tollgate_core::time::Micros;
 
 use crate::offered::Answer;
@@ -25,11 +25,19 @@ const OFFERS_MAX: usize = 1_024;
 /// 20 MiB. What comes on top is lost, which only delays its slots.
 const SETTLES_MAX: usize = 65_536;
 
+/// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
+/// that a lock is waited for. At some 200 bytes each 3 MiB.
+const QUESTIONS_MAX: usize = 16_384;
+
 /// Asks in one transaction: four full batches, about 50 µs under the lock.
 const ASKS_PER_TURN: usize = 256;
 
 /// Settles in one transaction: about as long as its asks take.
 pub(super) const SETTLES_PER_TURN: usize = 1_024;
+
+/// Cells that this process waits for no longer, until that is written: one per provider and limit.
+/// What comes on top is not told, which holds others up for a while.
+const LEFT_MAX: usize = 4_096;
 
 /// How long settles wait for an offer to ride with.
 const FLUSH: Duration = Duration::from_millis(2);
@@ -65,11 +73,17 @@ pub(super) struct Told {
     pub(super) at: Micros,
 }
 
-/// Something to read, and where the reply goes.
-#[derive(Debug)]
+/// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
+/// known.
 pub(super) struct Asked {
     pub(super) question: Question,
-    pub(super) reply: SyncSender<Reply>,
+    pub(super) reply: Box<dyn FnOnce(Reply) + Send>,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Asked").field(&self.question).finish()
+    }
 }
 
 /// What goes into one transaction.
@@ -77,6 +91,8 @@ pub(super) struct Asked {
 pub(super) struct Batch {
     pub(super) offers: Vec<Offer>,
     pub(super) settles: Vec<Told>,
+    /// Cells that this process waits for no longer.
+    pub(super) left: Vec<CellId>,
     pub(super) questions: Vec<Asked>,
     /// Nobody will put anything in any more.
     pub(super) is_last: bool,
@@ -92,6 +108,7 @@ pub(super) struct Inbox {
 struct State {
     offers: VecDeque<Offer>,
     settles: VecDeque<Told>,
+    left: Vec<CellId>,
     questions: Vec<Asked>,
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
@@ -130,9 +147,22 @@ impl Inbox {
         }
     }
 
-    pub(super) fn ask(&self, asked: Asked) {
-        self.state.lock().questions.push(asked);
+    /// Nobody here waits for these any more. Others may be held up for it, so it does not wait for
+    /// company.
+    pub(super) fn left(&self, cells: &[CellId]) {
+        let mut state = self.state.lock();
+        let room = LEFT_MAX.saturating_sub(state.left.len());
+        state.left.extend(cells.iter().take(room));
         self.bell.notify_one();
+    }
+
+    /// Full means that the question is dropped: what it asks about looks used up.
+    pub(super) fn ask(&self, asked: Asked) {
+        let mut state = self.state.lock();
+        if state.questions.len() < QUESTIONS_MAX {
+            state.questions.push(asked);
+            self.bell.notify_one();
+        }
     }
 
     pub(super) fn close(&self) {
@@ -170,6 +200,7 @@ impl Inbox {
             };
             if !state.offers.is_empty()
                 || !state.questions.is_empty()
+                || (!state.left.is_empty() && pace != Pace::Slow)
                 || state.is_closed
                 || (has_settles && at_once)
             {
@@ -209,6 +240,7 @@ impl State {
         Batch {
             offers,
             settles,
+            left: std::mem::take(&mut self.left),
             questions: std::mem::take(&mut self.questions),
             is_last: self.is_closed && self.offers.is_empty() && self.settles.is_empty(),
         }
@@ -231,7 +263,7 @@ fn is_urgent(settle: &Settle) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate_core::ask::{CellId, ScopeId};
+    use tollgate_core::ask::ScopeId;
     use tollgate_core::limit::Rule;
     use tollgate_core::time::Span;
 

@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Result, params};
-use tollgate_core::ask::{Ask, CellId, On, OwnerId, Priority, ScopeId, Settle, Term, Terms};
+use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Term, Terms};
 use tollgate_core::limit::{Cell, Rule};
 use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::Cells;
+
+use crate::sqlite::waiters::{self, Waiter};
 
 /// Limits shorter than this are not carried over a boot: they start used up instead. Longer ones
 /// are durable before a permit is handed out, so what is stored of them is all there was.
@@ -46,23 +48,6 @@ impl Home {
     fn is_unsure(self, now: Micros) -> bool {
         self.epoch > FIRST_EPOCH && now.since(self.since) < LONG
     }
-}
-
-/// Another process, or this one, that was refused by a cell.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiter {
-    pub(super) owner: OwnerId,
-    pub(super) on: On,
-    /// The most urgent one that it was refused, and what that one takes.
-    pub(super) priority: Priority,
-    pub(super) cost: u64,
-    /// What it was granted since it waits: free units go to the least served.
-    pub(super) got: i64,
-    pub(super) since: i64,
-    /// When it asks again: at its time, or now that it was signalled.
-    pub(super) due: Micros,
-    /// Somebody has signalled it already.
-    pub(super) is_woken: bool,
 }
 
 #[derive(Debug, Default)]
@@ -166,9 +151,7 @@ impl Page {
         let mut page = Page::default();
         kept.check(conn)?;
         let source = &mut (conn, kept);
-        let anybody_waits: bool = conn
-            .prepare_cached("SELECT EXISTS (SELECT 1 FROM waiters)")?
-            .query_row([], |row| row.get(0))?;
+        let anybody_waits = waiters::is_any(conn)?;
         for settle in settles {
             match settle {
                 Settle::Permit { terms, scopes, .. } => {
@@ -222,7 +205,7 @@ impl Page {
                 None => self.read_cell(conn, home, now, term.cell, &term.rule)?,
             };
             if anybody_waits {
-                row.waiters = read_waiters(conn, term.cell, now)?;
+                row.waiters = waiters::read(conn, term.cell, now)?;
                 for waiter in &row.waiters {
                     row.cell.wanted(waiter.on);
                 }
@@ -356,35 +339,6 @@ impl Page {
         }
         Ok(())
     }
-}
-
-/// Those whom this cell has refused and who may still come.
-fn read_waiters(conn: &Connection, cell: CellId, now: Micros) -> Result<Vec<Waiter>> {
-    let mut rows = conn.prepare_cached(
-        "SELECT owner, on_event, priority, cost, got, since, due, woken FROM waiters \
-         WHERE cell = ?1 AND until > ?2",
-    )?;
-    let waiters = rows.query_map(params![&cell.0.to_le_bytes()[..], number(now)], |row| {
-        let on = if row.get(1)? { On::Event } else { On::Time };
-        Ok(Waiter {
-            owner: OwnerId(row.get(0)?),
-            on,
-            priority: priority(row.get(2)?),
-            cost: row.get::<_, i64>(3)?.cast_unsigned(),
-            got: row.get(4)?,
-            since: row.get(5)?,
-            due: Micros(row.get::<_, i64>(6)?.cast_unsigned()),
-            is_woken: row.get(7)?,
-        })
-    })?;
-    waiters.collect()
-}
-
-/// A priority as it is stored; what nobody wrote is in no hurry.
-fn priority(stored: i64) -> Priority {
-    let all = [Priority::High, Priority::Normal];
-    let found = all.into_iter().find(|one| *one as i64 == stored);
-    found.unwrap_or(Priority::Low)
 }
 
 /// A point in time as SQLite's integer. The clock reaches the end of it in 292,000 years.

@@ -2,13 +2,14 @@
 //!
 //! Promises: an urgent ask goes before the less urgent ones of every process, and among equals the
 //! least served process goes first: what is free is left for those who are expected this very
-//! moment and go before. A transaction takes at most ⌈free / waiting owners⌉ of a cell for which
-//! others wait that are not less urgent; what it leaves, it may come back for at once. Of those who
-//! wait the first in this order are woken, and no more than there is room for.
+//! moment and go before, and saved up for those who go before and need more than there is. A
+//! transaction takes at most ⌈free / waiting owners⌉ of a cell for which others wait that are not
+//! less urgent; what it leaves, it may come back for at once. Of those who wait the first in this
+//! order are woken, and no more than there is room for. Who was refused and does not wait counts
+//! for nothing.
 //!
-//! Never: holds anything back when nobody else waits, or for longer than [`LATE`] for one who does
-//! not come. Nothing is saved up: an ask that costs more than is free at a time goes before others
-//! only when its own time has come.
+//! Never: holds anything back when nobody else waits, or for longer than [`LATE`] after its time for
+//! one who does not come.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use std::collections::BTreeMap;
 use tollgate_core::ask::{Ask, By, CellId, On, OwnerId, Priority, Term, Verdict};
 use tollgate_core::time::{Micros, Now, Span};
 
-use crate::sqlite::page::{Page, Waiter};
+use crate::sqlite::page::Page;
+use crate::sqlite::waiters::Waiter;
 
 /// When to come back for the rest of what is free: others have had their turn by then.
 const COME_BACK: Span = Span::from_millis(1);
@@ -36,7 +38,9 @@ const GRACE: Span = Span::from_millis(1_500);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) granted: i64,
-    /// The most urgent one that was refused.
+    /// The least urgent one that was granted.
+    pub(super) served: Option<Priority>,
+    /// The most urgent one that was refused and waits.
     pub(super) refused: Option<Refused>,
 }
 
@@ -60,13 +64,32 @@ pub(super) struct Wake {
     pub(super) at_most: usize,
 }
 
+/// What the asks of one transaction must leave to others.
+#[derive(Debug, Default)]
+pub(super) struct Withheld {
+    /// Per ask: what it hears if it must wait so that others are served.
+    pub(super) verdicts: Vec<Option<Verdict>>,
+    /// For whom something is saved up. If one of them is dead, nobody else would find out.
+    pub(super) saved_for: Vec<OwnerId>,
+}
+
+/// Why an ask must leave what is free.
+#[derive(Clone, Copy, Debug)]
+enum Hold {
+    /// One that goes before is expected this very moment.
+    Turn,
+    /// One that goes before needs more than there is. Its time comes then.
+    Saved { for_: OwnerId, until: Micros },
+}
+
 /// A cell that has something free and for which others wait, as one transaction meets it.
 struct Contest {
+    now: Micros,
     free: u64,
     /// What this transaction has taken so far.
     taken: u64,
     /// Whoever comes after one that was withheld must not overtake it.
-    is_over: bool,
+    over: Option<Hold>,
     /// This owner among equals: how much it got, since when it waits.
     mine: (i64, i64, OwnerId),
     others: Vec<Waiter>,
@@ -87,9 +110,10 @@ impl Contest {
         let own = row.waiters.iter().find(|waiter| waiter.owner == owner);
         let expected = |waiter: &Waiter| (is_freed && !waiter.is_woken) || is_due(waiter, now.at);
         Some(Contest {
+            now: now.at,
             free,
             taken: 0,
-            is_over: false,
+            over: None,
             // Who does not wait yet comes after those who do.
             mine: own.map_or((i64::MAX, i64::MAX, owner), place),
             expected: others.iter().map(expected).collect(),
@@ -103,14 +127,22 @@ impl Contest {
     }
 
     /// Must an ask leave what is free to others?
-    fn withholds(&self, priority: Priority, term: &Term) -> bool {
-        if self.is_over || !self.has_room_for(priority, term) {
-            return self.is_over;
+    fn withholds(&self, priority: Priority, term: &Term) -> Option<Hold> {
+        if self.over.is_some() || !self.has_room_for(priority, term) {
+            return self.over;
         }
         let cost = term.cost;
         let goes_before = |waiter: &Waiter| {
             waiter.priority > priority || (waiter.priority == priority && place(waiter) < self.mine)
         };
+        let savers = self.others.iter().filter(|one| self.is_saving(one, term));
+        let savers = savers.filter(|one| goes_before(one));
+        if let Some(first) = savers.min_by_key(|one| one.due) {
+            return Some(Hold::Saved {
+                for_: first.owner,
+                until: first.due,
+            });
+        }
         let both = self.others.iter().zip(&self.expected);
         let before = both.filter(|(waiter, expected)| **expected && goes_before(waiter));
         let owed = before.fold(0_u64, |sum, (waiter, _)| sum.saturating_add(waiter.cost));
@@ -118,7 +150,28 @@ impl Contest {
         let fair = self.free.div_ceil(rivals.count() as u64 + 1);
         let room = fair.min(self.free.saturating_sub(owed));
         let is_first = self.taken == 0 && owed == 0;
-        self.taken.saturating_add(cost) > room && !is_first
+        (self.taken.saturating_add(cost) > room && !is_first).then_some(Hold::Turn)
+    }
+
+    /// Does it wait for more than there is? Whatever others take would put its time off, again and
+    /// again. The reserve of a limit is the same for all of them.
+    fn is_saving(&self, waiter: &Waiter, term: &Term) -> bool {
+        let need = waiter.cost.saturating_add(term.leaves(waiter.priority));
+        need > self.free && self.now <= waiter.due + LATE
+    }
+}
+
+impl Hold {
+    /// What the ask hears. Something that is saved up may be left over earlier, if the one it is
+    /// saved for leaves: that is signalled.
+    fn verdict(self, term: usize, now: Micros) -> Verdict {
+        let (after, on) = match self {
+            Hold::Turn => (COME_BACK, On::Time),
+            Hold::Saved { until, .. } if until <= now => (COME_BACK, On::Time),
+            Hold::Saved { until, .. } => (until.since(now) + COME_BACK, On::Event),
+        };
+        let by = By::Term(term);
+        Verdict::Wait { after, on, by }
     }
 }
 
@@ -132,46 +185,49 @@ fn is_due(waiter: &Waiter, now: Micros) -> bool {
     waiter.due <= now + EARLY && now <= waiter.due + LATE
 }
 
-/// Per ask: the term for which it must wait because others are served first.
+/// What these asks must leave to others who are served first.
 pub(super) fn withheld(
     page: &Page,
     asks: &[Ask],
     freed: &[CellId],
     owner: OwnerId,
     now: Now,
-) -> Vec<Option<usize>> {
+) -> Withheld {
     let mut contests: BTreeMap<CellId, Contest> = page
         .cells
         .keys()
         .filter_map(|&id| Some((id, Contest::of(page, id, freed.contains(&id), owner, now)?)))
         .collect();
     if contests.is_empty() {
-        return vec![None; asks.len()];
+        return Withheld::default();
     }
+    let mut saved_for = Vec::new();
     let mut withhold = |ask: &Ask| {
-        let over = ask.terms.iter().position(|term| {
-            let contest = contests.get(&term.cell);
-            contest.is_some_and(|contest| contest.withholds(ask.priority, term))
+        let over = ask.terms.iter().enumerate().find_map(|(index, term)| {
+            let contest = contests.get(&term.cell)?;
+            Some((index, contest.withholds(ask.priority, term)?))
         });
-        for term in &ask.terms {
+        for (index, term) in ask.terms.iter().enumerate() {
             if let Some(contest) = contests.get_mut(&term.cell) {
-                contest.is_over |= over.is_some();
+                // What is saved up is saved up in one cell; the others are only left alone for now.
+                let hold = over.map(|(at, hold)| if at == index { hold } else { Hold::Turn });
+                contest.over = contest.over.or(hold);
                 if contest.has_room_for(ask.priority, term) {
                     contest.taken = contest.taken.saturating_add(term.cost);
                 }
             }
         }
-        over
+        if let Some((_, Hold::Saved { for_, .. })) = over
+            && !saved_for.contains(&for_)
+        {
+            saved_for.push(for_);
+        }
+        over.map(|(term, hold)| hold.verdict(term, now.at))
     };
-    asks.iter().map(&mut withhold).collect()
-}
-
-/// The verdict for an ask that waits so that others are served.
-pub(super) fn come_back(term: usize) -> Verdict {
-    Verdict::Wait {
-        after: COME_BACK,
-        on: On::Time,
-        by: By::Term(term),
+    let verdicts = asks.iter().map(&mut withhold).collect();
+    Withheld {
+        verdicts,
+        saved_for,
     }
 }
 
@@ -183,7 +239,10 @@ pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
             Verdict::Go { .. } => {
                 for term in &ask.terms {
                     let tally = tallies.entry(term.cell).or_default();
-                    tally.granted += i64::try_from(term.cost).unwrap_or(i64::MAX);
+                    let cost = i64::try_from(term.cost).unwrap_or(i64::MAX);
+                    tally.granted = tally.granted.saturating_add(cost);
+                    let least = tally.served.unwrap_or(Priority::High);
+                    tally.served = Some(least.min(ask.priority));
                 }
             }
             Verdict::Wait {
@@ -191,7 +250,9 @@ pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
                 on,
                 by: By::Term(index),
             } => {
-                if let Some(term) = ask.terms.get(*index) {
+                if let Some(term) = ask.terms.get(*index)
+                    && stays(ask, *after, *on)
+                {
                     let tally = tallies.entry(term.cell).or_default();
                     tally.refuse(ask.priority, term.cost, *after, *on);
                 }
@@ -200,6 +261,14 @@ pub(super) fn tally(asks: &[Ask], verdicts: &[Verdict]) -> BTreeMap<CellId, Tall
         }
     }
     tallies
+}
+
+/// Does an ask that hears this wait? If not, nobody is to leave it anything.
+pub(super) fn stays(ask: &Ask, after: Span, on: On) -> bool {
+    match on {
+        On::Time => ask.patience >= after,
+        On::Event => ask.patience > Span::ZERO,
+    }
 }
 
 impl Tally {
@@ -275,6 +344,17 @@ pub(super) fn wakes(page: &Page, freed: &[CellId], owner: OwnerId, now: Now) -> 
         }
     }
     wakes
+}
+
+/// Whom to wake because one that waited for a cell has left: what was saved up for it is theirs. It
+/// does not happen often, so all of them are, and their order is kept when they ask.
+pub(super) fn wakes_for_left(cell: CellId, others: &[Waiter]) -> Option<Wake> {
+    let owners: Vec<OwnerId> = others.iter().map(|waiter| waiter.owner).collect();
+    (!owners.is_empty()).then_some(Wake {
+        cell,
+        at_most: owners.len(),
+        owners,
+    })
 }
 
 fn others(waiters: &[Waiter], owner: OwnerId) -> impl Iterator<Item = Waiter> {

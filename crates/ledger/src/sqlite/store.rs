@@ -135,6 +135,7 @@ impl Store {
     /// Lock, decide, commit, unlock, sync.
     pub(super) fn commit(
         &mut self,
+        left: &[CellId],
         settles: &[Told],
         asks: &[Ask],
         is_lost: bool,
@@ -150,7 +151,7 @@ impl Store {
             return Err(Trouble::Busy);
         }
         self.book.wait_for_others(longest);
-        let done = self.book.turn(settles, asks);
+        let done = self.book.turn(left, settles, asks);
         if self.shared.log_pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
             self.move_log();
         }
@@ -191,6 +192,13 @@ impl Store {
             self.book.has_died(owner);
         }
         lives
+    }
+
+    /// Something is saved up for this owner: nobody leaves it anything if it is dead.
+    pub(super) fn look_after(&mut self, owner: OwnerId) {
+        if !self.post.is_alive(owner) {
+            self.book.has_died(owner);
+        }
     }
 
     /// Tells every other owner that these have changed.

@@ -144,7 +144,9 @@ pub(super) enum Trouble {
     /// What a sync failed for may be lost or not; trying again and believing it would be a guess.
     #[error("the disk has refused to keep what was written ({0}); restart when it is sound")]
     Sync(io::Error),
-    #[error("the state folder was removed or replaced; what was used is unknown for one period")]
+    #[error(
+        "the state folder was removed or replaced; what was used is unknown for one period, a minute for calls at a time"
+    )]
     Replaced,
     /// Why not was said when it was tried.
     #[error("the state folder is not open")]

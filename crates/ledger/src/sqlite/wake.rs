@@ -99,9 +99,13 @@ impl Post {
 
     /// The other owners that live. Asks all of them, so that the sockets of those killed go.
     pub(super) fn alive(&self) -> Vec<OwnerId> {
-        let probe = message(1, std::iter::empty());
         let owners = self.owners();
-        owners.filter(|owner| self.send(*owner, &probe)).collect()
+        owners.filter(|owner| self.is_alive(*owner)).collect()
+    }
+
+    /// Is there somebody behind this number? Says nothing to whoever it is.
+    pub(super) fn is_alive(&self, owner: OwnerId) -> bool {
+        self.send(owner, &message(1, std::iter::empty()))
     }
 
     /// Ends the listener of this owner and takes its socket away.

@@ -4,21 +4,36 @@
 //!
 //! Never: knows a backend.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use smallvec::smallvec;
 use tollgate_core::ask::{
-    Ask, CellId, Evidence, Marks, Outcome, OwnerId, PermitId, Priority, Scopes, Settle, Term,
-    Terms, Verdict,
+    Ask, CellId, Evidence, Marks, Outcome, OwnerId, PermitId, Priority, ScopeId, Scopes, Settle,
+    Term, Terms, Verdict,
 };
 use tollgate_core::limit::{Rule, View};
+use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
-use tollgate_ledger::Ledger;
+use tollgate_ledger::{Event, Events, Ledger};
+
+#[cfg(feature = "sqlite")]
+use crate::company::{Seat, Word};
 
 /// A backend under test: one store, empty at the start.
 pub(crate) trait Bench {
     /// A handle as another process would have one.
     fn ledger(&self) -> Ledger;
+    /// The owner of this number, with a handle of its own.
+    fn owner(&self, number: u32) -> Owner {
+        Owner {
+            ledger: self.ledger(),
+            id: OwnerId(number),
+            seq: 0,
+            #[cfg(feature = "sqlite")]
+            seat: None,
+        }
+    }
     /// Lets time pass on the ledger's clock.
     fn pass(&self, span: Span);
 }
@@ -28,6 +43,16 @@ pub(crate) struct Owner {
     pub ledger: Ledger,
     id: OwnerId,
     seq: u64,
+    /// Where it acts, if that is a process of its own.
+    #[cfg(feature = "sqlite")]
+    seat: Option<Seat>,
+}
+
+/// What an owner hears.
+pub(crate) struct Heard {
+    events: Events,
+    #[cfg(feature = "sqlite")]
+    seat: Option<Seat>,
 }
 
 /// A permit with what is needed to settle it.
@@ -56,10 +81,17 @@ pub(crate) fn term(cell: &str, rule: &Arc<Rule>) -> Term {
 
 impl Owner {
     pub(crate) fn new(bench: &impl Bench, number: u32) -> Owner {
+        bench.owner(number)
+    }
+
+    /// One that acts in a process of its own.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn seated(ledger: Ledger, number: u32, seat: Seat) -> Owner {
         Owner {
-            ledger: bench.ledger(),
+            ledger,
             id: OwnerId(number),
             seq: 0,
+            seat: Some(seat),
         }
     }
 
@@ -70,6 +102,7 @@ impl Owner {
             id: ledger.owner(),
             ledger,
             seq: 0,
+            seat: None,
         }
     }
 
@@ -83,6 +116,7 @@ impl Owner {
             terms,
             scopes: Scopes::new(),
             priority: Priority::Normal,
+            patience: secs(3_600),
             evidence: Evidence::Report {
                 by: secs(30),
                 late: secs(5),
@@ -92,9 +126,17 @@ impl Owner {
 
     /// Offers these and returns what came of each, in order.
     pub(crate) async fn offer(&self, asks: Vec<Ask>) -> Vec<Verdict> {
-        let answer = self.ledger.offer(asks).await.unwrap();
-        let verdicts = answer.verdicts.into_iter();
-        verdicts.map(|(_, verdict)| verdict).collect()
+        self.does(async {
+            let answer = self.ledger.offer(asks).await.unwrap();
+            let verdicts = answer.verdicts.into_iter();
+            verdicts.map(|(_, verdict)| verdict).collect()
+        })
+        .await
+    }
+
+    /// Offers these and does not stay for the answer.
+    pub(crate) fn offer_and_go(&self, asks: Vec<Ask>) {
+        self.tells(|| drop(self.ledger.offer(asks)));
     }
 
     /// Offers one.
@@ -123,7 +165,7 @@ impl Owner {
         let Ask {
             id, terms, scopes, ..
         } = permit.ask.clone();
-        self.ledger.settle(Settle::Permit {
+        self.tell(Settle::Permit {
             id,
             terms,
             scopes,
@@ -131,15 +173,72 @@ impl Owner {
         });
     }
 
+    /// Tells what became of a permit or a scope.
+    pub(crate) fn tell(&self, settle: Settle) {
+        self.tells(|| self.ledger.settle(settle));
+    }
+
     /// Everything this owner has settled is counted when this returns.
     pub(crate) async fn settled(&self) {
         self.offer(Vec::new()).await;
     }
 
-    pub(crate) fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {
-        self.ledger
-            .look(&[(CellId::named(&[cell]), rule.clone())])
-            .remove(0)
+    pub(crate) async fn look(&self, cell: &str, rule: &Arc<Rule>) -> View {
+        let cells = vec![(CellId::named(&[cell]), rule.clone())];
+        self.does(async { self.ledger.look(cells).await.remove(0) })
+            .await
+    }
+
+    pub(crate) async fn look_scope(&self, scope: ScopeId) -> ScopeView {
+        self.does(self.ledger.look_scope(scope)).await
+    }
+
+    /// What it hears from now on.
+    pub(crate) fn events(&self) -> Heard {
+        Heard {
+            events: self.ledger.events(),
+            #[cfg(feature = "sqlite")]
+            seat: self.seat.clone(),
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    async fn does<T: Word>(&self, here: impl Future<Output = T>) -> T {
+        match &self.seat {
+            None => here.await,
+            Some(seat) => seat.does(here).await,
+        }
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    async fn does<T>(&self, here: impl Future<Output = T>) -> T {
+        here.await
+    }
+
+    fn tells(&self, here: impl FnOnce()) {
+        #[cfg(feature = "sqlite")]
+        if let Some(seat) = &self.seat {
+            return seat.tells(here);
+        }
+        here();
+    }
+}
+
+impl Heard {
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        #[cfg(feature = "sqlite")]
+        if let Some(seat) = &self.seat {
+            return seat.does(self.events.next()).await;
+        }
+        self.events.next().await
+    }
+
+    pub(crate) async fn so_far(&mut self) -> Option<Event> {
+        #[cfg(feature = "sqlite")]
+        if let Some(seat) = &self.seat {
+            return seat.does(async { self.events.try_next() }).await;
+        }
+        self.events.try_next()
     }
 }
 

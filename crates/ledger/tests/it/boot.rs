@@ -43,11 +43,11 @@ async fn m14_a_daily_count_goes_on_after_a_boot_for_the_rest_of_its_day() {
     drop(owner);
     let bench = reboot(bench, secs(3_600));
     let owner = Owner::new(&bench, 1);
-    assert_eq!(owner.look("x", &rule).used, 5);
+    assert_eq!(owner.look("x", &rule).await.used, 5);
     bench.pass(DAY - secs(3_600) - Span(1));
-    assert_eq!(owner.look("x", &rule).used, 5);
+    assert_eq!(owner.look("x", &rule).await.used, 5);
     bench.pass(Span(1));
-    assert_eq!(owner.look("x", &rule).used, 0);
+    assert_eq!(owner.look("x", &rule).await.used, 0);
 }
 
 #[tokio::test]
@@ -102,9 +102,9 @@ async fn a_wall_clock_that_went_back_over_a_boot_frees_nothing() {
     bench.clock.set_wall(START.wall - DAY);
     let owner = Owner::new(&bench, 1);
     bench.pass(secs(3_600) - Span(1));
-    assert_eq!(owner.look("x", &rule).remaining, 0);
+    assert_eq!(owner.look("x", &rule).await.remaining, 0);
     bench.pass(Span(1));
-    assert_eq!(owner.look("x", &rule).remaining, 1);
+    assert_eq!(owner.look("x", &rule).await.remaining, 1);
 }
 
 #[tokio::test]
@@ -119,13 +119,13 @@ async fn a_rest_goes_on_after_a_restart_and_after_a_boot() {
         then: Reopen::All,
     });
     drop(owner);
-    let rest = |bench: &Sqlite| bench.ledger().look_scope(scope);
+    let rest = async |bench: &Sqlite| bench.ledger().look_scope(scope).await;
     let left = |secs_left| ScopeView::Closed {
         left: Some(secs(secs_left)),
     };
-    assert_eq!(rest(&bench), left(300));
+    assert_eq!(rest(&bench).await, left(300));
     let bench = reboot(bench, secs(100));
-    assert_eq!(rest(&bench), left(200));
+    assert_eq!(rest(&bench).await, left(200));
 }
 
 /// R-A7: a day that was used up stays used up, whatever the wall clock says, also after a restart.

@@ -182,7 +182,7 @@ impl<B: Bench> World<'_, B> {
                 let _counted = self.provider.arrive(*id, Micros(at * 1_000), Cost::CALL);
             }
         }
-        self.owner.ledger.settle(Settle::Carry {
+        self.owner.tell(Settle::Carry {
             from: CellId::named(&[&self.cell("before")]),
             former: case.before.rule(),
             to: CellId::named(&[&self.cell("after")]),
@@ -253,12 +253,12 @@ pub(crate) async fn owners_may_change_a_limit_one_after_the_other(bench: &impl B
         owner.settle(&permit.unwrap(), arrived());
         owner.settled().await;
     }
-    one.ledger.settle(carry());
+    one.tell(carry());
     one.settled().await;
-    assert_eq!(one.look("after", &after).used, 2);
+    assert_eq!(one.look("after", &after).await.used, 2);
     let permit = two.take(smallvec![term("before", &before)]).await;
     two.settle(&permit.unwrap(), arrived());
-    two.ledger.settle(carry());
+    two.tell(carry());
     two.settled().await;
-    assert_eq!(two.look("after", &after).used, 3);
+    assert_eq!(two.look("after", &after).await.used, 3);
 }

@@ -16,7 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, failpoint};
 
-use crate::role;
+use crate::company::Company;
+use crate::{conformance, role};
 
 /// The role of a child, with the words it needs.
 const ROLE: &str = "TOLLGATE_LEDGER_CHILD";
@@ -165,6 +166,11 @@ fn plays_its_role() {
         ["outage", folder] => runtime.block_on(role::outage(folder)),
         ["clocks", folder] => runtime.block_on(role::clocks(folder)),
         ["open", folder] => role::open(folder),
+        ["conform", folder, name, me, of] => {
+            let me = me.parse().unwrap();
+            let company = Company::player(folder, me, of.parse().unwrap());
+            runtime.block_on(conformance::play(name, &company));
+        }
         ref other => panic!("no such role: {other:?}"),
     }
 }

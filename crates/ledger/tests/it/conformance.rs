@@ -9,10 +9,13 @@ use tollgate_core::time::Span;
 
 use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
 
-/// Makes one test per behaviour for a backend.
+/// Makes one test per behaviour for a backend; `each named`: by a function of the behaviour's name.
 macro_rules! conformance {
     ($bench:expr) => {
-        crate::conformance::conformance!($bench;
+        crate::conformance::conformance!(each tests, $bench);
+    };
+    (each $what:ident, $with:expr) => {
+        crate::conformance::conformance!($what $with;
             conformance::grants_up_to_the_limit_and_says_when_to_come_back,
             conformance::charges_all_terms_or_none,
             conformance::tells_never_from_not_now,
@@ -38,7 +41,7 @@ macro_rules! conformance {
             sharing::a_scope_without_end_opens_only_by_hand,
         );
     };
-    ($bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+    (tests $bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
         $(
             #[tokio::test]
             async fn $behaviour() {
@@ -46,8 +49,29 @@ macro_rules! conformance {
             }
         )+
     };
+    (named $bench:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        $(
+            #[tokio::test]
+            async fn $behaviour() {
+                let open = $bench;
+                crate::$suite::$behaviour(&open(stringify!($behaviour))).await;
+            }
+        )+
+    };
+    (play $with:expr; $($suite:ident::$behaviour:ident),+ $(,)?) => {
+        match $with {
+            $((stringify!($behaviour), bench) => crate::$suite::$behaviour(bench).await,)+
+            (other, _) => panic!("no such behaviour: {other}"),
+        }
+    };
 }
 pub(crate) use conformance;
+
+/// Runs the behaviour of this name.
+#[cfg(feature = "sqlite")]
+pub(crate) async fn play(name: &str, bench: &impl Bench) {
+    conformance!(each play, (name, bench));
+}
 
 pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &impl Bench) {
     let mut owner = Owner::new(bench, 1);
@@ -89,7 +113,7 @@ pub(crate) async fn charges_all_terms_or_none(bench: &impl Bench) {
             })
         ));
     }
-    assert_eq!(owner.look("wide", &wide).used, 1);
+    assert_eq!(owner.look("wide", &wide).await.used, 1);
 }
 
 pub(crate) async fn tells_never_from_not_now(bench: &impl Bench) {
@@ -117,7 +141,7 @@ pub(crate) async fn settling_twice_changes_nothing(bench: &impl Bench) {
         owner.settle(&permits[0], arrived());
         owner.settle(&permits[0], Outcome::Unsent);
     }
-    assert_eq!(owner.look("x", &rule).used, 2);
+    assert_eq!(owner.look("x", &rule).await.used, 2);
 }
 
 pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &impl Bench) {
@@ -137,7 +161,7 @@ pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Bench) 
         owner.ask(smallvec![term("x", &rule)]),
         owner.ask(smallvec![term("x", &rule)]),
     ];
-    drop(owner.ledger.offer(asks));
+    owner.offer_and_go(asks);
     assert_eq!(owner.take_all("x", &rule).await.len(), 2);
 }
 
@@ -167,10 +191,10 @@ pub(crate) async fn looking_takes_nothing(bench: &impl Bench) {
     let rule = sliding(2, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
     for _ in 0..5 {
-        let view = owner.look("x", &rule);
+        let view = owner.look("x", &rule).await;
         assert_eq!((view.limit, view.used, view.remaining), (2, 1, 1));
     }
-    assert_eq!(owner.look("never used", &rule).remaining, 2);
+    assert_eq!(owner.look("never used", &rule).await.remaining, 2);
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
@@ -191,7 +215,7 @@ pub(crate) async fn the_provider_may_lower_what_is_left_and_never_raise_it(bench
             readings: vec![reading],
         };
         owner.settle(&permit, told);
-        assert_eq!(owner.look("x", &rule).remaining, left);
+        assert_eq!(owner.look("x", &rule).await.remaining, left);
     }
 }
 
@@ -200,7 +224,7 @@ pub(crate) async fn a_changed_limit_forgets_nothing(bench: &impl Bench) {
     let permits = owner.take_all("x", &sliding(35, secs(10))).await;
     assert_eq!(permits.len(), 35);
     assert_eq!(owner.take_all("x", &sliding(40, secs(10))).await.len(), 5);
-    assert_eq!(owner.look("x", &sliding(20, secs(10))).remaining, 0);
+    assert_eq!(owner.look("x", &sliding(20, secs(10))).await.remaining, 0);
 }
 
 pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Bench) {

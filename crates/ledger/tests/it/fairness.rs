@@ -9,6 +9,7 @@ use smallvec::smallvec;
 use tollgate_core::ask::{Ask, By, On, Priority, Verdict};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
+use tollgate_ledger::Event;
 
 use crate::bench::{Bench, Owner, Permit, term};
 use crate::sqlite::Sqlite;
@@ -51,6 +52,7 @@ fn come_back() -> Verdict {
     }
 }
 
+/// M3, between processes.
 #[tokio::test]
 async fn an_urgent_call_of_one_process_goes_before_the_background_of_another() {
     let (bench, rule) = (Sqlite::new(), one_at_a_time());
@@ -124,4 +126,198 @@ async fn who_comes_anew_does_not_overtake_one_that_waits() {
         .unwrap_err();
     assert_eq!(refused, come_back());
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
+}
+
+/// One unit every 20 ms, and up to twenty at once.
+fn twenty_deep() -> Arc<Rule> {
+    let rule = Rule::bucket(50, Span::from_secs(1), 20).unwrap();
+    Arc::new(rule.drift_ppm(0))
+}
+
+/// Takes everything there is, so that all have to wait.
+async fn drain(owner: &mut Owner, rule: &Arc<Rule>) {
+    while try_one(owner, rule, Priority::Low).await.is_ok() {}
+}
+
+/// Lets a process of much demand ask each millisecond, until the one that waits for ten units gets
+/// them at once, and says how long that took and how much the other one got meanwhile.
+async fn wait_for_ten(
+    bench: &Sqlite,
+    (costly, mine): (&mut Owner, Priority),
+    (cheap, theirs): (&mut Owner, Priority),
+    rule: &Arc<Rule>,
+) -> (Span, u32) {
+    let mut ten = ask(costly, rule, mine);
+    ten.terms[0].cost = 10;
+    let (mut due, mut got) = (Span::ZERO, 0);
+    for ms in 0..2_000 {
+        let waited = Span::from_millis(ms);
+        got += u32::from(try_one(cheap, rule, theirs).await.is_ok());
+        if waited >= due {
+            match costly.take_ask(ten.clone()).await {
+                Ok(_) => return (waited, got),
+                Err(Verdict::Wait { after, .. }) => due = waited + after,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        bench.pass(Span::from_millis(1));
+    }
+    panic!("it starves; the other one got {got}");
+}
+
+/// M3: an ask for more than is free at a time looked as if nobody wanted it until its time had come, and
+/// by then others had taken what had come free since.
+#[tokio::test]
+async fn a_costly_urgent_call_does_not_starve_behind_the_cheap_background_of_another_process() {
+    let (bench, rule) = (Sqlite::new(), twenty_deep());
+    let (mut urgent, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut other, &rule).await;
+    let urgent = (&mut urgent, Priority::High);
+    let other = (&mut other, Priority::Low);
+    let (waited, got) = wait_for_ten(&bench, urgent, other, &rule).await;
+    assert!(waited <= Span::from_millis(202), "waited {waited:?}");
+    assert_eq!(got, 0, "all of it was left to the urgent one");
+}
+
+#[tokio::test]
+async fn a_costly_call_has_its_turn_among_cheap_ones_that_are_as_urgent() {
+    let (bench, rule) = (Sqlite::new(), twenty_deep());
+    let (mut one, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut other, &rule).await;
+    let costly = (&mut one, Priority::Low);
+    let cheap = (&mut other, Priority::Low);
+    let (waited, got) = wait_for_ten(&bench, costly, cheap, &rule).await;
+    assert!(waited <= Span::from_millis(450), "waited {waited:?}");
+    assert!(got <= 10, "as much as the costly one: {got}");
+}
+
+/// Asks for ten at once, for as long as it takes.
+async fn want_ten(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Verdict {
+    let mut ten = ask(owner, rule, priority);
+    ten.terms[0].cost = 10;
+    owner.take_ask(ten).await.unwrap_err()
+}
+
+/// Everything is saved up for somebody else: it goes on when that one leaves, or at its time.
+fn is_saved_up(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Wait { on: On::Event, .. })
+}
+
+#[tokio::test]
+async fn one_that_does_not_come_for_what_was_saved_up_loses_it_with_its_time() {
+    let (bench, rule) = (Sqlite::new(), twenty_deep());
+    let (mut stopped, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut stopped, &rule).await;
+    want_ten(&mut stopped, &rule, Priority::High).await;
+    bench.pass(Span::from_millis(190));
+    let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&refused), "{refused:?}");
+    bench.pass(Span::from_millis(17));
+    // Once more it is signalled, and given its chance.
+    let (mut got, mut waited) = (0, 0);
+    while got < 10 {
+        match try_one(&mut here, &rule, Priority::Low).await {
+            Ok(_) => got += 1,
+            Err(_) => {
+                bench.pass(Span::from_millis(1));
+                waited += 1;
+            }
+        }
+        assert!(waited < 10, "still waits for it, with {got}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_saved_up_for_a_process_that_has_died() {
+    let (bench, rule) = (Sqlite::new(), twenty_deep());
+    let (mut dead, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut dead, &rule).await;
+    want_ten(&mut dead, &rule, Priority::High).await;
+    drop(dead);
+    bench.pass(Span::from_millis(100));
+    // Whoever leaves something to it finds out.
+    let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&refused), "{refused:?}");
+    try_one(&mut here, &rule, Priority::Low).await.unwrap();
+}
+
+/// A caller that gave up was waited for until the time at which it would have been served.
+#[tokio::test]
+async fn who_waits_hears_at_once_that_one_before_it_has_left() {
+    let (bench, rule) = (Sqlite::new(), twenty_deep());
+    let (mut leaves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut leaves, &rule).await;
+    want_ten(&mut leaves, &rule, Priority::High).await;
+    bench.pass(Span::from_millis(100));
+    let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&refused), "{refused:?}");
+    let mut events = here.ledger.events();
+    leaves.ledger.left(&[term("x", &rule).cell]);
+    let told = Event::Freed(Arc::from([term("x", &rule).cell]));
+    assert_eq!(events.next().await, Some(told));
+    try_one(&mut here, &rule, Priority::Low).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_urgent_call_that_goes_past_leaves_the_place_of_its_own_process_in_line() {
+    let (bench, rule) = (Sqlite::new(), twenty_deep());
+    let (mut one, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut one, &rule).await;
+    want_ten(&mut one, &rule, Priority::Low).await;
+    bench.pass(Span::from_millis(100));
+    try_one(&mut one, &rule, Priority::High).await.unwrap();
+    let refused = try_one(&mut other, &rule, Priority::Low).await.unwrap_err();
+    assert!(is_saved_up(&refused), "{refused:?}");
+}
+
+/// A call with an old answer to fall back to asks once. Others were held up by 6 ms for it.
+#[tokio::test]
+async fn a_call_that_does_not_wait_holds_nobody_up() {
+    let (bench, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut hasty, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    try_one(&mut here, &rule, Priority::Low).await.unwrap();
+    let now = Ask {
+        patience: Span::ZERO,
+        ..ask(&mut hasty, &rule, Priority::High)
+    };
+    hasty.take_ask(now).await.unwrap_err();
+    try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
+    bench.pass(TICK);
+    try_one(&mut here, &rule, Priority::Low).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_wait_leaves_the_place_of_its_process_in_line() {
+    let (bench, rule) = (Sqlite::new(), one_at_a_time());
+    let (mut waits, mut new) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
+    try_one(&mut waits, &rule, Priority::Normal)
+        .await
+        .unwrap_err();
+    let now = Ask {
+        patience: Span::ZERO,
+        ..ask(&mut waits, &rule, Priority::High)
+    };
+    waits.take_ask(now).await.unwrap_err();
+    bench.pass(TICK);
+    let refused = try_one(&mut new, &rule, Priority::Normal).await;
+    assert_eq!(refused.unwrap_err(), come_back());
+}
+
+#[tokio::test]
+async fn what_is_saved_up_in_one_limit_closes_no_other_one() {
+    let (bench, deep, shallow) = (Sqlite::new(), twenty_deep(), one_at_a_time());
+    let (mut saves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
+    drain(&mut saves, &deep).await;
+    want_ten(&mut saves, &deep, Priority::High).await;
+    let beside = term("y", &shallow);
+    let taken = here.take(smallvec![beside.clone()]).await.unwrap();
+    here.settle(&taken, crate::bench::arrived());
+    saves.take(smallvec![beside.clone()]).await.unwrap_err();
+    bench.pass(Span::from_millis(100));
+    let both = here.ask(smallvec![term("x", &deep), beside.clone()]);
+    let one = here.ask(smallvec![beside]);
+    let verdicts = here.offer(vec![both, one]).await;
+    assert!(is_saved_up(&verdicts[0]), "{verdicts:?}");
+    assert_eq!(verdicts[1], come_back());
 }

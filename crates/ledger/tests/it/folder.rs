@@ -55,7 +55,7 @@ async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
                 // A store that fails while it is used answers `Lost`, which is no permit either.
                 let ask = owner.ask(smallvec![term(cell, &hour())]);
                 if owner.ledger.offer(vec![ask]).await.is_ok() {
-                    let left = owner.look(cell, &hour()).remaining;
+                    let left = owner.look(cell, &hour()).await.remaining;
                     assert!(
                         left <= LIMIT - USED as u64,
                         "{what}: {left} of `{cell}` are left"
@@ -70,7 +70,7 @@ async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
 async fn a_closed_folder_is_opened_again_with_its_counts() {
     let bench = used_folder().await;
     let owner = Owner::new(&bench, 2);
-    assert_eq!(owner.look("x", &hour()).used, USED as u64);
+    assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
 }
 
 #[tokio::test]
@@ -221,6 +221,8 @@ async fn a_folder_that_was_removed_meanwhile_is_used_up_for_one_period() {
     }
     let short = sliding(5, secs(10));
     assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
+    let own = Arc::new(Rule::in_flight(3).unwrap().of_one_process());
+    assert_eq!(owner.take_all("own", &own).await.len(), 3);
     bench.pass(secs(10));
     assert_eq!(owner.take_all("short", &short).await.len(), 5);
     bench.pass(secs(3_590));
@@ -283,7 +285,7 @@ async fn a_copy_of_the_latest_state_is_believed() {
     let latest = copy(&bench);
     put_back(&bench, &latest);
     let owner = Owner::new(&bench, 2);
-    assert_eq!(owner.look("x", &hour()).used, USED as u64);
+    assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
 }
 
 /// The waiting ones as formats 1 and 2 wrote them down.
@@ -302,7 +304,7 @@ async fn a_folder_of_format_2_is_opened_with_its_counts() {
     drop(conn);
     for _ in 0..2 {
         let owner = Owner::new(&bench, 2);
-        assert_eq!(owner.look("x", &hour()).used, USED as u64);
+        assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
     }
 }
 
@@ -329,6 +331,6 @@ async fn a_folder_of_format_1_is_opened_with_its_counts() {
     .unwrap();
     for _ in 0..2 {
         let owner = Owner::new(&bench, 2);
-        assert_eq!(owner.look("x", &hour()).used, USED as u64);
+        assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
     }
 }

@@ -96,11 +96,11 @@ async fn a_lost_store_shows_everything_as_used_up() {
     let ask = owner.ask(smallvec![term("x", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
     assert!(owner.ledger.loss().is_some());
-    assert_eq!(owner.look("x", &rule).remaining, 0);
+    assert_eq!(owner.look("x", &rule).await.remaining, 0);
     let mut events = owner.ledger.events();
     lock.unlock().unwrap();
     back(&mut events).await;
-    assert_eq!(owner.look("x", &rule).remaining, 4);
+    assert_eq!(owner.look("x", &rule).await.remaining, 4);
 }
 
 /// Nodes that had their shares meanwhile: nothing is granted between the return and the rest.
@@ -130,5 +130,5 @@ async fn a_scope_is_closed_on_return_before_anything_is_granted() {
     );
     bench.pass(secs(30));
     assert!(owner.take_ask(ask).await.is_ok());
-    assert_eq!(owner.ledger.look_scope(scope), ScopeView::Open);
+    assert_eq!(owner.ledger.look_scope(scope).await, ScopeView::Open);
 }

@@ -14,6 +14,8 @@ mod fairness;
 #[cfg(feature = "sqlite")]
 mod child;
 #[cfg(feature = "sqlite")]
+mod company;
+#[cfg(feature = "sqlite")]
 mod role;
 #[cfg(feature = "sqlite")]
 mod kills;

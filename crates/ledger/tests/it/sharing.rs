@@ -21,7 +21,7 @@ pub(crate) async fn owners_share_one_count(bench: &impl Bench) {
 pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &impl Bench) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let rule = sliding(1, secs(10));
-    let mut events = two.ledger.events();
+    let mut events = two.events();
     let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
     let refused = two.take(smallvec![term("x", &rule)]).await.unwrap_err();
     assert!(
@@ -38,18 +38,18 @@ pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &imp
 pub(crate) async fn nobody_is_told_when_nobody_was_refused(bench: &impl Bench) {
     let mut one = Owner::new(bench, 1);
     let rule = sliding(5, secs(10));
-    let mut events = one.ledger.events();
+    let mut events = one.events();
     let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
     one.settle(&permit, arrived());
     one.take(smallvec![term("x", &rule)]).await.unwrap();
-    assert_eq!(events.try_next(), None);
+    assert_eq!(events.so_far().await, None);
 }
 
 pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &impl Bench) {
     let (one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let rest = Some(secs(30));
-    one.ledger.settle(Settle::Close {
+    one.tell(Settle::Close {
         scope,
         age: secs(10),
         rest,
@@ -68,13 +68,13 @@ pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &imp
         }
     );
     assert_eq!(
-        two.look("x", &sliding(5, secs(10))).used,
+        two.look("x", &sliding(5, secs(10))).await.used,
         0,
         "a closed scope costs nothing"
     );
     bench.pass(secs(20));
     assert!(two.take_ask(ask).await.is_ok());
-    assert_eq!(one.ledger.look_scope(scope), ScopeView::Open);
+    assert_eq!(one.look_scope(scope).await, ScopeView::Open);
 }
 
 pub(crate) async fn owners_probe_once(bench: &impl Bench) {
@@ -86,7 +86,7 @@ pub(crate) async fn owners_probe_once(bench: &impl Bench) {
         rest: Some(secs(1)),
         then: Reopen::Probe,
     };
-    one.ledger.settle(close);
+    one.tell(close);
     bench.pass(secs(1));
     let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
     for ask in &mut asks {
@@ -98,7 +98,7 @@ pub(crate) async fn owners_probe_once(bench: &impl Bench) {
         two.take_ask(second.clone()).await.is_err(),
         "one probe at a time"
     );
-    let mut events = two.ledger.events();
+    let mut events = two.events();
     one.settle(&probe, Outcome::Unsent);
     // The probe that never left gives its place back. An event of before may come first.
     loop {
@@ -107,8 +107,8 @@ pub(crate) async fn owners_probe_once(bench: &impl Bench) {
             break;
         }
     }
-    one.ledger.settle(Settle::Open { scope });
-    assert_eq!(one.ledger.look_scope(scope), ScopeView::Open);
+    one.tell(Settle::Open { scope });
+    assert_eq!(one.look_scope(scope).await, ScopeView::Open);
 }
 
 pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &impl Bench) {
@@ -120,7 +120,7 @@ pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &
         rest: Some(secs(0)),
         then: Reopen::Probe,
     };
-    one.ledger.settle(close);
+    one.tell(close);
     let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
     for ask in &mut asks {
         ask.scopes.push(scope);
@@ -134,7 +134,7 @@ pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &
 pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Bench) {
     let mut one = Owner::new(bench, 1);
     let scope = ScopeId::named(&["offline"]);
-    one.ledger.settle(Settle::Close {
+    one.tell(Settle::Close {
         scope,
         age: secs(0),
         rest: None,
@@ -145,7 +145,7 @@ pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Bench) {
     bench.pass(secs(1_000_000));
     let refused = one.take_ask(ask.clone()).await.unwrap_err();
     assert!(matches!(refused, Verdict::Wait { on: On::Event, .. }));
-    one.ledger.settle(Settle::Open { scope });
+    one.tell(Settle::Open { scope });
     assert!(one.take_ask(ask).await.is_ok());
 }
 
@@ -168,18 +168,18 @@ pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Bench) {
     let ask = scoped(&mut two);
     let well = two.take_ask(ask).await.unwrap();
     for _ in 0..2 {
-        one.ledger.settle(failed.clone());
+        one.tell(failed.clone());
         one.settled().await;
     }
     two.settle(&well, arrived());
     two.settled().await;
     for owner in [&one, &two] {
-        owner.ledger.settle(failed.clone());
+        owner.tell(failed.clone());
         owner.settled().await;
     }
     let ask = scoped(&mut one);
     assert!(one.take_ask(ask).await.is_ok(), "two since the last answer");
-    two.ledger.settle(failed);
+    two.tell(failed);
     let ask = scoped(&mut two);
     assert!(two.take_ask(ask).await.is_err());
     let ask = scoped(&mut one);

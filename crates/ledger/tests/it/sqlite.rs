@@ -161,7 +161,7 @@ async fn nothing_is_held_back_when_nobody_else_waits() {
             .iter()
             .all(|verdict| matches!(verdict, Verdict::Go { .. }))
     );
-    assert_eq!(two.look("x", &rule).remaining, 0);
+    assert_eq!(two.look("x", &rule).await.remaining, 0);
 }
 
 #[tokio::test]
@@ -185,5 +185,5 @@ async fn idle_rows_are_forgotten_while_others_work() {
         .unwrap();
     assert!(rows <= 2, "{rows} rows are kept");
     drop((conn, owner));
-    assert_eq!(Owner::new(&bench, 2).look("busy", &rule).limit, 5);
+    assert_eq!(Owner::new(&bench, 2).look("busy", &rule).await.limit, 5);
 }

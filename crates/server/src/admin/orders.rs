@@ -116,6 +116,7 @@ async fn order(
     Query(Detail { entity, .. }): Query<Detail>,
     command: Command,
 ) -> Result<Response, Fault> {
+    desk.daemon.meet(&name).await?;
     let work = move |daemon: &Daemon| {
         let live = daemon.order(&name, entity.as_deref(), command)?;
         let state = live.status().state.word();

@@ -10,9 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::{Fault, json};
-use super::orders::beside;
 use super::routes::Desk;
-use crate::daemon::Daemon;
 
 /// What may be asked about more closely.
 #[derive(Debug, Deserialize)]
@@ -22,9 +20,7 @@ pub(super) struct About {
 
 /// `GET /v1/providers`.
 pub(super) async fn list(State(desk): State<Desk>) -> Result<Response, Fault> {
-    let look = |daemon: &Daemon| (daemon.list(), daemon.problems());
-    let seen = beside(desk.daemon, look).await;
-    let (providers, problems) = seen.map_err(|_| Fault::draining())?;
+    let (providers, problems) = (desk.daemon.list().await, desk.daemon.problems());
     Ok(json(
         &json!({ "providers": providers, "problems": problems }),
     ))
@@ -36,8 +32,6 @@ pub(super) async fn one(
     Path(name): Path<String>,
     Query(about): Query<About>,
 ) -> Result<Response, Fault> {
-    let look = move |daemon: &Daemon| daemon.describe(&name, about.entity.as_deref());
-    let seen = beside(desk.daemon, look).await;
-    let described = seen.map_err(|_| Fault::draining())??;
+    let described = desk.daemon.describe(&name, about.entity.as_deref()).await?;
     Ok(json(&described))
 }

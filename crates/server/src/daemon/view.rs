@@ -50,11 +50,21 @@ pub struct Described {
     limits: Vec<Limit>,
     entities: BTreeMap<String, Entity>,
     queue: Queue,
+    saved: Saved,
     cooldown_until: Option<f64>,
     degraded: bool,
     store: StoreState,
     settings: Vec<Setting>,
     problems: Vec<String>,
+}
+
+/// Calls that needed no permit of their own, since the start.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Saved {
+    hits: u64,
+    stale: u64,
+    shared: u64,
+    merged: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -128,8 +138,7 @@ struct Setting {
 
 impl Daemon {
     /// The providers of the files, and of the built-in ones those that were called.
-    #[must_use]
-    pub fn list(&self) -> Vec<Named> {
+    pub async fn list(&self) -> Vec<Named> {
         let state = self.state();
         let started = self.shared.shop.started();
         let find = |name: &str| started.iter().find(|live| live.name() == name);
@@ -137,22 +146,23 @@ impl Daemon {
         let store = store_word(self.shared.shop.ledger().trouble().as_ref());
         let shown = state.loaded.governed.iter().enumerate();
         let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
-        shown
-            .map(|(_, one)| {
-                let live = find(&one.provider.name);
-                Named {
-                    name: one.provider.name.clone(),
-                    source: one.source.clone(),
-                    domains: domains(one),
-                    state: self.shared.shop.state_of(&one.provider.name).word(),
-                    store,
-                    waiting: live.map_or(0, |live| live.waiting()),
-                    started: live.is_some(),
-                    problems: state.problems_of(one),
-                }
-            })
-            .chain(self.held_unknown())
-            .collect()
+        let mut list = Vec::new();
+        for (_, one) in shown {
+            let live = find(&one.provider.name);
+            let health = self.shared.shop.state_of(&one.provider.name).await;
+            list.push(Named {
+                name: one.provider.name.clone(),
+                source: one.source.clone(),
+                domains: domains(one),
+                state: health.word(),
+                store,
+                waiting: live.map_or(0, |live| live.waiting()),
+                started: live.is_some(),
+                problems: state.problems_of(one),
+            });
+        }
+        list.extend(self.held_unknown());
+        list
     }
 
     /// All domains that no provider has, while they are held back: nobody would find out why otherwise.
@@ -187,7 +197,7 @@ impl Daemon {
 
     /// One provider with everything that is known of it, of the entities that calls were about, and of
     /// one more if it is named.
-    pub fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
+    pub async fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
         let live = self.shared.shop.ordered(name)?;
         let state = self.state();
         let loaded = &state.loaded;
@@ -198,18 +208,23 @@ impl Daemon {
             Store::Postgres(_) => "postgres",
             Store::Redis(_) => "redis",
         };
+        live.caught_up().await;
         let now = live.now();
         let status = live.status();
-        let trouble = self.shared.shop.ledger().trouble();
         let named = entity.map(str::to_owned);
-        let of_entity = live.entities().into_iter().chain(named).map(|entity| {
+        let mut entities = BTreeMap::new();
+        for entity in live.entities().into_iter().chain(named) {
             let one = Entity {
-                limits: limits(&live, Some(&entity), now, true),
-                cooldown_until: live.cooling(Some(&entity)).map(|left| at(now, left)),
-                degraded: live.is_degraded(Some(&entity)),
+                limits: limits(&live, Some(&entity), now, true).await,
+                cooldown_until: until(&live, Some(&entity), now).await,
+                degraded: live.is_degraded(Some(&entity)).await,
             };
-            (entity, one)
-        });
+            entities.insert(entity, one);
+        }
+        let own = limits(&live, None, now, false).await;
+        let cooldown_until = until(&live, None, now).await;
+        let degraded = live.is_degraded(None).await;
+        let trouble = self.shared.shop.ledger().trouble();
         Ok(Described {
             name: live.name().to_owned(),
             source: governed
@@ -218,11 +233,12 @@ impl Daemon {
             domains: governed.map(domains).unwrap_or_default(),
             enabled: governed.is_none_or(|one| one.provider.enabled),
             health: health(&status, now),
-            limits: limits(&live, None, now, false),
-            entities: of_entity.collect(),
+            limits: own,
+            entities,
             queue: queue(&live, &status),
-            cooldown_until: live.cooling(None).map(|left| at(now, left)),
-            degraded: live.is_degraded(None),
+            saved: saved(&live),
+            cooldown_until,
+            degraded,
             store: StoreState {
                 kind,
                 state: store_word(trouble.as_ref()),
@@ -265,8 +281,12 @@ fn health(status: &Status, now: Now) -> Health {
     }
 }
 
-fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Limit> {
-    let looks = live.limits(entity).into_iter();
+async fn until(live: &Live, entity: Option<&str>, now: Now) -> Option<f64> {
+    live.cooling(entity).await.map(|left| at(now, left))
+}
+
+async fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Limit> {
+    let looks = live.limits(entity).await.into_iter();
     let looks = looks.filter(|look| !own_only || look.per.word() == "entity");
     looks
         .map(|look| {
@@ -289,6 +309,16 @@ fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Li
 }
 
 /// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
+fn saved(live: &Live) -> Saved {
+    let savings = live.savings();
+    Saved {
+        hits: savings.hits,
+        stale: savings.stale,
+        shared: savings.shared,
+        merged: savings.merged,
+    }
+}
+
 fn queue(live: &Live, status: &Status) -> Queue {
     let waiting = live.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());

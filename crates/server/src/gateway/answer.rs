@@ -65,7 +65,7 @@ pub(super) async fn answer(visit: &Visit, request: Request<Incoming>) -> Respons
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    let wall = visit.state.shop.ledger().now().wall;
+    let wall = visit.state.shop.ledger().wall();
     rates::say(response.headers_mut(), &trail.rates, wall);
     sign(response.headers_mut(), &id, &trail);
     response

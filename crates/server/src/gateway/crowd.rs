@@ -12,10 +12,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tollgate::cache::{SHEETS_MAX, sheets_at_most};
 use tollgate::event::Fact;
 
 /// Descriptors that are not for callers: the store, logs, listeners, the runtime.
 const RESERVED: u64 = 32;
+
+/// The part of all descriptors that is for large bodies in memory.
+const SHEET_PART: u64 = 16;
 
 /// Descriptors of one call: its caller's connection and the upstream's.
 const PER_CALL: u64 = 2;
@@ -118,15 +122,21 @@ pub(super) fn affordable(wanted: usize) -> usize {
     let count = |descriptors: Option<u64>| descriptors.unwrap_or(u64::MAX);
     let (before, now) = (count(limit.current), count(current));
     Fact::Descriptors { before, now }.tell();
-    match current {
-        Some(descriptors) => carried(descriptors, wanted),
-        None => wanted,
-    }
+    let Some(descriptors) = current else {
+        return wanted;
+    };
+    let (carried, sheets) = carried(descriptors, wanted);
+    sheets_at_most(sheets);
+    carried
 }
 
-fn carried(descriptors: u64, wanted: usize) -> usize {
-    let carried = descriptors.saturating_sub(RESERVED) / PER_CALL;
-    usize::try_from(carried).map_or(wanted, |carried| carried.clamp(1, wanted.max(1)))
+/// How many connections and how many bodies so many descriptors carry.
+fn carried(descriptors: u64, wanted: usize) -> (usize, usize) {
+    let sheets = (descriptors / SHEET_PART).min(SHEETS_MAX as u64);
+    let carried = descriptors.saturating_sub(RESERVED + sheets) / PER_CALL;
+    let carried =
+        usize::try_from(carried).map_or(wanted, |carried| carried.clamp(1, wanted.max(1)));
+    (carried, usize::try_from(sheets).unwrap_or(SHEETS_MAX))
 }
 
 #[cfg(test)]
@@ -178,8 +188,13 @@ mod tests {
     /// R-C10: callers never take the last descriptors.
     #[test]
     fn descriptors_are_left_for_upstreams_and_the_store() {
-        assert_eq!(carried(64, 4_096), 16);
-        assert_eq!(carried(10, 4_096), 1);
-        assert_eq!(carried(1_048_576, 4_096), 4_096);
+        assert_eq!(carried(64, 4_096), (14, 4));
+        assert_eq!(carried(10, 4_096), (1, 0));
+        assert_eq!(carried(1_048_576, 4_096), (4_096, SHEETS_MAX));
+        for descriptors in [128, 1_024, 4_096] {
+            let (calls, sheets) = carried(descriptors, usize::MAX);
+            let used = calls as u64 * PER_CALL + sheets as u64 + RESERVED;
+            assert!(used <= descriptors, "{descriptors}: {used}");
+        }
     }
 }

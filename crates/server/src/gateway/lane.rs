@@ -18,7 +18,7 @@ use http::header::{
 use http::{StatusCode, Uri};
 use tollgate::body::ReplyBody;
 use tollgate::cache::{Sheet, Written};
-use tollgate::path::{self, Reply, Said, Target, Trail};
+use tollgate::path::{Known, Reply, Said, Target, Trail};
 
 use super::address::{Address, Mount};
 use super::answer::{ID, dress, sign, within};
@@ -32,6 +32,13 @@ const HEADERS_MAX: usize = 32;
 /// The longest head that is prepared. Its gaps are filled in a buffer that each connection keeps, and
 /// most heads of APIs have some hundred bytes.
 const WRITTEN_MAX: usize = 4 * 1_024;
+
+/// The longest request that a connection remembers. Most of APIs' clients have some hundred bytes.
+const REMEMBERED_MAX: usize = 1_024;
+
+/// After so many requests in a row that were not answered here, only one in so many is looked at: a
+/// look that finds nothing costs about a thirtieth of a call, and the ordinary way finds what is kept too.
+const MISSES_MAX: u32 = 8;
 
 /// What follows the head of an answer.
 #[derive(Debug)]
@@ -59,7 +66,26 @@ impl Rest {
 
 /// Answers what can be answered at once, for one connection.
 #[derive(Debug)]
-pub(super) struct Lane(Arc<Visit>);
+pub(super) struct Lane {
+    visit: Arc<Visit>,
+    /// Requests in a row that went the ordinary way.
+    misses: u32,
+    /// What came last: many ask for the same again.
+    last: Option<Last>,
+}
+
+/// A request, and what it means.
+struct Last {
+    request: Vec<u8>,
+    known: Known,
+}
+
+impl std::fmt::Debug for Last {
+    /// A request may hold a key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Last")
+    }
+}
 
 /// A request that says nothing but what it wants.
 struct Plain {
@@ -70,26 +96,39 @@ struct Plain {
 
 impl Lane {
     pub(super) fn new(visit: Arc<Visit>) -> Lane {
-        Lane(visit)
+        Lane {
+            visit,
+            misses: 0,
+            last: None,
+        }
+    }
+
+    /// Is a look worth its time? Who asks for new things every time will do so the next time.
+    fn looks(&mut self) -> bool {
+        self.misses = self.misses.saturating_add(1);
+        self.misses <= MISSES_MAX || self.misses.is_multiple_of(MISSES_MAX)
     }
 
     /// Answers a request, if it is plain and its answer at hand: the head goes into `out`, and what is
     /// given back follows it. `None`: nothing has happened.
-    pub(super) fn answer(&self, request: &[u8], out: &mut Vec<u8>) -> Option<Rest> {
-        let visit = &*self.0;
+    pub(super) fn answer(&mut self, request: &[u8], out: &mut Vec<u8>) -> Option<Rest> {
+        if !self.looks() {
+            return None;
+        }
+        let visit = &*self.visit;
         let state = &visit.state;
         if state.is_draining() {
             return None;
         }
-        let Plain {
-            target,
-            headers,
-            said,
-        } = plain(request, visit)?;
-        let hit = path::at_hand(&state.shop, target, headers, said)?;
+        let is_same = |last: &Last| last.request == request && last.known.holds(&state.shop);
+        if !self.last.as_ref().is_some_and(is_same) {
+            self.last = read(request, visit);
+        }
+        let hit = self.last.as_ref()?.known.at_hand(&state.shop)?;
         let written = hit.written(written)?;
         let id = state.next_id();
         hit.told(&id);
+        self.misses = 0;
         let mut age = itoa::Buffer::new();
         for part in [
             &*written.until_age,
@@ -107,6 +146,22 @@ impl Lane {
         let sheet = hit.sheet().map(Rest::Sheet);
         Some(sheet.unwrap_or_else(|| Rest::Bytes(hit.body().clone())))
     }
+}
+
+/// Finds out what a request means, if it is plain.
+fn read(request: &[u8], visit: &Visit) -> Option<Last> {
+    let Plain {
+        target,
+        headers,
+        said,
+    } = plain(request, visit)?;
+    // What becomes of a URL also depends on whether unknown domains are served, and one that is so
+    // long does not come again.
+    let lasts = matches!(target, Target::Provider { .. }) && request.len() <= REMEMBERED_MAX;
+    Some(Last {
+        request: if lasts { request.to_vec() } else { Vec::new() },
+        known: Known::of(&visit.state.shop, target, headers, said)?,
+    })
 }
 
 /// Reads a request that is all there and nothing more. Everything that the ordinary way would look at

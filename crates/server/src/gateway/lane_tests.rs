@@ -10,7 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tollgate::Shop;
 use tollgate::shop::Options;
-use tollgate_config::{Draft, World};
+use tollgate_config::config::Caller;
+use tollgate_config::{Draft, Provider, Secret, World};
+use tollgate_core::ask::Priority;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
 
@@ -22,11 +24,22 @@ const DATE_LINE: &str = "Date: Sun, 15 Nov 2026 00:00:00 GMT";
 /// A gateway whose time stands still, with a lane beside its sockets.
 struct Stage {
     address: SocketAddr,
-    lane: Lane,
+    visit: Arc<Visit>,
     clock: Arc<ManualClock>,
     /// Ends it when it is dropped.
     gateway: Gateway,
     _ending: watch::Sender<bool>,
+}
+
+fn provider(file: &str) -> Provider {
+    let draft = Draft::read("x.yaml", file).expect("the stage is set");
+    let checked = draft.check(&World::empty());
+    checked.provider.expect("the stage is set")
+}
+
+/// Does the short way answer, on a connection that may have asked before?
+fn is_answered(lane: &mut Lane, request: &str) -> bool {
+    lane.answer(request.as_bytes(), &mut Vec::new()).is_some()
 }
 
 impl Stage {
@@ -52,12 +65,7 @@ impl Stage {
                 });
             }
         });
-        let file = format!("name: x\nupstream: http://{at}\n{rest}\n");
-        let draft = Draft::read("x.yaml", &file).expect("the stage is set");
-        let provider = draft
-            .check(&World::empty())
-            .provider
-            .expect("the stage is set");
+        let provider = provider(&format!("name: x\nupstream: http://{at}\n{rest}\n"));
         let clock = ManualClock::new(Now {
             at: Micros(1_000_000_000),
             wall: Wall(1_794_700_800_000_000),
@@ -80,7 +88,7 @@ impl Stage {
         let visit = Visit::new(state, Arc::new(door.clone()), peer, order);
         Stage {
             address,
-            lane: Lane::new(Arc::new(visit)),
+            visit: Arc::new(visit),
             clock,
             gateway,
             _ending: ending,
@@ -118,7 +126,7 @@ impl Stage {
     /// What the short way says to a request.
     fn short(&self, request: &str) -> Option<String> {
         let mut out = Vec::new();
-        let body = self.lane.answer(request.as_bytes(), &mut out);
+        let body = Lane::new(self.visit.clone()).answer(request.as_bytes(), &mut out);
         match &body {
             Some(Rest::Bytes(body)) => out.extend_from_slice(body),
             Some(Rest::Sheet(sheet)) => out.extend_from_slice(&content(sheet)),
@@ -350,7 +358,6 @@ async fn only_a_request_that_is_whole_and_alone_goes_the_short_way() {
 async fn an_answer_that_is_not_plain_goes_the_ordinary_way() {
     let length = "Content-Length: 3";
     for lines in [
-        length.to_owned(),
         format!("{DATE_LINE}\r\n{length}\r\nLink: </b>; rel=next"),
         format!("{DATE_LINE}\r\n{length}\r\nContent-Location: /b"),
         format!("{DATE_LINE}\r\n{length}\r\nX-Long: {}", "l".repeat(5_000)),
@@ -367,6 +374,14 @@ async fn an_answer_that_is_not_plain_goes_the_ordinary_way() {
     }
 }
 
+/// It is kept with the time when it came.
+#[tokio::test]
+async fn an_answer_without_a_date_has_the_short_way_too() {
+    let stage = Stage::open("Content-Length: 3", "abc", TTL).await;
+    stage.asked(&get("/x/a", ""), 1).await;
+    stage.is_same(&get("/x/a", "")).await;
+}
+
 #[tokio::test]
 async fn an_old_answer_a_purged_one_and_none_go_the_ordinary_way() {
     let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
@@ -375,7 +390,7 @@ async fn an_old_answer_a_purged_one_and_none_go_the_ordinary_way() {
     assert_eq!(stage.short(&request), None);
     stage.asked(&request, 1).await;
     assert!(stage.short(&request).is_some());
-    let cache = stage.lane.0.state.shop.cache().clone();
+    let cache = stage.visit.state.shop.cache().clone();
     cache.purge(Some("x"), None).await;
     assert_eq!(stage.short(&request), None);
     stage.asked(&request, 1).await;
@@ -395,4 +410,51 @@ async fn a_door_of_one_provider_callers_and_odd_paths_have_the_short_way_too() {
     for path in ["/x@web/a", "/x/a", "/x/%2e%2e/a"] {
         stage.is_same(&get(path, "")).await;
     }
+}
+
+#[tokio::test]
+async fn what_a_connection_remembers_ends_with_the_configuration_that_gave_it_its_meaning() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    let (shop, request) = (&stage.visit.state.shop, get("/x@web/a", ""));
+    stage.asked(&request, 1).await;
+    let mut lane = Lane::new(stage.visit.clone());
+    assert!(is_answered(&mut lane, &request));
+    assert!(is_answered(&mut lane, &request));
+    assert!(!is_answered(&mut lane, &get("/x@web/b", "")));
+    assert!(is_answered(&mut lane, &request));
+    // Whoever calls itself `web` must prove it from now on.
+    shop.know(&[Caller {
+        name: "web".to_owned(),
+        priority: Priority::Normal,
+        at_least: None,
+        at_most: None,
+        token: Some(Secret::new("t".to_owned())),
+    }]);
+    assert!(!is_answered(&mut lane, &request));
+    shop.know(&[]);
+    assert!(is_answered(&mut lane, &request));
+    // The same name is another server from now on.
+    let elsewhere = format!("name: x\nupstream: http://127.0.0.1:9\n{TTL}\n");
+    shop.replace(vec![provider(&elsewhere)])
+        .expect("the stage is set");
+    assert!(!is_answered(&mut lane, &request));
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_for_new_things_is_looked_at_seldom_but_again() {
+    let lines = format!("{DATE_LINE}\r\nContent-Length: 3");
+    let stage = Stage::open(&lines, "abc", TTL).await;
+    stage.asked(&get("/x/kept", ""), 1).await;
+    let mut lane = Lane::new(stage.visit.clone());
+    for number in 0..MISSES_MAX {
+        assert!(!is_answered(
+            &mut lane,
+            &get(&format!("/x/new/{number}"), "")
+        ));
+    }
+    let kept = get("/x/kept", "");
+    let until = (1..=MISSES_MAX).find(|_| is_answered(&mut lane, &kept));
+    assert_eq!(until, Some(MISSES_MAX));
+    assert!(is_answered(&mut lane, &kept), "from then on every time");
 }

@@ -168,8 +168,8 @@ impl<S> Line<S> {
         if !self.is_idle() || self.seen.is_last.load(Ordering::Acquire) {
             return false;
         }
-        let answer = self.lane.as_ref();
-        let Some(rest) = answer.and_then(|lane| lane.answer(bytes, &mut self.kept)) else {
+        let lane = self.lane.as_mut();
+        let Some(rest) = lane.and_then(|lane| lane.answer(bytes, &mut self.kept)) else {
             return false;
         };
         self.kept_rest = rest;

@@ -367,7 +367,10 @@ async fn a_call_that_waits_past_the_grace_leaves_nothing_behind() {
     assert!(call.await.is_err(), "its connection was cut");
     crate::client::until(|| live.waiting() == 0).await;
     assert_eq!(
-        (live.limits(None)[0].view.unwrap().used, upstream.count()),
+        (
+            live.limits(None).await[0].view.unwrap().used,
+            upstream.count()
+        ),
         (1, 1)
     );
 }

@@ -102,6 +102,51 @@ async fn an_answer_that_is_cut_off_is_not_kept() {
     }
 }
 
+/// Asks for an answer and reads the beginning of it.
+async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(to).await.unwrap();
+    let request = b"GET /x/a HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut read = vec![0; 2_000];
+    stream.read_exact(&mut read).await.unwrap();
+    (stream, read)
+}
+
+/// Clients that leave or stand still in the middle of a large kept answer, which goes to them as a file,
+/// take nothing from others, and who reads on gets the rest of it.
+#[tokio::test]
+async fn who_leaves_or_stands_still_within_a_kept_answer_harms_nobody() {
+    use tokio::io::AsyncReadExt;
+    let text: String = (0..700_000).map(|number| format!("{number:06}")).collect();
+    let answer = text.clone();
+    let upstream = Upstream::start(move |_, _| {
+        let answer = answer.clone();
+        async move { reply(200, &[], &answer) }
+    })
+    .await;
+    let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    assert_eq!(get(stand.address, "/x/a").await.body.len(), text.len());
+    let (mut still, mut read) = begun(stand.address).await;
+    for _ in 0..20 {
+        drop(begun(stand.address).await);
+    }
+    let other = get(stand.address, "/x/a").await;
+    assert_eq!(other.header("x-tollgate-source"), "cache");
+    assert!(other.body == text);
+    let head = read
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .unwrap()
+        + 4;
+    let mut rest = vec![0; head + text.len() - read.len()];
+    soon(still.read_exact(&mut rest)).await.unwrap();
+    read.extend(rest);
+    assert!(read.ends_with(text.as_bytes()));
+    assert_eq!(upstream.count(), 1);
+}
+
 /// A large answer that is read slowly holds nobody up, is kept whole, and lies on disk afterwards.
 #[tokio::test]
 async fn a_slow_reader_of_a_large_answer_holds_nobody_up() {

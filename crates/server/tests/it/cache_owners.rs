@@ -195,6 +195,9 @@ async fn what_is_somebodys_own_is_not_kept_and_that_is_told() {
     ] {
         let first = get_with(still.stand.address, path, headers).await;
         assert_eq!(still.get(path, headers).await.1, "upstream", "{path}");
+        // The caller is told, and the log.
+        let status = format!("tollgate; fwd=miss; detail={why}");
+        assert_eq!(first.header("cache-status"), status, "{path}");
         let id = first.header("x-tollgate-id");
         let told = log::so_far();
         let line = told

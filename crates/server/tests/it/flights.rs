@@ -455,12 +455,18 @@ async fn s7_a_first_caller_that_fails_is_followed_by_one_that_may_try_again() {
 /// A provider that stays down is not asked by everybody in turn.
 #[tokio::test]
 async fn s7_a_failure_that_stays_is_shared() {
-    let upstream = Upstream::start(|_, _| async { reply(500, &[], "down") }).await;
+    let (upstream, word) = gated(|_, _| reply(500, &[], "down")).await;
     let stand = Stand::open(&[file(upstream.address, RETRY)]).await;
+    let live = stand.shop.named("x").unwrap();
     let calls: Vec<_> = (0..50).map(|_| ask(&stand, "/x/a")).collect();
+    // The first tries twice, then one of the others for all that are left; each of them has one retry.
+    for (asked, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
+        until(|| upstream.count() == asked && live.joined() == joined).await;
+        word.notify_one();
+    }
     for call in calls {
         let answer = soon(call).await.unwrap();
         assert_eq!((answer.status, answer.body.as_str()), (500, "down"));
     }
-    assert!(upstream.count() < 50, "{}", upstream.count());
+    assert_eq!(upstream.count(), 4);
 }

@@ -229,3 +229,44 @@ async fn a13_nodes_that_count_for_themselves_keep_to_their_part() {
     let report = provider.stop().await;
     assert_eq!((report.violations, report.accepted), (0, 48));
 }
+
+/// H4: domains that nobody describes have no limits but what this host can bear: all of them together
+/// have 256 connections. The call after that is neither refused nor lost; it waits for a place.
+#[tokio::test]
+async fn h4_the_257th_call_at_a_time_to_unknown_domains_waits_for_a_place() {
+    const PLACES: usize = 256;
+    let go = Arc::new(Notify::new());
+    let held = go.clone();
+    let upstream = Upstream::start(move |number, _| {
+        let held = held.clone();
+        async move {
+            if number < PLACES {
+                held.notified().await;
+            }
+            ok()
+        }
+    })
+    .await;
+    let options = tollgate::shop::Options {
+        private: true,
+        ..tollgate::shop::Options::default()
+    };
+    let stand = Stand::with(&[], options).await;
+    let unknown = stand.shop.ordered("unknown").unwrap();
+    let (address, to) = (stand.address, upstream.address);
+    let call = |number: usize| {
+        let path = format!("/http://{to}/{number}");
+        tokio::spawn(async move { get(address, &path).await.status })
+    };
+    let mut calls: Vec<_> = (0..PLACES).map(call).collect();
+    until(|| upstream.count() == PLACES).await;
+    calls.push(call(PLACES));
+    until(|| unknown.waiting() == 1).await;
+    assert_eq!(upstream.count(), PLACES);
+    go.notify_one();
+    until(|| upstream.count() == PLACES + 1).await;
+    go.notify_waiters();
+    for call in calls {
+        assert_eq!(soon(call).await.unwrap(), 200);
+    }
+}

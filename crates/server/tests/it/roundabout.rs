@@ -31,11 +31,14 @@ async fn two_gateways_in_a_circle_are_508() {
         (answer.status, json["error"].as_str()),
         (508, Some("LoopDetected"))
     );
-    let used = |stand: &Stand| {
-        let look = stand.shop.named("x").unwrap().limits(None);
+    let used = async |stand: &Stand| {
+        let look = stand.shop.named("x").unwrap().limits(None).await;
         100 - look[0].view.unwrap().remaining
     };
-    assert!(used(&one) <= 2 && used(&two) <= 2, "it goes round once");
+    assert!(
+        used(&one).await <= 2 && used(&two).await <= 2,
+        "it goes round once"
+    );
     assert_eq!(upstream.count(), 1);
 }
 

@@ -81,7 +81,7 @@ async fn h3_a_certificate_that_does_not_fit_costs_no_permit_and_is_told() {
             "{json}"
         );
         assert_eq!(answer.header("x-tollgate-attempts"), "0");
-        let look = stand.shop.named("x").unwrap().limits(None);
+        let look = stand.shop.named("x").unwrap().limits(None).await;
         assert_eq!(look[0].view.unwrap().remaining, 1, "the permit is there");
         assert_eq!(upstream.count(), 0);
     }

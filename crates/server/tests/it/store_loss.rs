@@ -4,7 +4,7 @@
 //! the middle of a transaction.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate::shop::Options;
@@ -17,14 +17,18 @@ use crate::stand::{Stand, file};
 use crate::upstream::{Upstream, ok};
 
 /// A state folder whose lock a test can take.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-loss-{}-{number}", std::process::id());
         Folder(std::env::temp_dir().join(name))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     async fn stand(&self, files: &[String], options: Options) -> Stand {
@@ -87,6 +91,20 @@ async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
     }
     assert_eq!((upstream.count(), stand.shop.uncounted()), (1, 0));
     drop(lock);
+    get_until(&stand, 200).await;
+}
+
+/// What was used is unknown for one period of the provider's limits. What this process allows itself,
+/// such as connections, has no period, and nobody else has used it.
+#[tokio::test]
+async fn a_folder_that_is_removed_holds_calls_back_for_one_period_only() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let files = [file(upstream.address, "limits: [1000/1s]")];
+    let stand = folder.stand(&files, Options::default()).await;
+    assert_eq!(get(stand.address, "/x/a").await.status, 200);
+    std::fs::remove_dir_all(folder.path()).expect("a folder");
+    get_until(&stand, 503).await;
     get_until(&stand, 200).await;
 }
 
@@ -322,4 +340,49 @@ async fn those_who_wait_while_the_store_is_lost_are_counted_by_priority() {
     go.send_replace(true);
     assert_eq!(soon(first).await.unwrap().status, 200);
     assert_eq!(soon(second).await.unwrap().status, 200);
+}
+
+/// A stopped process keeps the lock: whoever must know what is left waits for it, and nobody else
+/// does. All of this has one thread, so a stage that kept it would keep everybody.
+#[tokio::test]
+async fn whoever_looks_at_the_ledger_while_its_lock_is_kept_stops_nobody_else() {
+    let upstream = Upstream::start(|_, _| async { ok() }).await;
+    let folder = Folder::new();
+    let named = |name: &str, rest: &str| file(upstream.address, rest).replacen('x', name, 1);
+    let files = [
+        named("plain", "limits: [100/1s]"),
+        named(
+            "pool",
+            "api_keys: [k1, k2]\nauth: {header: x-key}\n\
+             limits: [{limit: 100, period: 1h, per: api_key}]",
+        ),
+        named(
+            "kept",
+            "limits: [100/1h]\ndegrade: {below: 2, recover: 4}\ncache: {ttl: 1h}",
+        ),
+    ];
+    let stand = folder.stand(&files, Options::default()).await;
+    assert_eq!(get(stand.address, "/kept/a").await.status, 200);
+    let lock = folder.lock();
+    let asks = tokio::spawn(get(stand.address, "/plain/a"));
+    let plain = stand.shop.named("plain").expect("a provider");
+    until(|| plain.waiting() == 1).await;
+    let looks = tokio::spawn(get(stand.address, "/pool/a"));
+    let is_started = |name: &str| stand.shop.started().iter().any(|live| live.name() == name);
+    until(|| is_started("pool")).await;
+    for _ in 0..10 {
+        assert_eq!(get(stand.address, "/health").await.status, 200);
+        let hit = get(stand.address, "/kept/a").await;
+        assert_eq!(
+            (hit.status, hit.header("x-tollgate-source")),
+            (200, "cache")
+        );
+    }
+    assert!(!looks.is_finished() && !asks.is_finished());
+    drop(lock);
+    for call in [looks, asks] {
+        let status = soon(call).await.expect("an answer").status;
+        // On a machine so slow that it was given up meanwhile, that is what is said.
+        assert!([200, 503].contains(&status), "{status}");
+    }
 }

@@ -129,6 +129,7 @@ impl Node {
             terms,
             scopes,
             priority: priority(wanted.call.priority),
+            patience: Span::ZERO,
             evidence: Evidence::Report {
                 by: give_up,
                 late: LATE,

@@ -19,6 +19,7 @@ use tollgate_core::time::{Micros, Span};
 use super::shared::Reader;
 use super::{BodyError, Tally, Tunnel};
 use crate::Permit;
+use crate::failpoint;
 use crate::path::Recorder;
 use crate::pool::Conn;
 use crate::timer::rest;
@@ -93,9 +94,14 @@ impl ReplyBody {
         }
     }
 
-    /// It is kept for whoever asks next.
+    /// It is kept, and good for whoever asks next.
     pub(crate) fn is_kept(&self) -> bool {
         self.is_kept
+    }
+
+    /// The same body, which was kept and is good for whoever asks next, or is not.
+    pub(crate) fn kept(self, is_kept: bool) -> ReplyBody {
+        ReplyBody { is_kept, ..self }
     }
 
     /// All of it is here already.
@@ -107,7 +113,7 @@ impl ReplyBody {
     pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
         let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
         let is_whole = self.flow.as_deref().is_none_or(Flow::has_ended);
-        self.is_kept = fits;
+        self.is_kept = fits && recorder.is_for_others();
         if fits && is_whole {
             recorder.finish();
         } else if fits {
@@ -275,6 +281,7 @@ impl Flow {
                 if self.incoming.is_end_stream() {
                     self.end();
                 } else {
+                    failpoint::reached("mid-body");
                     self.keep_alive(self.every);
                 }
                 Poll::Ready(Some(Ok(frame)))

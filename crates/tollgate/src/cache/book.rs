@@ -98,17 +98,11 @@ pub(super) fn open(
         .mode(0o700)
         .create(folder)
         .map_err(fail)?;
-    // Answers are nobody's business but the owner's.
-    File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(fail)?;
+    make_file(&path).map_err(fail)?;
     let (conn, aside) = match connect(&path) {
         Err(error) if error.is_damage() => {
             let aside = move_aside(&path).map_err(fail)?;
+            make_file(&path).map_err(fail)?;
             (connect(&path)?, Some(aside))
         }
         opened => (opened?, None),
@@ -119,15 +113,20 @@ pub(super) fn open(
     }
 }
 
-/// Another connection to a database that is open already.
+/// Answers are nobody's business but the owner's.
+fn make_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    options.open(path)
+}
+
+/// A connection to a file that is there. It makes none, which others could read.
 pub(super) fn connect(path: &Path) -> Result<Connection, BookError> {
     let store = |source| BookError::Store {
         path: path.to_owned(),
         source,
     };
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(store)?;
     conn.busy_timeout(BUSY_WAIT).map_err(store)?;
     prepare(&conn, path)?;
@@ -163,7 +162,9 @@ fn prepare(conn: &Connection, path: &Path) -> Result<(), BookError> {
             Some("it belongs to another program".to_owned()),
         )));
     }
-    conn.execute_batch("COMMIT").map_err(store)?;
+    // Files of earlier versions have none.
+    conn.execute_batch("CREATE INDEX IF NOT EXISTS purges_at ON purges (at); COMMIT")
+        .map_err(store)?;
     // Tables that cannot be read are damage too, and better known now.
     salt(conn).map_err(store)?;
     conn.query_row("SELECT count(*) FROM purges", [], |_| Ok(()))
@@ -195,13 +196,23 @@ pub(super) fn is_damaged(path: &Path) -> bool {
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = path.with_extension("db.damaged");
     fs::rename(path, &aside)?;
-    for end in ["db-wal", "db-shm"] {
+    remove_all(path, &["db-wal", "db-shm"])?;
+    Ok(aside)
+}
+
+/// Removes the file. Processes that have it open go on with what they have.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    remove_all(path, &["db", "db-wal", "db-shm"])
+}
+
+fn remove_all(path: &Path, ends: &[&str]) -> io::Result<()> {
+    for end in ends {
         match fs::remove_file(path.with_extension(end)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(aside)
+    Ok(())
 }
 
 /// The salt of its keys.

@@ -8,22 +8,24 @@
 //! told once; a damaged one is moved aside, so that the next start begins anew. A disk that is full
 //! or a file that somebody holds is tried again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
 
 use super::book::{self, BookError};
 use super::desk::Row;
-use super::key::{Salt, Url};
+use super::finder::{Finder, Read, last_purge};
+use super::index::{Census, Index};
+use super::key::{Salt, Url, Variant};
 use super::memory::Memory;
-use super::object::{SHELF_MAX, VARIANTS_MAX};
+use super::object::VARIANTS_MAX;
 use super::scribe::Scribe;
 use super::{DATABASE, Key, Object, Shelf};
 use crate::event::Fact;
@@ -38,9 +40,6 @@ pub(super) const WRITES_MAX: usize = 4_096;
 
 /// Bytes that may wait to be written: a second of a slow disk.
 const PENDING_MAX: u64 = 64 * 1024 * 1024;
-
-/// How often purges of other processes are looked for.
-const LISTEN_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the end waits for somebody else who holds the file: longer than a healthy process does,
 /// and less than it takes until whoever ends us loses patience (systemd: 90 s).
@@ -64,49 +63,102 @@ pub(super) struct Disk {
     pending: Arc<AtomicU64>,
     overdue: Arc<Overdue>,
     broken: Arc<AtomicBool>,
+    index: Arc<Index>,
 }
 
-/// What must be forgotten and found no place in the queue.
+/// What must be forgotten and is not yet.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
-    urls: Mutex<Vec<(Url, Wall)>>,
+    /// What found no place in the queue.
+    orders: Mutex<Vec<Write>>,
     is_all: AtomicBool,
+    /// Purges that are ordered and not done.
+    purges: AtomicUsize,
+}
+
+/// An order to forget the answers of a provider, of one of its entities, or all. While there is one,
+/// nothing is read from the file.
+#[derive(Debug)]
+pub(super) struct Purge {
+    pub(super) provider: Option<String>,
+    pub(super) entity: Option<String>,
+    answer: Option<oneshot::Sender<u64>>,
+    overdue: Arc<Overdue>,
+}
+
+impl Purge {
+    /// So many are gone.
+    pub(super) fn finish(mut self: Box<Purge>, gone: u64) {
+        let answer = self.answer.take();
+        drop(self);
+        // Whoever asked may have left.
+        let _left = answer.map(|answer| answer.send(gone));
+    }
+}
+
+impl Drop for Purge {
+    fn drop(&mut self) {
+        self.overdue.purges.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Overdue {
-    fn push(&self, url: Url, at: Wall) {
-        let mut urls = self.urls.lock();
-        if urls.len() < OVERDUE_MAX {
-            urls.push((url, at));
+    fn push(&self, order: Write) {
+        let mut orders = self.orders.lock();
+        if orders.len() < OVERDUE_MAX {
+            orders.push(order);
         } else {
             self.is_all.store(true, Ordering::Release);
         }
     }
 
-    /// All of it, as orders.
-    pub(super) fn take(&self) -> Vec<Write> {
-        let urls = std::mem::take(&mut *self.urls.lock());
-        let orders = urls.into_iter();
-        let mut orders: Vec<Write> = orders.map(|(url, at)| Write::Invalidate(url, at)).collect();
-        if self.is_all.swap(false, Ordering::AcqRel) {
-            let (answer, _nobody) = oneshot::channel();
-            orders.push(Write::Purge(None, None, answer));
+    pub(super) fn purge(
+        self: &Arc<Overdue>,
+        provider: Option<String>,
+        entity: Option<String>,
+        answer: oneshot::Sender<u64>,
+    ) -> Write {
+        self.purges.fetch_add(1, Ordering::AcqRel);
+        Write::Purge(Box::new(Purge {
+            provider,
+            entity,
+            answer: Some(answer),
+            overdue: self.clone(),
+        }))
+    }
+
+    /// An order to forget everything, that nobody waits for.
+    pub(super) fn purge_all(self: &Arc<Overdue>) -> Write {
+        let (answer, _nobody) = oneshot::channel();
+        self.purge(None, None, answer)
+    }
+
+    /// Is there anything in the file that has been purged?
+    pub(super) fn is_purging(&self) -> bool {
+        self.purges.load(Ordering::Acquire) > 0 || self.is_all.load(Ordering::Acquire)
+    }
+
+    /// All that found no place, as orders.
+    pub(super) fn take(self: &Arc<Overdue>) -> Vec<Write> {
+        let mut orders = std::mem::take(&mut *self.orders.lock());
+        if self.is_all.load(Ordering::Acquire) {
+            orders.push(self.purge_all());
+            self.is_all.store(false, Ordering::Release);
         }
         orders
     }
 }
 
-struct Read {
-    key: Key,
-    now: Wall,
-    answer: oneshot::Sender<Arc<Shelf>>,
-}
-
+#[derive(Debug)]
 pub(super) enum Write {
     Put(Key, Arc<Object>, Wall),
+    /// The same, where there may be one already: it must not stay if this one is not written.
+    Replace(Key, Arc<Object>, Wall),
+    /// One answer is not to be used again, if it was asked for by then.
+    Forget(Key, Variant, Wall),
     Used(Key, Wall),
     Invalidate(Url, Wall),
-    Purge(Option<String>, Option<String>, oneshot::Sender<u64>),
+    Purge(Box<Purge>),
     Rows(oneshot::Sender<Vec<Row>>),
     Flush(oneshot::Sender<()>),
     /// The same, and nothing is left to be forgotten.
@@ -123,16 +175,14 @@ impl Disk {
         aside.iter().for_each(|aside| begun_anew(aside));
         let path = folder.join(DATABASE);
         let reader = book::connect(&path)?;
-        let store = |source| BookError::Store {
+        let (salt, heard) = begin(&reader).map_err(|source| BookError::Store {
             path: path.clone(),
             source,
-        };
-        let salt = book::salt(&reader).map_err(store)?;
-        let heard = last_purge(&reader).map_err(store)?;
+        })?;
         let (reads, questions) = sync_channel(READS_MAX);
         let (writes, orders) = sync_channel(WRITES_MAX);
         let (pending, broken) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let overdue = Arc::<Overdue>::default();
+        let (overdue, index) = (Arc::<Overdue>::default(), Arc::<Index>::default());
         let scribe = Scribe {
             conn: writer,
             bytes_max,
@@ -148,6 +198,8 @@ impl Disk {
             memory,
             heard,
             version: -1,
+            census: Census::new(index.clone()),
+            overdue: overdue.clone(),
             writes: writes.clone(),
             broken: broken.clone(),
             path: path.clone(),
@@ -169,16 +221,26 @@ impl Disk {
             pending,
             overdue,
             broken,
+            index,
         };
         Ok((disk, salt))
     }
 
-    pub(super) async fn find(&self, key: Key, now: Wall) -> Option<Arc<Shelf>> {
-        if self.broken.load(Ordering::Acquire) {
+    /// What is on disk, but those that were seen; without a look at it where there is nothing.
+    pub(super) async fn find(&self, key: Key, seen: &[Variant], now: Wall) -> Option<Arc<Shelf>> {
+        let is_broken = self.broken.load(Ordering::Acquire);
+        if is_broken || !self.index.may_have(&key) || self.overdue.is_purging() {
             return None;
         }
         let (answer, found) = oneshot::channel();
-        self.reads.try_send(Read { key, now, answer }).ok()?;
+        let seen = seen.to_vec();
+        let read = Read {
+            key,
+            now,
+            seen,
+            answer,
+        };
+        self.reads.try_send(read).ok()?;
         within(Some(LOOK_MAX), found).await.ok()?.ok()
     }
 
@@ -188,20 +250,51 @@ impl Disk {
         let _noted = self.writes.try_send(Write::Used(key, now));
     }
 
-    pub(super) fn put(&self, key: Key, object: Arc<Object>, now: Wall) {
+    /// Writes an answer down. Says whether there may be others under this key already.
+    pub(super) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) -> bool {
+        let may_have_others = self.index.may_have(&key);
+        let order = if may_have_others {
+            Write::Replace
+        } else {
+            Write::Put
+        };
         let weight = object.weight();
         if self.pending.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
-            || self.writes.try_send(Write::Put(key, object, now)).is_err()
+            || self
+                .writes
+                .try_send(order(key, object.clone(), now))
+                .is_err()
         {
             self.pending.fetch_sub(weight, Ordering::AcqRel);
+            // What it would have replaced must not come back in its place.
+            if may_have_others {
+                self.forget(key, object.variant, object.stored);
+            }
+        } else {
+            self.index.put(&key);
         }
+        may_have_others
+    }
+
+    /// Are all keys of the file known?
+    #[cfg(test)]
+    pub(super) fn is_indexed(&self) -> bool {
+        self.index.is_whole()
+    }
+
+    pub(super) fn invalidate(&self, url: Url, now: Wall) {
+        self.insist(|| Write::Invalidate(url, now));
+    }
+
+    pub(super) fn forget(&self, key: Key, variant: Variant, at: Wall) {
+        self.insist(|| Write::Forget(key, variant, at));
     }
 
     /// An order that must not be lost: where the queue is full, it waits beside it.
-    pub(super) fn invalidate(&self, url: Url, now: Wall) {
-        let order = || self.writes.try_send(Write::Invalidate(url, now));
+    fn insist(&self, forget: impl Fn() -> Write) {
+        let order = || self.writes.try_send(forget());
         if order().is_err() {
-            self.overdue.push(url, now);
+            self.overdue.push(forget());
             // The queue may have been emptied meanwhile, and who waits for orders must be woken. If
             // it is full still, what waits beside it is seen with what is in it.
             let _again = order();
@@ -211,7 +304,7 @@ impl Disk {
     pub(super) async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> Option<u64> {
         let own = |name: &str| name.to_owned();
         let (provider, entity) = (provider.map(own), entity.map(own));
-        self.order(|answer| Write::Purge(provider, entity, answer))
+        self.order(|answer| self.overdue.purge(provider, entity, answer))
             .await
     }
 
@@ -237,6 +330,11 @@ impl Disk {
         }
         done.await.ok()
     }
+}
+
+/// The salt, and the last purge that was made before.
+fn begin(reader: &Connection) -> rusqlite::Result<(Salt, i64)> {
+    Ok((book::salt(reader)?, last_purge(reader)?))
 }
 
 fn begun_anew(aside: &Path) {
@@ -281,113 +379,7 @@ fn examine(path: &Path, mut why: String) {
     Fact::CacheOnlyInMemory { why: &why }.tell();
 }
 
-/// Reads.
-struct Finder {
-    conn: Connection,
-    memory: Arc<Memory>,
-    /// The last purge that was heard of.
-    heard: i64,
-    version: i64,
-    writes: SyncSender<Write>,
-    broken: Arc<AtomicBool>,
-    path: PathBuf,
-}
-
-impl Finder {
-    fn run(mut self, questions: &Receiver<Read>) {
-        loop {
-            match questions.recv_timeout(LISTEN_EVERY) {
-                Ok(read) => self.answer(read),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-            if let Err(error) = self.listen() {
-                tell(&self.broken, &self.path, &error);
-            }
-        }
-    }
-
-    fn answer(&self, read: Read) {
-        if self.broken.load(Ordering::Acquire) {
-            return;
-        }
-        let changes = self.memory.changes();
-        match self.read(&read.key) {
-            Ok(Some((shelf, used))) => {
-                shelf.note(read.now);
-                let shelf = Arc::new(shelf);
-                self.memory.fill(read.key, shelf.clone(), changes);
-                if read.now.since(used) > USED_STEP {
-                    // If it cannot be noted, it looks a little older than it is.
-                    let _noted = self.writes.try_send(Write::Used(read.key, read.now));
-                }
-                let _gone = read.answer.send(shelf);
-            }
-            Ok(None) => {}
-            Err(error) => tell(&self.broken, &self.path, &error),
-        }
-    }
-
-    fn read(&self, key: &Key) -> rusqlite::Result<Option<(Shelf, Wall)>> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT variant, url, stored, provider, entity, used, head, body FROM answers WHERE key = ?1
-             ORDER BY id DESC LIMIT ?2",
-        )?;
-        let mut rows = statement.query(params![key.0, variants_max()])?;
-        let mut objects = Vec::new();
-        let (mut used, mut weight) = (Wall(0), 0);
-        while let Some(row) = rows.next()? {
-            used = used.max(Wall(row.get::<_, i64>("used")?.unsigned_abs()));
-            let object = book::object(row)?.map(Arc::new);
-            weight += object.as_ref().map_or(0, |object| object.weight());
-            objects.extend(object);
-            if weight > SHELF_MAX {
-                break; // no shelf holds more
-            }
-        }
-        Ok((!objects.is_empty()).then(|| (Shelf::new(objects), used)))
-    }
-
-    /// What have other processes purged?
-    fn listen(&mut self) -> rusqlite::Result<()> {
-        let number = |sql: &str| self.conn.query_row(sql, [], |row| row.get::<_, i64>(0));
-        let version = number("PRAGMA data_version")?;
-        if version == self.version {
-            return Ok(());
-        }
-        self.version = version;
-        let first = number("SELECT ifnull(min(seq), 0) FROM purges")?;
-        if first > self.heard + 1 {
-            self.memory.purge(None, None);
-        }
-        let mut statement = self.conn.prepare_cached(
-            "SELECT seq, url, at, provider, entity FROM purges WHERE seq > ?1 ORDER BY seq",
-        )?;
-        let mut rows = statement.query([self.heard])?;
-        while let Some(row) = rows.next()? {
-            match row.get::<_, Option<[u8; 16]>>(1)? {
-                Some(url) => {
-                    let at = Wall(row.get::<_, i64>(2)?.unsigned_abs());
-                    self.memory.invalidate(None, Url(url), at);
-                }
-                None => {
-                    let (provider, entity): (Option<String>, Option<String>) =
-                        (row.get(3)?, row.get(4)?);
-                    self.memory.purge(provider.as_deref(), entity.as_deref());
-                }
-            }
-            self.heard = row.get(0)?;
-        }
-        Ok(())
-    }
-}
-
 /// For SQL.
 pub(super) fn variants_max() -> i64 {
     i64::try_from(VARIANTS_MAX).unwrap_or(i64::MAX)
-}
-
-fn last_purge(conn: &Connection) -> rusqlite::Result<i64> {
-    let seq = conn.query_row("SELECT max(seq) FROM purges", [], |row| row.get(0));
-    Ok(seq.optional()?.flatten().unwrap_or(0))
 }

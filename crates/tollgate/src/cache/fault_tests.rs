@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 
-use super::tests::{Folder, bodies, key, object};
+use super::tests::{Folder, bodies, key, object, open_with};
 use super::*;
 
 /// Somebody else who holds the file.
@@ -68,7 +68,7 @@ async fn a_purge_waits_for_whoever_holds_the_file() {
     let purge = tokio::spawn(async move { purging.purge(Some("x"), Some("a")).await });
     // Meanwhile nobody is given what is to be forgotten, and this one hears that it was not done.
     cache.flush().await;
-    assert!(cache.at_hand(&key(1), Wall(1)).is_none() && !purge.is_finished());
+    assert!(bodies(&cache, 1).await.is_empty() && !purge.is_finished());
     holder.lets_go();
     assert_eq!(purge.await.unwrap(), 1);
     let next = Cache::open(&folder.0);
@@ -153,7 +153,7 @@ async fn a_file_that_turns_out_to_be_damaged_is_moved_aside() {
 #[tokio::test]
 async fn a_full_file_makes_room_and_goes_on() {
     let folder = Folder::new();
-    let cache = Cache::open_with(&folder.0, 200_000);
+    let cache = open_with(&folder.0, 200_000);
     cache.put(key(1), &object(1, &"z".repeat(2_000_000)), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await[0].len(), 2_000_000, "in memory");

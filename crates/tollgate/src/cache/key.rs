@@ -1,8 +1,9 @@
 //! The key of an answer: what was asked, and by whom.
 //!
-//! Promises: scheme, host, port, path, sorted query, entity, the credential and every header that looks
-//! like one are in it; so are headers that make servers answer for another URL, address or version.
-//! GET and HEAD have one key. What else an answer depends on, its `Vary` has to say.
+//! Promises: scheme, host, port, path, sorted query, entity, and who asks. Where the file says how long
+//! answers are good, every header is in it but noise and those that the cache itself obeys; where the
+//! answers say so, they say in `Vary` what they depend on, and only headers that look like a credential,
+//! a user, or another URL, address or version are in it. GET and HEAD have one key.
 //!
 //! Never: can be read back. It is a hash under a salt that no other store has, so that neither the
 //! database nor memory holds a credential.
@@ -11,9 +12,9 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tollgate_core::fresh::{Headers, variant_text};
+use tollgate_core::fresh::{Headers, Mode, variant_text};
 
-use crate::path::parameters;
+use crate::path::{is_noise, parameters};
 
 /// A hash of what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,12 +28,24 @@ impl Hash for Key {
     }
 }
 
+impl Key {
+    /// A name for one of the answers under this key, as if it were a URL. Both are hashes, so no URL
+    /// has the same.
+    pub(super) fn answer(&self, variant: Variant) -> Url {
+        let mut name = variant.0;
+        for (to, from) in name.iter_mut().zip(self.0) {
+            *to ^= from;
+        }
+        Url(name)
+    }
+}
+
 /// A hash of a URL alone, whoever asked: what an unsafe method makes invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Url(pub(crate) [u8; 16]);
 
 /// A hash of the values of the headers that an answer varies on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Variant(pub(crate) [u8; 16]);
 
 /// What makes the hashes of one store differ from those of every other.
@@ -93,6 +106,8 @@ pub(crate) struct Keyed<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// A header that we replace by our key, so that what a client sends there means nothing.
     pub(crate) replaced: Option<&'a str>,
+    /// Who says what answers depend on.
+    pub(crate) mode: Mode,
 }
 
 impl Keyed<'_> {
@@ -105,7 +120,11 @@ impl Keyed<'_> {
         for mark in self.ours {
             hasher.add(mark.as_bytes());
         }
-        let mut names: SmallVec<[&str; 8]> = self
+        let tells = match self.mode {
+            Mode::Ttl => may_tell,
+            Mode::Rfc9111 => tells,
+        };
+        let mut names: SmallVec<[&str; 16]> = self
             .headers
             .keys()
             .map(http::HeaderName::as_str)
@@ -142,11 +161,32 @@ impl Parts {
     }
 }
 
+/// Could this header tell who asks, or what for? All could but noise, and those that the cache itself
+/// obeys: conditions and wishes, and what encodings, languages and origins an answer is for, which it
+/// says in `Vary` (or forgets to say in a way that is known).
+fn may_tell(name: &str) -> bool {
+    !matches!(
+        name,
+        "host"
+            | "accept-encoding"
+            | "accept-language"
+            | "origin"
+            | "cache-control"
+            | "pragma"
+            | "range"
+            | "if-range"
+            | "if-none-match"
+            | "if-modified-since"
+            | "if-match"
+            | "if-unmodified-since"
+    ) && !is_noise(name)
+}
+
 /// Does this header tell who asks, or what for? Credentials and users by their usual names and by
 /// what their names contain; headers that servers take for another URL, method, host or address; and
 /// `Accept`, versions and preferences, which many APIs obey without saying so in `Vary`.
 fn tells(name: &str) -> bool {
-    const PARTS: [&str; 24] = [
+    const PARTS: [&str; 33] = [
         "auth",
         "token",
         "key",
@@ -168,6 +208,15 @@ fn tells(name: &str) -> bool {
         "login",
         "role",
         "behalf",
+        "credential",
+        "organization",
+        "project",
+        "workspace",
+        "merchant",
+        "actor",
+        "uid",
+        "dpop",
+        "profile",
         "jwt",
         "version",
         "prefer",
@@ -239,6 +288,7 @@ mod tests {
             ours: &[],
             headers: &map,
             replaced: None,
+            mode: Mode::Rfc9111,
         };
         keyed.key(&salt)
     }

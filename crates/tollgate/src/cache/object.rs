@@ -14,7 +14,7 @@ use tollgate_core::fresh::Kept;
 use tollgate_core::time::{Span, Wall};
 
 use super::key::{Url, Variant};
-use super::sheet::Sheet;
+use super::sheet::Shown;
 
 /// What an object costs beside its body and headers, roughly: its maps, counts and key.
 const OVERHEAD: usize = 512;
@@ -53,8 +53,8 @@ pub(crate) struct Object {
 #[derive(Debug, Default)]
 pub(crate) struct Form {
     pub(crate) head: OnceLock<Option<Written>>,
-    /// Its body as a file, once there was room for it.
-    pub(crate) sheet: OnceLock<Arc<Sheet>>,
+    /// Its body as a file, while there is room for it.
+    pub(crate) shown: Shown,
 }
 
 impl Clone for Form {
@@ -160,8 +160,13 @@ impl Shelf {
 
     /// The shelf without the objects of a provider or entity; `None` if nothing is left.
     pub(crate) fn without(&self, provider: Option<&str>, entity: Option<&str>) -> Option<Shelf> {
+        self.but(|object| object.is_of(provider, entity))
+    }
+
+    /// The shelf without such objects; `None` if nothing is left.
+    pub(super) fn but(&self, is_gone: impl Fn(&Object) -> bool) -> Option<Shelf> {
         let left = self.objects.iter();
-        let left = left.filter(|object| !object.is_of(provider, entity));
+        let left = left.filter(|object| !is_gone(object));
         let shelf = Shelf::new(left.cloned());
         let shelf = Shelf {
             is_partial: self.is_partial || shelf.is_partial,

@@ -1,9 +1,9 @@
 //! The thread that writes `cache.db`.
 //!
 //! Promises: what waits shares a transaction. The file is bounded: what nobody can use any more goes
-//! first, then what was not used for longest. While somebody else holds the file, what must be
-//! forgotten waits and is done as soon as it can, at the end too; what should be kept is not waited
-//! with.
+//! first, then what was not used for longest. While somebody else holds the file or the disk is full,
+//! what must be forgotten waits and is done as soon as it can, at the end too, and if there is no room
+//! then either the file goes; what should be kept is not waited with.
 //!
 //! Never: is waited for by a call.
 
@@ -18,8 +18,12 @@ use tokio::sync::oneshot;
 use tollgate_core::time::Wall;
 
 use super::disk::{Overdue, WRITES_MAX, Write, tell, variants_max};
-use super::key::Url;
+use super::key::{Url, Variant};
 use super::{Key, Object, book, desk};
+use crate::event::Fact;
+
+/// How often room is made for one answer, each time for more.
+const FIT_TRIES: u64 = 3;
 
 /// Orders that share one transaction.
 const BATCH_MAX: usize = 64;
@@ -100,6 +104,9 @@ impl Scribe {
             if batch.is_empty() {
                 return;
             }
+            // As for those who wait for the end, if nobody does any more.
+            let (last, _nobody) = oneshot::channel();
+            batch.push(Write::Last(last));
             self.try_to(batch);
             batch = std::mem::take(&mut self.held_back);
             if !batch.is_empty() {
@@ -110,62 +117,108 @@ impl Scribe {
 
     fn obey(&mut self, batch: Vec<Write>) -> rusqlite::Result<()> {
         for order in &batch {
-            if let Write::Put(_, object, _) = order {
+            if let Write::Put(_, object, _) | Write::Replace(_, object, _) = order {
                 self.pending.fetch_sub(object.weight(), Ordering::AcqRel);
                 self.since_check += object.weight();
             }
         }
+        let (asked, now, mut failed) = self.commit(batch)?;
+        if self.since_check >= self.bytes_max / STEP_PART {
+            self.since_check = 0;
+            failed = failed.or(self.make_room(now).err());
+        }
+        let mut last = Vec::new();
+        for order in asked {
+            if matches!(order, Write::Last(_)) {
+                last.push(order);
+                continue;
+            }
+            if let Err((order, error)) = self.reply(order) {
+                if is_passing(&error) {
+                    let again = self.held_back(vec![order]);
+                    self.held_back.extend(again);
+                }
+                failed = failed.or(Some(error));
+            }
+        }
+        self.end_with(last, failed.as_ref());
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Writes a batch in one transaction; what is left are questions. Also when, and what went wrong.
+    fn commit(&mut self, batch: Vec<Write>) -> rusqlite::Result<Left> {
         // Immediate: a transaction that begins by reading cannot wait for another writer.
         let begun = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate);
         let change = match begun {
             Ok(change) => change,
             Err(error) => {
-                if is_held(&error) {
-                    self.held_back = held_back(batch);
+                if is_passing(&error) {
+                    self.held_back = self.held_back(batch);
                 }
                 return Err(error);
             }
         };
         let is_broken = self.broken.load(Ordering::Acquire);
-        let forgets = invalidations(&batch);
-        let (asked, now, mut failed) = write(&change, batch, is_broken);
-        // Where there was no room, SQLite has taken back all of it already.
-        let is_undone = self.conn.is_autocommit();
-        let committed = if is_undone { Ok(()) } else { change.commit() };
-        if is_undone || committed.is_err() {
+        let (mut forgets, replaced) = (invalidations(&batch), replaced(&batch));
+        let (asked, now, mut failed) = write(&change, batch, is_broken, self.bytes_max);
+        // Where there was no room, SQLite may have taken back all of it already.
+        let mut is_undone = self.conn.is_autocommit();
+        if !is_undone && let Err(error) = change.commit() {
+            failed = failed.or(Some(error));
+            is_undone = true;
+        }
+        if failed.is_some() {
             // What must be forgotten is said again, with nothing that takes room.
-            self.held_back = held_back(forgets);
+            forgets.extend(replaced.into_iter().filter(|_| is_undone));
+            self.held_back = self.held_back(forgets);
         }
-        failed = failed.or(committed.err());
-        if self.since_check >= self.bytes_max / STEP_PART {
-            self.since_check = 0;
-            failed = failed.or(self.make_room(now).err());
+        Ok((asked, now, failed))
+    }
+
+    /// Nobody orders anything after these, once nothing is left to be forgotten.
+    fn end_with(&mut self, last: Vec<Write>, failed: Option<&rusqlite::Error>) {
+        if last.is_empty() {
+            return;
         }
-        for order in asked {
-            if matches!(order, Write::Last(_)) && !self.held_back.is_empty() {
-                self.held_back.push(order);
-                continue;
+        if failed.is_some_and(is_full) && !self.held_back.is_empty() {
+            self.remove_file();
+        }
+        if !self.held_back.is_empty() {
+            return self.held_back.extend(last);
+        }
+        for order in last {
+            let _answered = self.reply(order);
+        }
+    }
+
+    /// There is no room even to note what must be forgotten, and what is not forgotten now would come
+    /// back with the next start: the file goes, which loses nothing but time.
+    fn remove_file(&mut self) {
+        self.held_back.clear();
+        self.broken.store(true, Ordering::Release);
+        let why = match book::remove(&self.path) {
+            Ok(()) => {
+                "it was removed, because what was purged could not be forgotten on a full disk"
             }
-            if let Err((order, error)) = self.reply(order) {
-                if is_held(&error) {
-                    self.held_back.extend(held_back(vec![order]));
-                }
-                failed = failed.or(Some(error));
-            }
-        }
-        failed.map_or(Ok(()), Err)
+            Err(_) => "what was purged could not be forgotten on a full disk",
+        };
+        let why = &format!("{}: {why}", self.path.display());
+        Fact::CacheOnlyInMemory { why }.tell();
     }
 
     /// What whoever asked waits for; or the question again, and why it has no answer.
+    #[expect(
+        clippy::result_large_err,
+        reason = "once for each question that cannot be answered, and it is looked at again"
+    )]
     fn reply(&self, order: Write) -> Result<(), (Write, rusqlite::Error)> {
         // Whoever asked may have left.
         match order {
-            Write::Purge(provider, entity, answer) => {
-                match desk::forget(&self.conn, provider.as_deref(), entity.as_deref()) {
-                    Ok(gone) => {
-                        let _left = answer.send(gone);
-                    }
-                    Err(error) => return Err((Write::Purge(provider, entity, answer), error)),
+            Write::Purge(purge) => {
+                let (provider, entity) = (purge.provider.as_deref(), purge.entity.as_deref());
+                match desk::forget(&self.conn, provider, entity) {
+                    Ok(gone) => purge.finish(gone),
+                    Err(error) => return Err((Write::Purge(purge), error)),
                 }
             }
             Write::Rows(answer) => match desk::all(&self.conn) {
@@ -177,9 +230,32 @@ impl Scribe {
             Write::Flush(answer) | Write::Last(answer) => {
                 let _left = answer.send(());
             }
-            Write::Put(..) | Write::Used(..) | Write::Invalidate(..) => {}
+            Write::Put(..)
+            | Write::Replace(..)
+            | Write::Forget(..)
+            | Write::Used(..)
+            | Write::Invalidate(..) => {}
         }
         Ok(())
+    }
+
+    /// What must be forgotten, if not now, and who waits for just that. Whoever waits for anything
+    /// else hears that it was not done.
+    fn held_back(&self, batch: Vec<Write>) -> Vec<Write> {
+        let stays = |order: &Write| {
+            matches!(
+                order,
+                Write::Forget(..) | Write::Invalidate(..) | Write::Purge(_) | Write::Last(_)
+            )
+        };
+        let replaced = replaced(&batch);
+        let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
+        left.extend(replaced);
+        if left.len() > HELD_BACK_MAX {
+            left.retain(|order| !matches!(order, Write::Forget(..) | Write::Invalidate(..)));
+            left.push(self.overdue.purge_all());
+        }
+        left
     }
 
     /// What nobody can use any more goes, then what was not used for longest.
@@ -195,31 +271,27 @@ impl Scribe {
         if total.is_negative() || excess == 0 {
             return Ok(());
         }
-        self.conn.execute(
-            "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
-               OVER (ORDER BY used, id ROWS UNBOUNDED PRECEDING) - size AS before FROM answers
-               ORDER BY used, id LIMIT ?2) WHERE before < ?1)",
-            params![i64::try_from(excess).unwrap_or(i64::MAX), EVICT_MAX],
-        )?;
-        Ok(())
+        evict(&self.conn, excess)
     }
 }
 
-/// Writes what can be written; what is left are questions. Also when, and what went wrong.
-fn write(
-    change: &Transaction<'_>,
-    batch: Vec<Write>,
-    is_broken: bool,
-) -> (Vec<Write>, Wall, Option<rusqlite::Error>) {
+/// Questions, when, and what went wrong.
+type Left = (Vec<Write>, Wall, Option<rusqlite::Error>);
+
+/// Writes what can be written; what is left are questions.
+fn write(change: &Transaction<'_>, batch: Vec<Write>, is_broken: bool, bytes_max: u64) -> Left {
     let (mut asked, mut now, mut failed) = (Vec::new(), Wall(0), None);
     for order in batch {
         let done = match order {
-            Write::Put(key, object, at) => {
+            Write::Put(key, object, at) | Write::Replace(key, object, at) => {
                 now = at;
                 if is_broken {
                     Ok(())
                 } else {
-                    put(change, &key, &object, at)
+                    // What it would have replaced must not come back in its place.
+                    fit(change, &key, &object, at, bytes_max).inspect_err(|_| {
+                        let _held = forget(change, &key, object.variant, object.stored);
+                    })
                 }
             }
             Write::Used(key, at) => change
@@ -227,7 +299,8 @@ fn write(
                 .and_then(|mut statement| statement.execute(params![key.0, signed(at)]))
                 .map(drop),
             Write::Invalidate(url, at) => invalidate(change, url, at),
-            question @ (Write::Purge(..) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
+            Write::Forget(key, variant, at) => forget(change, &key, variant, at),
+            question @ (Write::Purge(_) | Write::Rows(_) | Write::Flush(_) | Write::Last(_)) => {
                 asked.push(question);
                 Ok(())
             }
@@ -237,21 +310,30 @@ fn write(
     (asked, now, failed)
 }
 
-/// Does somebody else hold the file?
-fn is_held(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-    )
+/// Does somebody else hold the file, or is there no room just now?
+fn is_passing(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    is_full(error)
+        || matches!(
+            code,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+        )
+}
+
+/// Is there no room?
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
 /// What of a batch makes answers invalid.
 fn invalidations(batch: &[Write]) -> Vec<Write> {
     let each = batch.iter().filter_map(|order| match order {
         Write::Invalidate(url, at) => Some(Write::Invalidate(*url, *at)),
+        Write::Forget(key, variant, at) => Some(Write::Forget(*key, *variant, *at)),
         Write::Put(..)
+        | Write::Replace(..)
         | Write::Used(..)
-        | Write::Purge(..)
+        | Write::Purge(_)
         | Write::Rows(_)
         | Write::Flush(_)
         | Write::Last(_) => None,
@@ -259,30 +341,89 @@ fn invalidations(batch: &[Write]) -> Vec<Write> {
     each.collect()
 }
 
-/// What must be forgotten, if not now, and who waits for just that. Whoever waits for anything else
-/// hears that it was not done.
-fn held_back(batch: Vec<Write>) -> Vec<Write> {
-    let stays = |order: &Write| {
-        matches!(
-            order,
-            Write::Invalidate(..) | Write::Purge(..) | Write::Last(_)
-        )
-    };
-    let mut left: Vec<Write> = batch.into_iter().filter(stays).collect();
-    if left.len() > HELD_BACK_MAX {
-        left.retain(|order| !matches!(order, Write::Invalidate(..)));
-        let (all, _nobody) = oneshot::channel();
-        left.push(Write::Purge(None, None, all));
+/// What a batch would have replaced: where the new answer is not written, the old one must not come
+/// back in its place.
+fn replaced(batch: &[Write]) -> Vec<Write> {
+    let each = batch.iter().filter_map(|order| match order {
+        Write::Replace(key, object, _) => Some(Write::Forget(*key, object.variant, object.stored)),
+        _ => None,
+    });
+    each.collect()
+}
+
+/// Puts an answer in, in place of what was not used for longest if there is no room for both.
+fn fit(
+    conn: &Connection,
+    key: &Key,
+    object: &Object,
+    now: Wall,
+    bytes_max: u64,
+) -> rusqlite::Result<()> {
+    let mut done = put(conn, key, object, now);
+    // Pages are not full, and indexes need some too: what is as heavy may not be enough.
+    for times in 1..=FIT_TRIES {
+        match &done {
+            Err(error)
+                if is_full(error) && !conn.is_autocommit() && object.weight() < bytes_max =>
+            {
+                evict(conn, times * object.weight().max(bytes_max / STEP_PART))?;
+                done = put(conn, key, object, now);
+            }
+            _ => return done,
+        }
     }
-    left
+    done
+}
+
+/// Removes so many bytes of what was not used for longest.
+fn evict(conn: &Connection, bytes: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached(
+        "DELETE FROM answers WHERE id IN (SELECT id FROM (SELECT id, sum(size)
+           OVER (ORDER BY used, id ROWS UNBOUNDED PRECEDING) - size AS before FROM answers
+           ORDER BY used, id LIMIT ?2) WHERE before < ?1)",
+    )?
+    .execute(params![i64::try_from(bytes).unwrap_or(i64::MAX), EVICT_MAX])?;
+    Ok(())
+}
+
+/// Has another process forgotten it since it was asked for, or does it have a newer one? What is in the
+/// future was written by a clock that has been set back.
+fn is_late(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<bool> {
+    conn.prepare_cached(
+        "SELECT EXISTS (SELECT 1 FROM purges WHERE at BETWEEN ?1 AND ?2 AND (url = ?3 OR (url IS NULL
+             AND ifnull(provider, ?4) = ?4 AND (entity IS NULL OR entity IS ?5))))
+           OR EXISTS (SELECT 1 FROM answers WHERE key = ?6 AND variant = ?7 AND stored > ?1
+             AND stored <= ?2)",
+    )?
+    .query_row(
+        params![
+            signed(object.stored),
+            signed(now),
+            object.url.0,
+            object.provider,
+            object.entity,
+            key.0,
+            object.variant.0,
+        ],
+        |row| row.get(0),
+    )
 }
 
 fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Result<()> {
+    if is_late(conn, key, object, now)? {
+        return Ok(());
+    }
     let until = object.kept.stale_until.max(object.kept.fresh_until);
+    // Numbers follow the clock: those of rows that are gone are not used again, so that whoever follows
+    // them misses nothing.
+    let last: i64 = conn
+        .prepare_cached("SELECT ifnull(max(id), 0) FROM answers")?
+        .query_row([], |row| row.get(0))?;
+    let id = last.saturating_add(1).max(signed(now));
     conn.prepare_cached(
         "INSERT OR REPLACE INTO answers
-           (key, variant, url, stored, provider, entity, size, used, until, head, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+           (key, variant, url, stored, provider, entity, size, used, until, head, body, id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?
     .execute(params![
         key.0,
@@ -296,6 +437,7 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
         signed(until),
         book::head(object),
         &object.body[..],
+        id,
     ])?;
     conn.prepare_cached(
         "DELETE FROM answers WHERE key = ?1 AND id NOT IN
@@ -303,6 +445,12 @@ fn put(conn: &Connection, key: &Key, object: &Object, now: Wall) -> rusqlite::Re
     )?
     .execute(params![key.0, variants_max()])?;
     Ok(())
+}
+
+fn forget(conn: &Connection, key: &Key, variant: Variant, at: Wall) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM answers WHERE key = ?1 AND variant = ?2 AND stored <= ?3")?
+        .execute(params![key.0, variant.0, signed(at)])
+        .map(drop)
 }
 
 fn invalidate(conn: &Connection, url: Url, at: Wall) -> rusqlite::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::sync_channel;
 
-use super::super::tests::{Folder, key, object};
+use super::super::tests::{Folder, bodies, key, object, open_with};
 use super::super::{Cache, DATABASE, rows};
 use super::*;
 
@@ -10,7 +10,7 @@ const BYTES_MAX: u64 = 200_000;
 
 /// The writer of a file with one answer in it.
 async fn scribe(folder: &Folder) -> Scribe {
-    let cache = Cache::open_with(&folder.0, BYTES_MAX);
+    let cache = open_with(&folder.0, BYTES_MAX);
     cache.put(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let (conn, _) = book::open(&folder.0, BYTES_MAX).expect("a folder of our own");
@@ -33,8 +33,7 @@ fn forget() -> Write {
     Write::Invalidate(object(1, "a").url, Wall(5))
 }
 
-/// Where there is no room, SQLite takes back the whole transaction, and with it what was forgotten
-/// beside an answer that does not fit.
+/// An answer that does not fit is the only one that is not written.
 #[tokio::test]
 async fn an_answer_that_does_not_fit_takes_no_invalidation_with_it() {
     let folder = Folder::new();
@@ -44,10 +43,25 @@ async fn an_answer_that_does_not_fit_takes_no_invalidation_with_it() {
     let batch = vec![forget(), Write::Put(key(2), large, Wall(5))];
     let full = scribe.obey(batch).unwrap_err();
     assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
-    assert_eq!(rows(&folder.0).unwrap().len(), 1, "it was all taken back");
-    let again = std::mem::take(&mut scribe.held_back);
-    scribe.obey(again).unwrap();
     assert!(rows(&folder.0).unwrap().is_empty());
+}
+
+/// Answers that come together and do not all fit: the last ones are there, and no more than fit.
+#[tokio::test]
+async fn of_answers_that_do_not_all_fit_the_last_ones_are_kept() {
+    let folder = Folder::new();
+    let mut scribe = scribe(&folder).await;
+    let answer = object(1, &"z".repeat(10_000));
+    let put = |number: u8| Write::Put(key(number), answer.clone(), Wall(u64::from(number)));
+    scribe
+        .pending
+        .store(100 * answer.weight(), Ordering::Release);
+    scribe.obey((2..102).map(put).collect()).unwrap();
+    let next = Cache::open(&folder.0);
+    assert!(bodies(&next, 2).await.is_empty());
+    assert_eq!(bodies(&next, 101).await.len(), 1);
+    let kept = &rows(&folder.0).unwrap()[0];
+    assert!(kept.bytes <= BYTES_MAX && kept.answers > 5, "{kept:?}");
 }
 
 /// What was held back while somebody else held the file is done at the end.
@@ -66,4 +80,49 @@ async fn what_was_held_back_is_done_when_nobody_orders_any_more() {
     holder.execute_batch("COMMIT").unwrap();
     ending.join().unwrap();
     assert!(rows(&folder.0).unwrap().is_empty());
+}
+
+/// Leaves no room for anything: the next purge that frees none finds none.
+fn fill(scribe: &Scribe) {
+    let number = |sql: &str| -> i64 { scribe.conn.query_row(sql, [], |row| row.get(0)).unwrap() };
+    let pages = number("PRAGMA page_count");
+    number(&format!("PRAGMA max_page_count = {pages}"));
+    while desk::forget(&scribe.conn, Some("nobody"), None).is_ok() {}
+}
+
+/// A purge on a full disk waits until there is room, and meanwhile nothing is read that it concerns.
+#[tokio::test]
+async fn a_purge_on_a_full_disk_is_not_lost() {
+    let folder = Folder::new();
+    let mut scribe = scribe(&folder).await;
+    fill(&scribe);
+    let (answer, mut done) = oneshot::channel();
+    let purge = scribe
+        .overdue
+        .purge(Some("nobody".to_owned()), None, answer);
+    let full = scribe.obey(vec![purge]).unwrap_err();
+    assert!(is_full(&full) && scribe.overdue.is_purging());
+    assert!(done.try_recv().is_err());
+    let room = "PRAGMA max_page_count = 1000";
+    scribe.conn.query_row(room, [], |_| Ok(())).unwrap();
+    let again = std::mem::take(&mut scribe.held_back);
+    scribe.obey(again).unwrap();
+    assert_eq!(done.try_recv(), Ok(0));
+    assert!(!scribe.overdue.is_purging());
+}
+
+/// What cannot be forgotten at the end for want of room would come back: the file goes instead.
+#[tokio::test]
+async fn what_cannot_be_forgotten_at_the_end_goes_with_the_file() {
+    let folder = Folder::new();
+    let mut scribe = scribe(&folder).await;
+    fill(&scribe);
+    let all = scribe
+        .overdue
+        .purge(Some("nobody".to_owned()), None, oneshot::channel().0);
+    let (last, mut ended) = oneshot::channel();
+    scribe.obey(vec![all, Write::Last(last)]).unwrap_err();
+    assert_eq!(ended.try_recv(), Ok(()));
+    assert!(!folder.file().exists());
+    assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
 }

@@ -2,15 +2,20 @@
 //! copies them.
 //!
 //! Promises: what is in it never changes, so what a socket still holds of it is right even when it is
-//! gone. There are only so many, and they hold only so much.
+//! gone. There are only so many, and they hold only so much; what is asked for more often takes the
+//! place of what is asked for less.
 //!
 //! Never: touches a disk, or is the only place of a body. Where there can be none, bodies are copied.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+use super::Object;
 
 /// Below this, one write of head and body costs less than two calls of the kernel.
 const LEAST: usize = 32 * 1_024;
@@ -18,15 +23,40 @@ const LEAST: usize = 32 * 1_024;
 /// Above this, an answer is rare, and a few of them would take all the room.
 const MOST: usize = 1_024 * 1_024;
 
-/// Each is a descriptor, and those are for connections. What is asked for most is asked for first.
-const SHEETS_MAX: usize = 128;
+/// Each is a descriptor, and those are for connections; a process with few has fewer
+/// ([`sheets_at_most`]).
+pub const SHEETS_MAX: usize = 128;
 
 /// All of them together, in bytes: a quarter of what is kept in memory, which they come on top of.
 const BYTES_MAX: usize = 16 * 1_024 * 1_024;
 
+/// Uses of a sheet that are remembered. Each look for room takes one away, so what is used more often
+/// than room is looked for stays.
+const USES_MAX: u8 = 3;
+
+/// How often a body is wanted as a sheet before another gives way to it: what is sent once or twice
+/// pushes nothing out.
+const WISHES: u8 = 4;
+
 /// Descriptors and memory are those of the process.
 static SHEETS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+static SHEETS_MOST: AtomicUsize = AtomicUsize::new(SHEETS_MAX);
+static BYTES_MOST: AtomicUsize = AtomicUsize::new(BYTES_MAX);
+
+/// Whose sheets there are, the one that is looked at next first.
+static SHOWN: Mutex<VecDeque<Weak<Object>>> = Mutex::new(VecDeque::new());
+
+/// So many descriptors are for bodies, at most [`SHEETS_MAX`].
+pub fn sheets_at_most(sheets: usize) {
+    SHEETS_MOST.store(sheets.min(SHEETS_MAX), Ordering::Release);
+}
+
+/// So much is kept in memory, in bytes.
+pub(super) fn at_most_bytes(memory: u64) {
+    let part = usize::try_from(memory / 4).unwrap_or(BYTES_MAX);
+    BYTES_MOST.store(part.min(BYTES_MAX), Ordering::Release);
+}
 
 /// A body as a file in memory.
 #[derive(Debug)]
@@ -34,6 +64,14 @@ pub struct Sheet {
     file: OwnedFd,
     /// It is counted as long as it is there.
     room: Room,
+}
+
+/// A body's sheet, while it has one, and how much that is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    sheet: ArcSwapOption<Sheet>,
+    uses: AtomicU8,
+    wishes: AtomicU8,
 }
 
 /// What one sheet takes of the bounds.
@@ -46,7 +84,8 @@ impl Room {
         let bytes = BYTES.fetch_add(length, Ordering::AcqRel);
         // Given back at once if it is too much.
         let room = Room(length);
-        (sheets < SHEETS_MAX && bytes + length <= BYTES_MAX).then_some(room)
+        let has_place = sheets < SHEETS_MOST.load(Ordering::Acquire);
+        (has_place && bytes + length <= BYTES_MOST.load(Ordering::Acquire)).then_some(room)
     }
 }
 
@@ -58,14 +97,39 @@ impl Drop for Room {
 }
 
 impl Sheet {
-    /// A body as a file, if that pays and there is room.
-    pub(crate) fn of(body: &Bytes) -> Option<Arc<Sheet>> {
-        if !(LEAST..=MOST).contains(&body.len()) || SHEETS.load(Ordering::Acquire) >= SHEETS_MAX {
+    /// The body of an answer as a file, if that pays and there is room, or others are wanted less.
+    pub(crate) fn of(object: &Arc<Object>) -> Option<Arc<Sheet>> {
+        let (shown, length) = (&object.form.shown, object.body.len());
+        if !(LEAST..=MOST).contains(&length) {
             return None;
         }
-        let room = Room::take(body.len())?;
-        let file = sealed(body)?;
-        Some(Arc::new(Sheet { file, room }))
+        if let Some(sheet) = shown.sheet.load_full() {
+            let uses = shown.uses.load(Ordering::Relaxed);
+            if uses < USES_MAX {
+                shown.uses.store(uses + 1, Ordering::Relaxed);
+            }
+            return Some(sheet);
+        }
+        // Nobody waits for a sheet: a copy does as well.
+        let mut all = SHOWN.try_lock()?;
+        let room = match Room::take(length) {
+            Some(room) => room,
+            None => {
+                let wishes = shown.wishes.fetch_add(1, Ordering::Relaxed) + 1;
+                if wishes < WISHES {
+                    return None;
+                }
+                shown.wishes.store(0, Ordering::Relaxed);
+                make_room(&mut all, length)?
+            }
+        };
+        let sheet = Arc::new(Sheet {
+            file: sealed(&object.body)?,
+            room,
+        });
+        shown.sheet.store(Some(sheet.clone()));
+        all.push_back(Arc::downgrade(object));
+        Some(sheet)
     }
 
     /// Its length, in bytes; none is empty.
@@ -74,6 +138,29 @@ impl Sheet {
     pub fn len(&self) -> usize {
         self.room.0
     }
+}
+
+/// Takes the sheets of those that were not used since the last look, one round at most, until there is
+/// room. What a socket still sends takes its room until it is sent.
+fn make_room(all: &mut VecDeque<Weak<Object>>, length: usize) -> Option<Room> {
+    for _ in 0..all.len() {
+        let next = all.pop_front()?;
+        // One that is gone took its sheet along.
+        if let Some(object) = next.upgrade() {
+            let shown = &object.form.shown;
+            let uses = shown.uses.load(Ordering::Relaxed);
+            if uses > 0 {
+                shown.uses.store(uses - 1, Ordering::Relaxed);
+                all.push_back(next);
+                continue;
+            }
+            shown.sheet.store(None);
+        }
+        if let Some(room) = Room::take(length) {
+            return Some(room);
+        }
+    }
+    None
 }
 
 impl AsFd for Sheet {
@@ -85,10 +172,16 @@ impl AsFd for Sheet {
 #[cfg(target_os = "linux")]
 fn sealed(body: &[u8]) -> Option<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::io::Errno;
     use std::io::Write;
 
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = std::fs::File::from(memfd_create("tollgate-body", flags).ok()?);
+    // Nobody runs a body. Kernels before 6.3 do not know how to say that.
+    let file = match memfd_create("tollgate-body", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create("tollgate-body", flags),
+        made => made,
+    };
+    let mut file = std::fs::File::from(file.ok()?);
     file.write_all(body).ok()?;
     let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     fcntl_add_seals(&file, all).ok()?;
@@ -101,42 +194,5 @@ fn sealed(_body: &[u8]) -> Option<OwnedFd> {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use std::io::Write;
-    use std::os::unix::fs::FileExt;
-
-    use super::*;
-
-    fn body(length: usize) -> Bytes {
-        (0..=250).cycle().take(length).collect()
-    }
-
-    #[test]
-    fn a_sheet_holds_its_body_and_cannot_be_changed() {
-        let body = body(LEAST);
-        let sheet = Sheet::of(&body).unwrap();
-        let mut file = std::fs::File::from(sheet.as_fd().try_clone_to_owned().unwrap());
-        let mut read = vec![0; LEAST];
-        file.read_exact_at(&mut read, 0).unwrap();
-        assert_eq!((read.as_slice(), sheet.len()), (&*body, LEAST));
-        assert!(file.write_all(b"x").is_err());
-        assert!(file.set_len(1).is_err());
-    }
-
-    #[test]
-    fn short_and_huge_bodies_have_none() {
-        assert!(Sheet::of(&body(LEAST - 1)).is_none());
-        assert!(Sheet::of(&body(MOST + 1)).is_none());
-    }
-
-    /// Those of other tests may be there too, but never more than the bound.
-    #[test]
-    fn there_are_only_so_many_and_room_comes_back() {
-        let most = body(MOST);
-        let sheets: Vec<_> = (0..40).filter_map(|_| Sheet::of(&most)).collect();
-        assert!((1..=BYTES_MAX / MOST).contains(&sheets.len()));
-        assert!(Sheet::of(&most).is_none());
-        drop(sheets);
-        assert!(Sheet::of(&most).is_some());
-    }
-}
+#[path = "sheet_tests.rs"]
+mod tests;

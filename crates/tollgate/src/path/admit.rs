@@ -44,7 +44,8 @@ pub(crate) async fn admit(
     tries: &mut Tries,
 ) -> Result<Granted, Error> {
     let live = &route.live;
-    let began = live.ledger.at();
+    live.machine.meet().await;
+    let mut began = None;
     let place = tries.place(|| live.permits.place());
     let mut changes = live.machine.changes();
     let mut told = None;
@@ -54,19 +55,20 @@ pub(crate) async fn admit(
         let edition = live.permits.edition();
         let plan = live.plan();
         let look = live.machine.look();
+        let began = *began.get_or_insert(look.at);
         let (wanted, wants) = Wants::new(route, &plan, credential, &look.local, (place, edition));
-        // As urgent as it was asked for: it may be raised before the answer is read.
-        let priority = wanted.priority;
+        let priority = wanted.priority; // as asked for: it may be raised meanwhile
         let until = route.in_line_until(plan.provider.queue.timeout);
         let loss = live.ledger.loss().or(told.take());
         if plan.provider.enabled {
             let scopes = loss.map_or(&live.ledger, |_| &live.spare.ledger);
-            may_wait(route, &plan, &look.door, scopes).inspect_err(|_| stays_away())?;
+            let may = may_wait(route, &plan, &look.door, scopes).await;
+            may.inspect_err(|_| stays_away())?;
         }
         let whom = whom(route, &plan, &wants, wanted, loss).inspect_err(|_| stays_away());
         let (permits, wanted, is_counted) = whom?;
         wants.take_over(permits, edition);
-        let Some(answer) = stand(route, permits, wanted, &mut changes).await else {
+        let Some(answer) = ask(route, permits, wanted, &mut changes).await else {
             continue;
         };
         if wants.goes_on(route, &plan, &answer, until, loss) {
@@ -93,8 +95,23 @@ pub(crate) async fn admit(
     }
 }
 
-/// Stands in line. `None`: it is to be asked for anew, in the old place, because other limits hold or
-/// the pace has changed, or in the name of somebody more urgent.
+/// Goes at once, as most calls may, or stands in line. `None`: it is to be asked for anew, in the old
+/// place, because other limits hold or the pace has changed, or in the name of somebody more urgent.
+async fn ask(
+    route: &Route,
+    permits: &Permits,
+    wanted: Wanted,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<Result<Permit, Denied>> {
+    let answer = match permits.at_once(wanted) {
+        Ok(answer) => Some(answer),
+        // On the heap: its size would be that of every call.
+        Err(wanted) => Box::pin(stand(route, permits, wanted, changes)).await,
+    };
+    answer.filter(|answer| !matches!(answer, Err(Denied::Recalled)))
+}
+
+/// Stands in line.
 async fn stand(
     route: &Route,
     permits: &Permits,
@@ -105,10 +122,7 @@ async fn stand(
     let returns = || place.map(|place| permits.returns(place, who));
     tokio::select! {
         biased;
-        answer = permits.acquire(wanted) => match answer {
-            Err(Denied::Recalled) => None,
-            answer => Some(answer),
-        },
+        answer = permits.wait(wanted) => Some(answer),
         Ok(()) = changes.changed() => {
             returns();
             permits.look_again();
@@ -150,7 +164,7 @@ fn whom<'a>(
 }
 
 /// Is there a door that nobody may wait at?
-fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
+async fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<(), Error> {
     let provider = || route.live.name.clone();
     match *door {
         Door::Closed {
@@ -183,15 +197,17 @@ fn may_wait(route: &Route, plan: &Plan, door: &Door, scopes: &Ledger) -> Result<
             ..
         } => {}
     }
-    let scope = plan.degrade_scope(route.entity.as_deref());
-    match scope.map(|scope| scopes.look_scope(scope)) {
-        Some(ScopeView::Closed { left }) => Err(Error::NotInCache {
+    let Some(scope) = plan.degrade_scope(route.entity.as_deref()) else {
+        return Ok(());
+    };
+    match scopes.look_scope(scope).await {
+        ScopeView::Closed { left } => Err(Error::NotInCache {
             provider: provider(),
             entity: route.entity.clone(),
             reason: Reason::Degraded,
             retry_in: left,
         }),
-        Some(ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. }) | None => Ok(()),
+        ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => Ok(()),
     }
 }
 

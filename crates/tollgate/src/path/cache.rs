@@ -24,7 +24,7 @@ use super::route::Route;
 use super::send::is_upgrade;
 use super::serve::{self, Why};
 use super::{Reply, credential, query};
-use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, variant};
+use crate::cache::{Cache, Key, Keyed, Object, Place, Shelf, Url, VARIANTS_MAX, Variant, variant};
 use crate::error::Reason;
 use crate::shop::Plan;
 use crate::{Error, Shop};
@@ -117,18 +117,18 @@ pub(crate) async fn look(shop: &Shop, route: &mut Route) -> Result<Looked, Error
             UseCache::Yes | UseCache::No | UseCache::Refresh => Ok(asked.go_on()),
         };
     }
-    let Some(object) = asked.find().await else {
+    let Some(object) = asked.find(rule).await else {
         return if asked.demand.only_if_cached || wanted == UseCache::Only {
             Err(missing(route))
         } else {
             Ok(asked.go_on())
         };
     };
-    decide(route, &plan, rule, asked, object)
+    decide(route, &plan, rule, asked, object).await
 }
 
 /// What to do with an answer that was kept.
-fn decide(
+async fn decide(
     route: &mut Route,
     plan: &Plan,
     rule: &Rule,
@@ -137,7 +137,7 @@ fn decide(
 ) -> Result<Looked, Error> {
     let now = asked.at;
     let mut look = object.kept.look(&asked.demand, now);
-    if matches!(look, Look::Ask { .. }) && is_stretched(route, plan, rule, &object, now) {
+    if matches!(look, Look::Ask { .. }) && is_stretched(route, plan, rule, &object, now).await {
         look = Look::Fresh;
     }
     let only = route.said.cache == UseCache::Only;
@@ -176,12 +176,14 @@ pub(crate) fn look_again(route: &Route, question: &Question) -> Option<Reply> {
     if asked.changes_it || route.said.cache != UseCache::Yes {
         return None;
     }
-    let object = asked.select(&*asked.cache.at_hand(&asked.key, asked.at)?)?;
-    let now = route.live.ledger.now().wall;
+    let (plan, now) = (route.live.plan(), route.live.ledger.wall());
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    let shelf = asked.cache.at_hand(&asked.key, now)?;
+    let object = asked.select(rule, &shelf, now)?;
     if object.kept.look(&asked.demand, now) != Look::Fresh {
         return None;
     }
-    let degraded = is_degraded(route, &route.live.plan());
+    let degraded = is_degraded(route, &plan);
     let client = &asked.client;
     Some(serve::from_cache(
         route,
@@ -205,46 +207,91 @@ impl Asked {
     }
 
     /// The newest answer for these request headers, wherever it is.
-    async fn find(&self) -> Option<Arc<Object>> {
-        let shelf = self.cache.find(&self.key, self.at).await?;
-        if let Some(object) = self.select(&shelf) {
-            return Some(object);
+    async fn find(&self, rule: &Rule) -> Option<Arc<Object>> {
+        let mut shelf = self.cache.find(&self.key, self.at).await?;
+        let mut seen: SmallVec<[Variant; VARIANTS_MAX]> = SmallVec::new();
+        loop {
+            if let Some(object) = self.select(rule, &shelf, self.at) {
+                return Some(object);
+            }
+            if !shelf.is_partial() || seen.len() > VARIANTS_MAX {
+                return None;
+            }
+            // From the second look on those that no shelf holds together with the ones before.
+            shelf = self.cache.find_rest(&self.key, &seen, self.at).await?;
+            seen.extend(shelf.objects().iter().map(|object| object.variant));
         }
-        let rest = self.cache.find_rest(&self.key, &shelf, self.at).await?;
-        self.select(&rest)
     }
 
     /// The newest answer for these request headers.
-    fn select(&self, shelf: &Shelf) -> Option<Arc<Object>> {
-        select(&self.cache, &self.client, shelf)
+    fn select(&self, rule: &Rule, shelf: &Shelf, now: Wall) -> Option<Arc<Object>> {
+        select(&self.cache, rule, (&self.key, &self.client), shelf, now)
     }
 }
 
-/// An answer that is in memory and fresh, without a wait and without a question: `None` says nothing
-/// but that it is worth to `look`.
-pub(super) fn at_hand(shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)> {
-    let plan = route.live.plan();
-    let rule = plan.keeping.rule(route.entity.as_deref());
-    if !rule.is_on() || route.said.cache != UseCache::Yes || is_special(route) {
-        return None;
-    }
-    let cache = shop.cache();
-    let now = route.live.ledger.now().wall;
-    let shelf = cache.at_hand(&name(cache, route, &plan).key, now)?;
-    let object = select(cache, &route.headers, &shelf)?;
-    let demand = Demand::read(rule.mode, &Of(&route.headers));
-    let is_fresh = object.kept.look(&demand, now) == Look::Fresh;
-    (is_fresh && !is_degraded(route, &plan)).then_some((object, now))
+/// What the question of a plain call is called and demands, as long as this plan holds.
+#[derive(Debug)]
+pub(super) struct Known {
+    plan: Arc<Plan>,
+    key: Key,
+    demand: Demand,
 }
 
-/// The newest answer for these request headers.
-fn select(cache: &Cache, client: &HeaderMap, shelf: &Shelf) -> Option<Arc<Object>> {
+impl Known {
+    /// `None`: the cache has no part in this call, or it wants something else of it.
+    pub(super) fn of(shop: &Shop, route: &Route) -> Option<Known> {
+        let plan = route.live.plan();
+        let rule = plan.keeping.rule(route.entity.as_deref());
+        if !rule.is_on() || route.said.cache != UseCache::Yes || is_special(route) {
+            return None;
+        }
+        Some(Known {
+            key: name(shop.cache(), route, &plan).key,
+            demand: Demand::read(rule.mode, &Of(&route.headers)),
+            plan,
+        })
+    }
+
+    pub(super) fn is_under(&self, plan: &Arc<Plan>) -> bool {
+        Arc::ptr_eq(&self.plan, plan)
+    }
+
+    /// The answer, if it is in memory and fresh, without a wait and without a question: `None` says
+    /// nothing but that it is worth to `look`.
+    pub(super) fn at_hand(&self, shop: &Shop, route: &Route) -> Option<(Arc<Object>, Wall)> {
+        let cache = shop.cache();
+        let now = route.live.ledger.wall();
+        let shelf = cache.at_hand(&self.key, now)?;
+        let rule = self.plan.keeping.rule(route.entity.as_deref());
+        let object = select(cache, rule, (&self.key, &route.headers), &shelf, now)?;
+        let is_fresh = object.kept.look(&self.demand, now) == Look::Fresh;
+        (is_fresh && !is_degraded(route, &self.plan)).then_some((object, now))
+    }
+}
+
+/// The newest answer for these request headers. What was kept under an earlier rule lasts no longer than
+/// the one of now lets it.
+fn select(
+    cache: &Cache,
+    rule: &Rule,
+    (key, client): (&Key, &HeaderMap),
+    shelf: &Shelf,
+    now: Wall,
+) -> Option<Arc<Object>> {
     let headers = Of(client);
     let fits = |object: &&Arc<Object>| {
         object.variant == variant(cache.salt(), &object.names, &headers)
-            && !cache.is_invalid(object)
+            && !cache.is_invalid(key, object, now)
     };
-    shelf.objects().iter().find(fits).cloned()
+    let found = shelf.objects().iter().find(fits)?;
+    let kept = rule.bound(found.kept, found.status.as_u16(), found.stored);
+    if kept == found.kept {
+        return Some(found.clone());
+    }
+    Some(Arc::new(Object {
+        kept,
+        ..Object::clone(found)
+    }))
 }
 
 /// What a question is called.
@@ -289,6 +336,7 @@ fn name(cache: &Cache, route: &Route, plan: &Plan) -> Name {
         ours: &ours,
         headers: &route.headers,
         replaced: replaced.as_deref(),
+        mode: plan.keeping.rule(route.entity.as_deref()).mode,
     };
     Name {
         key: keyed.key(cache.salt()),
@@ -307,7 +355,7 @@ fn ask(cache: &Cache, route: &Route, plan: &Plan, rule: &Rule) -> Box<Asked> {
     Box::new(Asked {
         key,
         url,
-        at: route.live.ledger.now().wall,
+        at: route.live.ledger.wall(),
         purges: cache.purges(),
         changes_it: !matches!(route.method, Method::GET | Method::HEAD),
         object: None,
@@ -351,47 +399,48 @@ pub(super) fn validate(headers: &mut HeaderMap, object: &Object) {
 }
 
 /// S13: while the quota is short, an adaptive answer is good for twice its lifetime.
-fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: Wall) -> bool {
+async fn is_stretched(route: &Route, plan: &Plan, rule: &Rule, object: &Object, now: Wall) -> bool {
     // Where the answer itself says how long it is good, that is how long.
     let adapts = plan.keeping.adaptive && rule.mode == Mode::Ttl;
     let Some(range) = rule.lifetime.range().filter(|_| adapts) else {
         return false;
     };
     let more = lengthened(object.kept.lifetime, range) - object.kept.lifetime;
-    now < object.kept.fresh_until + more && is_short(route, plan)
+    now < object.kept.fresh_until + more && is_short(route, plan).await
 }
 
 /// Is little left of any limit on calls, whichever key is used?
-fn is_short(route: &Route, plan: &Plan) -> bool {
+async fn is_short(route: &Route, plan: &Plan) -> bool {
     let mut keys = credential::marks(plan).peekable();
     if keys.peek().is_none() {
-        return is_short_for(route, plan, None);
+        return is_short_for(route, plan, None).await;
     }
-    keys.all(|key| is_short_for(route, plan, Some(key)))
+    for key in keys {
+        if !is_short_for(route, plan, Some(key)).await {
+            return false;
+        }
+    }
+    true
 }
 
-fn is_short_for(route: &Route, plan: &Plan, key: Option<&str>) -> bool {
+async fn is_short_for(route: &Route, plan: &Plan, key: Option<&str>) -> bool {
     let who = route.who(key);
     let meters = plan.meters.iter();
     let cells: Vec<_> = meters
         .filter(|meter| meter.counts_calls() && !meter.is_concurrency())
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
-    let views = route.live.ledger.look(&cells);
+    let views = route.live.ledger.look(cells).await;
     views
         .iter()
         .any(|view| view.remaining.saturating_mul(SHORT_PART) < view.limit)
 }
 
-/// Is the entity served from the cache only, because little is left?
+/// Is the entity served from the cache only, because little is left? It is said with a hit, and no hit
+/// waits to hear it.
 fn is_degraded(route: &Route, plan: &Plan) -> bool {
     let scope = plan.degrade_scope(route.entity.as_deref());
-    scope.is_some_and(|scope| {
-        matches!(
-            route.live.ledger.look_scope(scope),
-            ScopeView::Closed { .. }
-        )
-    })
+    scope.is_some_and(|scope| matches!(route.live.ledger.glance(scope), ScopeView::Closed { .. }))
 }
 
 /// Only the cache may answer, and it has nothing.

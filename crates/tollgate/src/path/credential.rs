@@ -69,7 +69,7 @@ pub(crate) async fn choose(route: &Route, plan: &Plan) -> Result<Credential, Err
     if !plan.accounts.is_empty() {
         return with_token(route, plan).await;
     }
-    let index = freest(route, plan);
+    let index = freest(route, plan).await;
     Ok(Credential {
         whose: Whose::Ours(index),
         mark: mark_of(plan, index).cloned(),
@@ -97,7 +97,7 @@ fn theirs(route: &Route, plan: &Plan) -> Option<String> {
 async fn with_token(route: &Route, plan: &Plan) -> Result<Credential, Error> {
     let mut left = plan.accounts.len();
     loop {
-        let index = freest(route, plan);
+        let index = freest(route, plan).await;
         let Some(account) = plan.accounts.get(index).or(plan.accounts.first()) else {
             return Err(Error::Malformed(
                 "the provider has no account to log in with",
@@ -131,22 +131,23 @@ pub(crate) async fn heed(
         Whose::Clients => false,
         Whose::Token(held) => {
             has_new_token(route, held, tries, &answered)
-                || has_other_key(route, plan, credential, tries, &answered)
+                || has_other_key(route, plan, credential, tries, &answered).await
         }
-        Whose::Ours(_) => has_other_key(route, plan, credential, tries, &answered),
+        Whose::Ours(_) => has_other_key(route, plan, credential, tries, &answered).await,
     };
     // A refused call was not carried out, so whatever it was, it may be made again.
     if !has_next || !route.payload.is_left() {
         return Ok(answered);
     }
-    retry::discard(answered).await;
+    // On the heap: its size would be that of every call.
+    Box::pin(retry::discard(answered)).await;
     Err(Ended::OtherKey)
 }
 
 /// A 401 asks for a new token, once for each call.
 fn has_new_token(route: &Route, held: &Held, tries: &mut Tries, answered: &Answered) -> bool {
     let is_refused = answered.head.status.as_u16() == 401;
-    let now = route.live.ledger.now().at;
+    let now = route.live.ledger.at();
     if tries.renewed {
         held.judged(is_refused, now, route.live.machine.throw());
         return false;
@@ -156,7 +157,7 @@ fn has_new_token(route: &Route, held: &Held, tries: &mut Tries, answered: &Answe
 }
 
 /// A key of a pool that was refused goes aside. Is there another that is free?
-fn has_other_key(
+async fn has_other_key(
     route: &Route,
     plan: &Plan,
     credential: &Credential,
@@ -183,11 +184,12 @@ fn has_other_key(
         return false;
     }
     tries.moved += 1;
-    frees(route, plan, freest(route, plan)).after == Span::ZERO
+    let next = freest(route, plan).await;
+    frees(route, plan, next).await.after == Span::ZERO
 }
 
 fn set_aside(route: &Route, plan: &Plan, mark: &str, told: Option<Span>) {
-    let until = route.live.ledger.now().at + told.unwrap_or(ASIDE);
+    let until = route.live.ledger.at() + told.unwrap_or(ASIDE);
     let mut aside = route.live.aside.until.lock();
     // Bounded by the pool: keys of former files go.
     aside.retain(|known, _| marks(plan).any(|mark| mark == known));
@@ -236,22 +238,26 @@ struct Frees {
 
 /// The key that is free first; of those that are free, the one with most left; among equals they
 /// take turns.
-fn freest(route: &Route, plan: &Plan) -> usize {
+async fn freest(route: &Route, plan: &Plan) -> usize {
     let count = count(plan);
     if count < 2 {
         return 0;
     }
     let turn = route.live.next_turn();
-    let order = (0..count).map(|step| (turn.wrapping_add(step)) % count);
-    // `max_by_key` keeps the last of equals, so the one whose turn it is comes last.
-    let best = order.rev().max_by_key(|index| {
-        let Frees { after, remaining } = frees(route, plan, *index);
-        (Reverse(after), remaining)
-    });
-    best.unwrap_or(0)
+    let mut best = None;
+    for step in 0..count {
+        let index = turn.wrapping_add(step) % count;
+        let Frees { after, remaining } = frees(route, plan, index).await;
+        let rank = (Reverse(after), remaining);
+        // Of equals the first one stays: it is its turn.
+        if best.is_none_or(|(first, _)| rank > first) {
+            best = Some((rank, index));
+        }
+    }
+    best.map_or(0, |(_, index)| index)
 }
 
-fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
+async fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
     let (live, mark) = (&route.live, mark_of(plan, index).map(|mark| &**mark));
     let who = route.who(mark);
     let cells: Vec<_> = plan
@@ -260,14 +266,14 @@ fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
         .filter(|meter| meter.per == Per::ApiKey && meter.counts_calls())
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
-    let views = live.ledger.look(&cells);
+    let views = live.ledger.look(cells).await;
     let remaining = views.iter().map(|view| view.remaining).min();
     let empty = views.iter().filter(|view| view.remaining == 0);
     // Nobody knows when: after all others.
     let full = empty.map(|view| view.reset_after.unwrap_or(Span(u64::MAX)));
     let aside = mark.and_then(|mark| live.aside.until.lock().get(mark).copied());
-    let aside = aside.map(|until| until.since(live.ledger.now().at));
-    let after = full.chain(aside).chain(cooling(route, plan, mark));
+    let aside = aside.map(|until| until.since(live.ledger.at()));
+    let after = full.chain(aside).chain(cooling(route, plan, mark).await);
     Frees {
         after: after.max().unwrap_or(Span::ZERO),
         remaining: remaining.unwrap_or(u64::MAX),
@@ -275,12 +281,12 @@ fn frees(route: &Route, plan: &Plan, index: usize) -> Frees {
 }
 
 /// How long a key still rests after a refusal that was about it alone.
-fn cooling(route: &Route, plan: &Plan, mark: Option<&str>) -> Option<Span> {
+async fn cooling(route: &Route, plan: &Plan, mark: Option<&str>) -> Option<Span> {
     if !plan.cools_by_key() {
         return None;
     }
     let scope = plan.cooldown_scope(route.entity.as_deref(), mark);
-    match route.live.ledger.look_scope(scope) {
+    match route.live.ledger.look_scope(scope).await {
         ScopeView::Closed { left } => Some(left.unwrap_or(Span(u64::MAX))),
         ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
     }

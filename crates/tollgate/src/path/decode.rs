@@ -23,17 +23,51 @@ const WINDOW_MAX: u64 = 8 * 1024 * 1024;
 /// How much a brotli stream is read at a time.
 const PIECE: usize = 4 * 1024;
 
+/// What came out of a stream, and whether that is all of it.
+struct Out {
+    bytes: Vec<u8>,
+    is_whole: bool,
+}
+
 /// A body as its sender meant it, at most so many bytes of it. Empty where it cannot be told.
 pub(super) fn opened<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
+    if is_plain(headers) {
+        return Cow::Borrowed(body);
+    }
+    let out = open(headers, body, most);
+    out.map_or(Cow::Borrowed(&[]), |out| Cow::Owned(out.bytes))
+}
+
+/// The same, but all of it or nothing.
+pub(super) fn opened_whole<'a>(
+    headers: &HeaderMap,
+    body: &'a [u8],
+    most: usize,
+) -> Option<Cow<'a, [u8]>> {
+    if is_plain(headers) {
+        return Some(Cow::Borrowed(body));
+    }
+    let out = open(headers, body, most).filter(|out| out.is_whole)?;
+    Some(Cow::Owned(out.bytes))
+}
+
+fn is_plain(headers: &HeaderMap) -> bool {
+    let mut all = headers.get_all(CONTENT_ENCODING).iter();
+    match (all.next(), all.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding.as_bytes().eq_ignore_ascii_case(b"identity"),
+        (Some(_), Some(_)) => false,
+    }
+}
+
+fn open(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Out> {
     let mut all = headers.get_all(CONTENT_ENCODING).iter();
     let (Some(coding), None) = (all.next(), all.next()) else {
-        let is_plain = !headers.contains_key(CONTENT_ENCODING);
-        return Cow::Borrowed(if is_plain { body } else { &[] });
+        return None;
     };
     let most = most.min(body.len().saturating_mul(RATIO_MAX));
     let coding = coding.to_str().unwrap_or_default().trim();
     match coding.to_ascii_lowercase().as_str() {
-        "identity" => return Cow::Borrowed(body),
         "gzip" | "x-gzip" => bounded(MultiGzDecoder::new(body), most),
         // Two meanings are in use; the first bits tell them apart.
         "deflate" if is_zlib(body) => bounded(ZlibDecoder::new(body), most),
@@ -42,16 +76,15 @@ pub(super) fn opened<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Co
         "zstd" => zstd(body, most),
         _other => None,
     }
-    .map_or(Cow::Borrowed(&[]), Cow::Owned)
 }
 
 /// What comes out, unless it is more than that.
-fn bounded(stream: impl Read, most: usize) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
+fn bounded(stream: impl Read, most: usize) -> Option<Out> {
+    let mut bytes = Vec::new();
     let past = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     // An error in the middle: what came before it is still there.
-    let _broken = stream.take(past).read_to_end(&mut out);
-    (out.len() <= most).then_some(out)
+    let is_whole = stream.take(past).read_to_end(&mut bytes).is_ok();
+    (bytes.len() <= most).then_some(Out { bytes, is_whole })
 }
 
 fn is_zlib(body: &[u8]) -> bool {
@@ -61,9 +94,15 @@ fn is_zlib(body: &[u8]) -> bool {
     first & 0x0f == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31)
 }
 
-fn zstd(body: &[u8], most: usize) -> Option<Vec<u8>> {
+fn zstd(mut body: &[u8], most: usize) -> Option<Out> {
     window(body).filter(|window| *window <= WINDOW_MAX)?;
-    bounded(ruzstd::decoding::StreamingDecoder::new(body).ok()?, most)
+    let stream = ruzstd::decoding::StreamingDecoder::new(&mut body).ok()?;
+    let out = bounded(stream, most)?;
+    // It opens one frame, and there may be more.
+    Some(Out {
+        is_whole: out.is_whole && body.is_empty(),
+        ..out
+    })
 }
 
 /// The memory that a zstd frame asks for (RFC 8878, 3.1.1.1): its window, or all of its content.
@@ -145,6 +184,26 @@ mod tests {
             headers.append(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             assert!(opened(&headers, &gzip(TEXT), 1_000).is_empty());
         }
+    }
+
+    /// All or nothing: a second frame, a break and an unknown coding are no whole.
+    #[test]
+    fn what_is_not_all_of_it_is_not_whole() {
+        let all = |coding, body: &[u8]| opened_whole(&coded(coding), body, 1_000).is_some();
+        let frame = compress_to_vec(TEXT, CompressionLevel::Fastest);
+        assert!(all("zstd", &frame) && all("gzip", &gzip(TEXT)) && all("identity", TEXT));
+        assert!(all("br", &brotli(TEXT)));
+        assert!(!all("zstd", &frame.repeat(2)), "another frame");
+        assert!(!all("gzip", &gzip(TEXT)[..20]), "broken off");
+        assert!(!all("gzip, gzip", &gzip(&gzip(TEXT))));
+        assert!(
+            !all("gzip", &gzip(&TEXT.repeat(40))),
+            "more than a thousand"
+        );
+        assert!(
+            all("gzip", &[gzip(TEXT), gzip(TEXT)].concat()),
+            "two members"
+        );
     }
 
     #[test]

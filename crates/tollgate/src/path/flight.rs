@@ -7,12 +7,10 @@
 //! Promises: one upstream call for all identical ones of this process. A caller that leaves takes
 //! nobody with it; a flight that everybody has left ends. If it fails, one of those who wait goes
 //! next, as often as its retries allow. An answer that may not be shared releases them at its head,
-//! and questions like it are not held together again for a while.
+//! and questions like it are not held together again for a while, or until an answer may be shared.
 //!
 //! Never: two locks at a time, or a lock across an await.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,46 +23,20 @@ use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
 use super::landing::{Landed, Landing};
+use super::merge;
 use super::route::Route;
-use super::share::{self, Asked, Hashed, Key};
+use super::share::{self, Asked, Key};
+use super::table::{Mark, Slot, Table};
 use super::urgency::{Urgency, Wish, as_if_alone, failures_borne};
 use super::{Outcome, Reply};
-use crate::body::Held;
 use crate::error::Stage;
 use crate::shop::{Live, Plan};
 use crate::{Error, timer};
-
-/// Parts of the table, so that workers rarely meet at one lock.
-const SHARDS: usize = 32;
-
-/// How long a question whose answer could not be shared is asked by each caller alone. Otherwise
-/// every wave of callers would wait for the first one's answer only to learn that again.
-const PASS: Span = Span::from_secs(120);
-
-/// Such questions per part of the table: 32 x 512 of 48 bytes are below 1 MiB. Past it the next ones
-/// are forgotten, which costs one wave a wait.
-const PASSES_MAX: usize = 512;
 
 /// Everything that is on its way. Its entries are bounded by the callers that are connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flights {
     table: Arc<Table>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    shards: [Mutex<Shard>; SHARDS],
-    /// How much all shared answers hold.
-    pub(super) held: Held,
-}
-
-type Shard = HashMap<Key, Slot, BuildHasherDefault<Hashed>>;
-
-#[derive(Debug)]
-enum Slot {
-    Flying(Arc<Flight>),
-    /// Not worth waiting for, until then.
-    Pass(Micros),
 }
 
 /// One upstream call and everyone who waits for it.
@@ -97,6 +69,8 @@ pub(super) struct State {
 pub(crate) enum Place {
     /// It goes alone.
     Alone,
+    /// It goes alone because answers to its question could not be shared.
+    Apart(Mark),
     /// It asks for everybody.
     First(Lead),
     /// Somebody has asked already.
@@ -128,7 +102,12 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
     let mode = share::mode(route, &plan);
     route.urgency = None;
     if !share::can_share(route, mode) {
-        return Place::Alone;
+        if mode != Dedup::Off || !merge::may_lead(route) {
+            return Place::Alone;
+        }
+        // A flight that nobody finds: its answer is for one caller, but others may wait for parts of it.
+        let flight = Arc::new(Flight::new(share::key(route), mode, route, &plan));
+        return flight.first(flights, route);
     }
     let key = share::key(route);
     let mut new = None;
@@ -138,7 +117,15 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
             match shard.get(&key) {
                 // What was changed since is not what those who come now ask for.
                 Some(Slot::Flying(flight)) if !is_outdated(route, flight) => flight.clone(),
-                Some(Slot::Pass(until)) if *until > route.live.ledger.at() => return Place::Alone,
+                Some(Slot::Pass(until)) if *until > route.live.ledger.at() => {
+                    drop(shard);
+                    return Place::Apart(Mark {
+                        key,
+                        asked: Asked::new(route, &plan),
+                        mode,
+                        table: flights.table.clone(),
+                    });
+                }
                 Some(Slot::Flying(_) | Slot::Pass(_)) | None => {
                     let flight = new
                         .take()
@@ -165,44 +152,6 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
 
 fn is_outdated(route: &Route, flight: &Flight) -> bool {
     route.live.writes.is_after(&route.path, flight.since)
-}
-
-impl Table {
-    fn shard(&self, key: Key) -> &Mutex<Shard> {
-        &self.shards[key.part(SHARDS)]
-    }
-
-    /// Takes a flight out, unless another has its place.
-    pub(super) fn remove(&self, flight: &Arc<Flight>) {
-        let mut shard = self.shard(flight.key).lock();
-        if matches!(shard.get(&flight.key), Some(Slot::Flying(found)) if Arc::ptr_eq(found, flight))
-        {
-            shard.remove(&flight.key);
-        }
-    }
-
-    /// Remembers that a flight's answer could not be shared.
-    pub(super) fn pass(&self, flight: &Arc<Flight>, now: Micros) {
-        let mut shard = self.shard(flight.key).lock();
-        if shard.len() >= PASSES_MAX {
-            shard.retain(|_, slot| match slot {
-                Slot::Flying(_) => true,
-                Slot::Pass(until) => *until > now,
-            });
-        }
-        let has_room = shard.len() < PASSES_MAX;
-        match shard.get_mut(&flight.key) {
-            Some(Slot::Flying(found)) if !Arc::ptr_eq(found, flight) => {}
-            Some(slot) if has_room => *slot = Slot::Pass(now + PASS),
-            Some(_) => {
-                shard.remove(&flight.key);
-            }
-            None if has_room => {
-                shard.insert(flight.key, Slot::Pass(now + PASS));
-            }
-            None => {}
-        }
-    }
 }
 
 impl Flight {
@@ -289,16 +238,17 @@ impl Flight {
 
 /// A call that asks for everybody, in its caller's task until that caller leaves.
 struct Pilot {
-    call: Option<Pin<Box<dyn Future<Output = Outcome> + Send>>>,
+    /// The call, and how it lands; nothing once it has.
+    call: Option<(Ask, Landing)>,
     flight: Arc<Flight>,
 }
 
+/// A call on the heap: every future above it would have its size, and would be copied with it.
+type Ask = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
 impl Lead {
     /// Makes the call for everybody.
-    pub(crate) async fn lead(
-        self,
-        call: impl Future<Output = Outcome> + Send + 'static,
-    ) -> Outcome {
+    pub(crate) async fn lead(self, call: Ask) -> Outcome {
         let Lead {
             flight,
             table,
@@ -307,9 +257,8 @@ impl Lead {
             live,
         } = self;
         let landing = Landing::new(flight.clone(), table, live.ledger.clone());
-        let call = async move { landing.land(call.await) };
         let mut pilot = Pilot {
-            call: Some(Box::pin(call)),
+            call: Some((call, landing)),
             flight: flight.clone(),
         };
         let Some(left) = left else {
@@ -346,7 +295,7 @@ impl Future for Pilot {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let Some(call) = &mut self.call else {
+        let Some((call, _)) = &mut self.call else {
             return Poll::Pending;
         };
         let Poll::Ready(outcome) = call.as_mut().poll(cx) else {
@@ -354,14 +303,17 @@ impl Future for Pilot {
             let told = self.flight.urgency.overdue().cloned();
             return told.map_or(Poll::Pending, |told| Poll::Ready(Outcome::refused(told)));
         };
-        self.call = None;
-        Poll::Ready(outcome)
+        let landing = self.call.take().map(|(_, landing)| landing);
+        Poll::Ready(match landing {
+            Some(landing) => landing.land(outcome),
+            None => outcome,
+        })
     }
 }
 
 impl Drop for Pilot {
     fn drop(&mut self) {
-        let Some(call) = self.call.take() else {
+        let Some((call, landing)) = self.call.take() else {
             return;
         };
         // What panicked must not be asked again: dropping it tells those who wait.
@@ -373,7 +325,7 @@ impl Drop for Pilot {
             return;
         };
         let task = runtime.spawn(async move {
-            drop(call.await);
+            drop(landing.land(call.await));
         });
         let mut state = self.flight.state.lock();
         state.detached = Some(task.abort_handle());

@@ -1,5 +1,6 @@
 //! Flights on their own: what those who wait see, whatever becomes of the call.
 
+use super::super::table::PASS;
 use super::share::tests::{anonymous, numbered};
 use super::*;
 
@@ -37,9 +38,12 @@ fn is_empty(table: &Table) -> bool {
     table.shards.iter().all(|shard| shard.lock().is_empty())
 }
 
-fn pilot(flight: &Arc<Flight>, call: impl Future<Output = Outcome> + Send + 'static) -> Pilot {
+fn pilot(
+    (flight, table): (&Arc<Flight>, &Arc<Table>),
+    call: impl Future<Output = Outcome> + Send + 'static,
+) -> Pilot {
     Pilot {
-        call: Some(Box::pin(call)),
+        call: Some((Box::pin(call), landing(flight, table))),
         flight: flight.clone(),
     }
 }
@@ -50,13 +54,11 @@ async fn s7_a_flight_whose_call_panics_is_over() {
     let table = Arc::new(Table::default());
     let flight = flight(&table);
     assert!(flight.board());
-    let landing = landing(&flight, &table);
     let call = async move {
         tokio::task::yield_now().await;
-        let _landing = landing;
         panic!("a defect");
     };
-    let first = tokio::spawn(pilot(&flight, call));
+    let first = tokio::spawn(pilot((&flight, &table), call));
     assert!(matches!(flight.landed().await, Landed::Lost));
     assert!(first.await.is_err_and(|error| error.is_panic()));
     assert!(is_empty(&table) && !flight.board());
@@ -71,13 +73,11 @@ async fn s7_a_call_goes_on_without_its_caller_only_if_somebody_waits() {
         for _ in 0..followers {
             assert!(flight.board());
         }
-        let landing = landing(&flight, &table);
         let call = async move {
             timer::rest(Some(Span::from_secs(5))).await;
-            let error = Error::Malformed("as good as an answer");
-            landing.land(Outcome::refused(error))
+            Outcome::refused(Error::Malformed("as good as an answer"))
         };
-        drop(pilot(&flight, call));
+        drop(pilot((&flight, &table), call));
         let landed = flight.landed().await;
         assert_eq!(
             matches!(landed, Landed::Failed(_)),

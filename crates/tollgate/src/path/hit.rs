@@ -18,10 +18,10 @@ use http::header::{
 use http::{HeaderMap, Method};
 use tollgate_core::time::Span;
 
-use super::route::{Call, Said, Target, bodiless};
+use super::route::{Call, Route, Said, Target, bodiless};
 use super::{Reply, cache, serve};
 use crate::cache::{Object, Sheet, Written};
-use crate::shop::{Live, Shop};
+use crate::shop::{Live, Setup, Shop};
 
 /// What makes an answer depend on more than its question.
 const CONDITIONS: [http::HeaderName; 6] = [
@@ -41,28 +41,58 @@ pub struct Hit {
     age: Span,
 }
 
-/// Looks for the answer to a GET without a body, in memory.
-#[must_use]
-pub fn at_hand(shop: &Shop, target: Target, headers: HeaderMap, said: Said) -> Option<Hit> {
-    let is_condition = |name| CONDITIONS.contains(name);
-    if headers.keys().any(is_condition) {
-        return None;
+/// What a GET without a body means: whose it is, and what its answer is called. Who hears the same
+/// again need not find that out anew.
+#[derive(Debug)]
+pub struct Known {
+    route: Route,
+    /// What the same words may mean something else under: other providers, other callers.
+    setup: Setup,
+    named: cache::Known,
+}
+
+impl Known {
+    /// What this call means, if it is plain and the cache may answer it.
+    #[must_use]
+    pub fn of(shop: &Shop, target: Target, headers: HeaderMap, said: Said) -> Option<Known> {
+        let is_condition = |name| CONDITIONS.contains(name);
+        if headers.keys().any(is_condition) {
+            return None;
+        }
+        // Before it is read: if both change meanwhile, it is thought older than it is.
+        let setup = shop.setup();
+        let call = Call {
+            target,
+            method: Method::GET,
+            headers,
+            body: (),
+            said,
+        };
+        let route = bodiless(shop, call).ok()?;
+        let named = cache::Known::of(shop, &route)?;
+        Some(Known {
+            route,
+            setup,
+            named,
+        })
     }
-    let call = Call {
-        target,
-        method: Method::GET,
-        headers,
-        body: (),
-        said,
-    };
-    let route = bodiless(shop, call).ok()?;
-    let (object, now) = cache::at_hand(shop, &route)?;
-    let age = object.kept.age(now);
-    Some(Hit {
-        live: route.live,
-        object,
-        age,
-    })
+
+    /// Would the same call still mean this?
+    #[must_use]
+    pub fn holds(&self, shop: &Shop) -> bool {
+        shop.is_set_up(&self.setup) && self.route.live.follows(|plan| self.named.is_under(plan))
+    }
+
+    /// The answer, if it is in memory and fresh.
+    #[must_use]
+    pub fn at_hand(&self, shop: &Shop) -> Option<Hit> {
+        let (object, now) = self.named.at_hand(shop, &self.route)?;
+        Some(Hit {
+            live: self.route.live.clone(),
+            age: object.kept.age(now),
+            object,
+        })
+    }
 }
 
 impl Hit {
@@ -86,12 +116,7 @@ impl Hit {
     /// The body as a file, where that is the quicker way to a socket.
     #[must_use]
     pub fn sheet(&self) -> Option<Arc<Sheet>> {
-        let sheet = &self.object.form.sheet;
-        if let Some(sheet) = sheet.get() {
-            return Some(sheet.clone());
-        }
-        let new = Sheet::of(&self.object.body)?;
-        Some(sheet.get_or_init(|| new).clone())
+        Sheet::of(&self.object)
     }
 
     /// Its head as it is written: made of the whole answer the first time, and kept with it.

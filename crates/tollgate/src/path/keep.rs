@@ -11,12 +11,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, DATE, HeaderValue, LOCATION, TRANSFER_ENCODING,
+    CACHE_STATUS, CONTENT_LENGTH, CONTENT_LOCATION, DATE, HeaderValue, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, LOCATION, TRANSFER_ENCODING,
 };
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Body;
+use tollgate_core::feedback::Verdict;
 use tollgate_core::fresh::{
-    self, Answered as Facts, Change, Kept, Mode, NotKept, Rule, Times, Varies, is_replaced_by_304,
+    self, Answered as Facts, Change, Kept, Mode, NotKept, Rule, Times, Varies, is_another,
+    is_replaced_by_304,
 };
 use tollgate_core::time::{Now, Span, Wall};
 
@@ -54,7 +57,7 @@ pub(crate) fn keep(
         }
         (Ok(answered), Some(old)) if asked.fallback && answered.class.is_failure() => {
             tokio::spawn(retry::discard(answered));
-            let now = route.live.ledger.now().wall;
+            let now = route.live.ledger.wall();
             let client = &asked.client;
             Ok(serve::from_cache(
                 route,
@@ -99,7 +102,7 @@ fn instead(route: &Route, asked: &Asked, old: Arc<Object>, error: &Error) -> Rep
         Error::NoPermit { .. } | Error::Asleep { .. } => (Why::Waiting, false),
         _ => (Why::Failing, false),
     };
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     let reply = serve::from_cache(route, &old, &asked.client, now, why, degraded);
     if matches!(error, Error::NoPermit { .. }) && !asked.beside {
         serve::refresh(route, asked, old);
@@ -107,27 +110,60 @@ fn instead(route: &Route, asked: &Asked, old: Arc<Object>, error: &Error) -> Rep
     reply
 }
 
-/// The provider says that nothing has changed: what we have is good again.
-fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Reply {
-    let plan = route.live.plan();
+/// A 304 about another answer than the one we have: that one is forgotten, and the call is made once
+/// more without a condition. `true` = it is.
+pub(crate) fn asks_again(
+    route: &mut Route,
+    question: &mut Question,
+    done: &Result<Answered, Error>,
+) -> bool {
+    let (Some(asked), Ok(answered)) = (question.0.as_deref_mut(), done) else {
+        return false;
+    };
+    let is_about_ours =
+        answered.head.status == StatusCode::NOT_MODIFIED && asked.may_validate(&route.method);
+    let differs =
+        |old: &mut Arc<Object>| is_another(&Of(&old.headers), &Of(&answered.head.headers));
+    let Some(old) = asked.object.take_if(|old| is_about_ours && differs(old)) else {
+        return false;
+    };
+    asked.cache.forget(&asked.key, &old, old.stored);
+    (asked.fallback, route.fallback) = (false, false);
+    for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE] {
+        route.headers.remove(name);
+    }
+    true
+}
+
+/// What is kept, with what a 304 says of it.
+fn said_again(old: &Object, answer: &HeaderMap, now: Wall) -> Object {
     let mut object = old.clone();
-    for name in answered.head.headers.keys() {
-        if is_replaced_by_304(name.as_str()) {
+    let of_connection = scrub::of_connection(answer);
+    for name in answer.keys() {
+        let is_named = of_connection.iter().any(|one| one == name.as_str());
+        if is_replaced_by_304(name.as_str()) && !is_named {
             object.headers.remove(name);
-            for value in answered.head.headers.get_all(name) {
+            for value in answer.get_all(name) {
                 object.headers.append(name.clone(), value.clone());
             }
         }
     }
-    let now = route.live.ledger.now();
-    let (sent, now) = (sent(asked, &answered, now), now.wall);
-    if !answered.head.headers.contains_key(DATE) {
+    if !answer.contains_key(DATE) {
         // It is as new as if it had said so (RFC 9110, 6.6.1).
         object.headers.insert(DATE, date(now));
     }
+    object
+}
+
+/// The provider says that nothing has changed: what we have is good again.
+fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Reply {
+    let plan = route.live.plan();
+    let now = route.live.ledger.now();
+    let (sent, now) = (sent(asked, &answered, now), now.wall);
+    let mut object = said_again(old, &answered.head.headers, now);
     tokio::spawn(retry::discard(answered));
-    let range = plan.keeping.rule(route.entity.as_deref()).lifetime.range();
-    let chosen = match range {
+    let rule = plan.keeping.rule(route.entity.as_deref());
+    let chosen = match rule.lifetime.range() {
         Some(range) if plan.keeping.adaptive => {
             fresh::adapted(old.kept.lifetime, Change::Unchanged, range)
         }
@@ -146,6 +182,14 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
         Ok(kept) => {
             object.kept = kept;
             object.stored = sent;
+            // A 304 may say for whom it is as well; what is for more than that is not used any more.
+            if let Varies::On(names) = fresh::varies(&Of(&object.headers), &rule.vary)
+                && names != old.names
+            {
+                object.variant = variant(asked.cache.salt(), &names, &Of(&asked.client));
+                object.names = names;
+                asked.cache.forget(&asked.key, old, old.stored);
+            }
             scrub::scrub(route, &plan, &mut object.headers);
             let object = Arc::new(object.clone());
             if asked.cache.keep(asked.key, &object, now, asked.purges) {
@@ -154,7 +198,10 @@ fn renew(route: &Route, asked: &Asked, old: &Object, answered: Answered) -> Repl
         }
         Err(why) => {
             let _told = not_kept(route, why);
-            asked.cache.invalidate(Some(&asked.key), asked.url, now);
+            // Who wants nothing kept of its call says nothing about what others have.
+            if why != NotKept::RequestNoStore {
+                asked.cache.forget(&asked.key, old, old.stored);
+            }
         }
     }
     serve::from_cache(route, &object, &asked.client, now, why, false)
@@ -174,11 +221,12 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
     }
     let now = route.live.ledger.now();
     let (sent, now) = (sent(asked, &answered, now), now.wall);
-    if old.is_some() && is_gone(status) {
+    if let Some(old) = &old
+        && is_gone(status)
+    {
         // What is gone must not come back when the provider is slow. What was asked for before is
         // invalid, and so not what was just heard.
-        let before = sent - Span(1);
-        asked.cache.invalidate(Some(&asked.key), asked.url, before);
+        asked.cache.forget(&asked.key, old, sent - Span(1));
     }
     if !asked.beside {
         route.live.saved.missed();
@@ -202,6 +250,11 @@ fn pass(route: &Route, asked: &Asked, old: Option<Arc<Object>>, answered: Answer
     reply
 }
 
+/// May a kept answer be used without a question?
+pub(super) fn is_for_others(kept: &Kept, now: Wall) -> bool {
+    !kept.ask_always && now < kept.fresh_until
+}
+
 /// Prepares to keep an answer while it passes.
 fn record(
     route: &Route,
@@ -213,23 +266,21 @@ fn record(
     let plan = route.live.plan();
     let rule = plan.keeping.rule(route.entity.as_deref());
     let (status, headers) = (answered.head.status, &answered.head.headers);
+    if is_refusal(answered) {
+        return Err(NotKept::Refused);
+    }
     let dice = u64::from_le_bytes(asked.key.0[..8].try_into().unwrap_or_default()) ^ now.0;
     let chosen = chosen(rule, plan.keeping.adaptive, old.as_deref(), dice);
     let kept = judge(route, &plan, asked, status, headers, chosen, (sent, now))?;
-    let expected = answered.body.size_hint().exact();
     let most = plan.keeping.object_max;
-    if expected.is_some_and(|size| size > most as u64) {
-        return Err(NotKept::TooLarge);
-    }
-    // Whether a body that ends with its connection is whole, nobody can tell.
-    if expected.is_none() && !headers.contains_key(TRANSFER_ENCODING) {
-        return Err(NotKept::NotWhole);
-    }
+    may_be_whole(answered, most)?;
     let names = match fresh::varies(&Of(headers), &rule.vary) {
         Varies::On(names) => names,
         Varies::OnAnything => return Err(NotKept::VariesOnAnything),
     };
     let mut headers = headers.clone();
+    // Whoever hands it on adds the date of its arrival (RFC 9110, 6.6.1).
+    headers.entry(DATE).or_insert_with(|| date(now));
     scrub::scrub(route, &plan, &mut headers);
     let object = Object {
         url: asked.url,
@@ -256,7 +307,29 @@ fn record(
         body: BytesMut::new(),
         most,
         adapts: adapts.then(|| (rule.clone(), old)),
+        plan: plan.clone(),
     })
+}
+
+/// Can its body be kept, and its end be told?
+fn may_be_whole(answered: &Answered, most: usize) -> Result<(), NotKept> {
+    match answered.body.size_hint().exact() {
+        Some(size) if size > most as u64 => Err(NotKept::TooLarge),
+        Some(_) => Ok(()),
+        None if answered.head.headers.contains_key(TRANSFER_ENCODING) => Ok(()),
+        // Whether a body that ends with its connection is whole, nobody can tell.
+        None => Err(NotKept::NotWhole),
+    }
+}
+
+/// Whatever its status says. A server in trouble that says so by its status may say how long it will be
+/// (RFC 9111, 3).
+fn is_refusal(answered: &Answered) -> bool {
+    match answered.verdict {
+        Verdict::Passed => false,
+        Verdict::Overloaded => !answered.head.status.is_server_error(),
+        Verdict::Limited | Verdict::Spent => true,
+    }
 }
 
 /// The lifetime of a new answer, where the file leaves a choice.
@@ -317,7 +390,7 @@ fn date(now: Wall) -> HeaderValue {
 
 /// What a change makes invalid: its own URL and those that it names, on the same origin.
 fn invalidate(route: &Route, asked: &Asked, headers: &HeaderMap) {
-    let now = route.live.ledger.now().wall;
+    let now = route.live.ledger.wall();
     asked.cache.invalidate(Some(&asked.key), asked.url, now);
     for name in [LOCATION, CONTENT_LOCATION] {
         let named = headers.get(name).and_then(|value| value.to_str().ok());
@@ -356,9 +429,16 @@ pub(crate) struct Recorder {
     most: usize,
     /// Lifetimes follow what changes: the rule, and the answer before this one.
     adapts: Option<(Rule, Option<Arc<Object>>)>,
+    /// The file that the call was made under.
+    plan: Arc<Plan>,
 }
 
 impl Recorder {
+    /// May what is kept be used as it is by whoever asks next?
+    pub(crate) fn is_for_others(&self) -> bool {
+        is_for_others(&self.object.kept, self.got)
+    }
+
     /// One more piece. `false`: it is too large to be kept.
     pub(crate) fn push(&mut self, piece: &Bytes) -> bool {
         if self.body.len() + piece.len() > self.most {
@@ -375,8 +455,8 @@ impl Recorder {
         if length.is_some_and(|length| length != self.body.len()) {
             return;
         }
-        if scrub::has_key_inside(&self.live, &self.object.headers, &self.body) {
-            return tell_not_kept(&self.live, &self.id, NotKept::HoldsKey);
+        if let Err(why) = scrub::search(&self.live, &self.plan, &self.object.headers, &self.body) {
+            return tell_not_kept(&self.live, &self.id, why);
         }
         self.object.body = Bytes::copy_from_slice(&self.body);
         if let Some((rule, Some(old))) = &self.adapts
@@ -393,7 +473,7 @@ impl Recorder {
             self.object.kept = kept.lasting(self.got, lifetime, rule.stale);
         }
         let object = Arc::new(self.object);
-        let now = self.live.ledger.now().wall;
+        let now = self.live.ledger.wall();
         self.cache.keep(self.key, &object, now, self.purges);
     }
 }

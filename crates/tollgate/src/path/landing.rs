@@ -10,9 +10,11 @@ use std::sync::{Arc, Weak};
 
 use http::response::Parts;
 use parking_lot::Mutex;
+use tollgate_config::settings::Dedup;
 use tollgate_ledger::Ledger;
 
-use super::flight::{Flight, State, Table};
+use super::flight::{Flight, State};
+use super::table::Table;
 use super::{Outcome, Reply, Source, share};
 use crate::Error;
 use crate::body::{ReplyBody, Shared};
@@ -116,7 +118,9 @@ impl Landing {
             return Ok(reply);
         }
         if !is_failure && !share::shares(&flight.asked, flight.mode, &reply) {
-            let lasts = share::is_for_one_by_nature(&flight.asked, &reply);
+            // What is never shared need not be remembered as such.
+            let lasts =
+                flight.mode != Dedup::Off && share::is_for_one_by_nature(&flight.asked, &reply);
             let (left, reply) = if state.is_left {
                 (Some(reply), None)
             } else {

@@ -22,6 +22,7 @@ use super::route::Route;
 use super::send::Sent;
 use crate::body::{Flow, Open, ReplyBody, Tally, Written};
 use crate::event::Fact;
+use crate::failpoint;
 use crate::shop::Plan;
 use crate::{Answer, Permit};
 
@@ -53,6 +54,7 @@ pub(crate) async fn learn(
     credential: &Credential,
     sent: Sent,
 ) -> Answered {
+    failpoint::reached("head");
     let Sent {
         response,
         conn,
@@ -196,7 +198,7 @@ fn read(route: &Route, plan: &Plan, head: &Parts, body: &[u8]) -> Feedback {
         headers: &headers,
         body,
     };
-    feedback::read(&response, &plan.dialect, route.live.ledger.now().wall)
+    feedback::read(&response, &plan.dialect, route.live.ledger.wall())
 }
 
 /// What came back (A11). What the dialect says about a refusal wins over the status; a bill to pay
@@ -225,31 +227,30 @@ fn save(route: &Route, plan: &Plan, credential: &Credential, feedback: &Feedback
     let cells: Vec<_> = meters
         .map(|meter| (meter.cell_of(&who), meter.rule.clone()))
         .collect();
-    let views = route.live.ledger.look(&cells);
-    if route.live.ledger.loss().is_some() {
-        // A store that is lost shows every limit as used up.
-        return;
-    }
-    let tightest = views
-        .iter()
-        .zip(&cells)
-        .min_by_key(|(view, _)| view.remaining);
-    let Some((view, (_, rule))) = tightest else {
-        return;
-    };
-    let ours = Ours {
-        remaining: view.remaining,
-        limit: view.limit,
-        full_after: view.reset_after,
-        period: rule.period(),
-    };
+    let periods: SmallVec<[Span; 4]> = cells.iter().map(|(_, rule)| rule.period()).collect();
     let theirs = feedback.remaining.map(|remaining| Theirs {
         remaining,
         reset_after: feedback
             .reset_at
-            .map(|reset| reset.since(route.live.ledger.now().wall)),
+            .map(|reset| reset.since(route.live.ledger.wall())),
     });
-    route.live.machine.left(settings, scope, theirs, ours);
+    let (machine, settings) = (route.live.machine.clone(), *settings);
+    // The answer does not wait for it.
+    route.live.ledger.look_then(cells, move |views| {
+        let tightest = views
+            .iter()
+            .zip(periods)
+            .min_by_key(|(view, _)| view.remaining);
+        if let Some((view, period)) = tightest {
+            let ours = Ours {
+                remaining: view.remaining,
+                limit: view.limit,
+                full_after: view.reset_after,
+                period,
+            };
+            machine.left(&settings, scope, theirs, ours);
+        }
+    });
 }
 
 /// Which of our limits the provider's words are about.
@@ -319,7 +320,7 @@ fn date(headers: &HeaderMap) -> Option<Wall> {
 
 impl Answered {
     /// A part of an answer that has been learned from already.
-    pub(crate) fn part(head: Parts, body: ReplyBody) -> Answered {
+    pub(crate) fn part(head: Parts, body: ReplyBody, granted: Option<Micros>) -> Answered {
         Answered {
             head,
             body,
@@ -327,7 +328,7 @@ impl Answered {
             verdict: Verdict::Passed,
             retry_after: None,
             probe: false,
-            granted: None,
+            granted,
         }
     }
 

@@ -8,6 +8,9 @@
 //! lacks a part, who wanted it asks alone. A first caller that leaves, or whose time is up, takes
 //! nobody with it: its flight goes on for the others, and a call without one is followed by another.
 //!
+//! Merging is a setting of its own: it works with `dedup: off` too, which is about whole answers. Who
+//! wants an answer of its own (`X-Tollgate-Dedup: no`) is never merged.
+//!
 //! Never: merges calls that differ in anything but the part they want.
 
 use std::collections::HashMap;
@@ -23,16 +26,18 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_config::settings::Merge;
+use tollgate_core::time::{Micros, Span};
 
 use super::decode;
 use super::flight::{Flight, Follow};
 use super::learn::Answered;
 use super::recipe::{self, PARTS_MAX, Part, Piece};
 use super::route::Route;
-use super::share::{self, Key};
+use super::share::{self, Asked, Key};
 use super::urgency::{Urgency, as_if_alone};
 use crate::Error;
 use crate::body::{OBJECT_MAX, ReplyBody};
+use crate::error::Stage;
 use crate::shop::Live;
 
 /// Headers about one resource or one transfer; a part has none of them.
@@ -72,8 +77,13 @@ enum Boarded {
 
 #[derive(Clone, Debug)]
 enum End {
-    /// The larger answer.
-    Whole { head: Arc<Parts>, body: Bytes },
+    /// The larger answer, who asked for it, and when its permit was granted.
+    Whole {
+        head: Arc<Parts>,
+        body: Bytes,
+        asked: Arc<Asked>,
+        granted: Option<Micros>,
+    },
     /// There is none that would do.
     None,
     /// The first caller has left before its bytes did.
@@ -198,21 +208,44 @@ pub(crate) async fn split(
             lead.group.end(End::None);
             return None;
         }
+        // It may have been sent, and there is no time for another: the others go on without this one.
+        Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others go on without this one
     };
-    let Answered { mut head, body, .. } = answered;
+    let asked = Arc::new(Asked::new(route, &route.live.plan()));
+    let Answered {
+        mut head,
+        body,
+        granted,
+        ..
+    } = answered;
     let Some(body) = whole(&mut head, body).await else {
         lead.group.end(End::None);
         return None;
     };
     let head = Arc::new(head);
-    lead.group.end(End::Whole {
-        head: head.clone(),
-        body: body.clone(),
+    // What is this caller's own is no part of anybody else's answer.
+    lead.group.end(if share::may_ride(&asked, &head) {
+        End::Whole {
+            head: head.clone(),
+            body: body.clone(),
+            asked,
+            granted,
+        }
+    } else {
+        End::None
     });
-    let part = lead.group.cut(&lead.part, &head, &body)?;
+    let part = lead.group.cut(&lead.part, &head, &body, granted)?;
     route.merging.is_part = true;
     Some(Ok(part))
+}
+
+/// May others join this call for the sake of their parts?
+pub(super) fn may_lead(route: &Route) -> bool {
+    let recipe = route.live.plan().provider.merge;
+    recipe != Merge::Off
+        && is_simple(route)
+        && recipe::part(recipe, &route.path, route.query.as_deref()).is_some()
 }
 
 /// A call that could be part of another: one that only its target tells apart.
@@ -270,8 +303,23 @@ impl Ride {
             Err(late) => return Some(Err(late)),
         };
         let part = match end {
-            End::Whole { head, body } => self.group.cut(&self.part, &head, &body),
+            End::Whole { head, asked, .. }
+                if asked.differs(&head, &share::agent(&route.headers)) =>
+            {
+                None
+            }
+            End::Whole {
+                head,
+                body,
+                granted,
+                ..
+            } => self.group.cut(&self.part, &head, &body, granted),
             End::None => None,
+            End::Left if route.own_left() == Some(Span::ZERO) => {
+                let provider = route.live.name.clone();
+                let at = Stage::Upstream;
+                return Some(Err(Error::TooLate { provider, at }));
+            }
             End::Left => return None,
         };
         route.merging.is_alone = part.is_none();
@@ -316,7 +364,13 @@ impl Group {
     }
 
     /// One caller's part of the answer.
-    fn cut(&self, part: &Part, head: &Parts, whole: &Bytes) -> Option<Answered> {
+    fn cut(
+        &self,
+        part: &Part,
+        head: &Parts,
+        whole: &Bytes,
+        granted: Option<Micros>,
+    ) -> Option<Answered> {
         let pieces = self.state.lock().pieces.clone();
         let body = recipe::cut(self.recipe, part, &pieces, whole)?;
         let mut head = head.clone();
@@ -327,7 +381,7 @@ impl Group {
         }
         head.headers
             .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        Some(Answered::part(head, ReplyBody::whole(body)))
+        Some(Answered::part(head, ReplyBody::whole(body), granted))
     }
 }
 

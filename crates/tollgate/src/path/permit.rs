@@ -203,10 +203,14 @@ impl Permits {
 
     /// Waits for a permit. Dropping the future leaves the line.
     pub async fn acquire(&self, wanted: Wanted) -> Result<Permit, Denied> {
-        let wanted = match self.at_once(wanted) {
-            Ok(decided) => return decided,
-            Err(wanted) => wanted,
-        };
+        match self.at_once(wanted) {
+            Ok(decided) => decided,
+            Err(wanted) => self.wait(wanted).await,
+        }
+    }
+
+    /// Stands in line. Dropping the future leaves it.
+    pub(crate) async fn wait(&self, wanted: Wanted) -> Result<Permit, Denied> {
         let Some((mut line, answer)) = self.join(wanted) else {
             return Err(Denied::Recalled);
         };
@@ -221,7 +225,7 @@ impl Permits {
         clippy::result_large_err,
         reason = "what is wanted goes back as it came"
     )]
-    fn at_once(&self, mut wanted: Wanted) -> Result<Result<Permit, Denied>, Wanted> {
+    pub(crate) fn at_once(&self, mut wanted: Wanted) -> Result<Result<Permit, Denied>, Wanted> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
         if wanted.edition != self.edition() {
@@ -236,18 +240,19 @@ impl Permits {
             terms: std::mem::take(&mut wanted.terms),
             scopes: std::mem::take(&mut wanted.scopes),
             priority: wanted.priority.min(highest),
+            patience: wanted.patience,
             evidence: wanted.evidence,
         };
         match ledger.offer_at_once(&ask) {
-            Some(Verdict::Go { marks }) => {
+            Some((Verdict::Go { marks }, at)) => {
                 state.gate.went_past(wanted.caller, &ask.terms);
                 drop(state);
-                let permit = Permit::new(ledger.clone(), ask, marks, Span::ZERO);
-                Ok(Ok(permit))
+                let times = (at, Span::ZERO);
+                Ok(Ok(Permit::new(ledger.clone(), ask, marks, times)))
             }
-            Some(Verdict::Never(why)) => Ok(Err(Denied::Never(why))),
+            Some((Verdict::Never(why), _)) => Ok(Err(Denied::Never(why))),
             // It has to wait, or the store takes its time.
-            Some(Verdict::Wait { .. }) | None => {
+            Some((Verdict::Wait { .. }, _)) | None => {
                 (wanted.terms, wanted.scopes) = (ask.terms, ask.scopes);
                 Err(wanted)
             }
@@ -279,6 +284,7 @@ impl Permits {
             terms,
             scopes,
             priority,
+            patience,
             evidence,
         };
         state.waiting.insert(
@@ -349,10 +355,14 @@ async fn drive(shared: Weak<Shared>) {
             offer,
             resolve,
             settle,
+            left,
             arm,
         } = strong.tick();
         for settle in settle {
             strong.ledger.settle(settle);
+        }
+        if !left.is_empty() {
+            strong.ledger.left(&left);
         }
         for resolved in resolve {
             strong.tell(resolved, strong.ledger.at());
@@ -447,9 +457,8 @@ impl Shared {
         } = resolved;
         match resolution {
             Resolution::Go { marks } => {
-                let waited = at.since(since);
-                let permit = Permit::new(self.ledger.clone(), ask, marks, waited);
-                Ok(permit.granted_at(at))
+                let times = (at, at.since(since));
+                Ok(Permit::new(self.ledger.clone(), ask, marks, times))
             }
             Resolution::Refused { place, retry_in } => Err(Denied::Refused { place, retry_in }),
             Resolution::TimedOut { place } => Err(Denied::TimedOut { place }),

@@ -26,6 +26,7 @@ use super::share::Conditions;
 use super::urgency::{Urgency, Wish};
 use crate::Error;
 use crate::body::{BodyError, Payload, READ_MAX, WHOLE_MAX};
+use crate::cache::Beside;
 use crate::pool::Origin;
 use crate::shop::{Claim, Live, Price, Shop, Who, account, prices};
 use crate::timer::within;
@@ -137,6 +138,8 @@ pub(crate) struct Route {
     pub(crate) sharing: Sharing,
     /// How it takes part in merging.
     pub(crate) merging: Merging,
+    /// It is made for nobody, beside an old answer.
+    pub(crate) beside: Option<Arc<Beside>>,
 }
 
 /// How a call takes part in flights.
@@ -272,6 +275,7 @@ impl Way {
             urgency: None,
             sharing: Sharing::default(),
             merging: Merging::default(),
+            beside: None,
         })
     }
 }
@@ -333,6 +337,7 @@ impl Route {
             urgency: None,
             sharing: Sharing::default(),
             merging: Merging::default(),
+            beside: None,
         }
     }
 
@@ -382,6 +387,14 @@ impl Route {
             urgency: None,
             sharing: Sharing::default(),
             merging: Merging::default(),
+            beside: None,
+        }
+    }
+
+    /// Its bytes leave now.
+    pub(crate) fn leaves(&self) {
+        if let Some(beside) = &self.beside {
+            beside.leaves();
         }
     }
 

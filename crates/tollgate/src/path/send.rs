@@ -32,6 +32,7 @@ use super::{merge, query};
 use crate::body::{Outgoing, Payload, Upload};
 use crate::error::Stage;
 use crate::event::Fact;
+use crate::failpoint;
 use crate::pool::{Conn, Expected};
 use crate::shop::Plan;
 use crate::timer::within;
@@ -77,6 +78,7 @@ pub(crate) async fn send(
     let request = request(route, plan, credential, conn.host())?;
     let upload = request.body().upload();
     permit.sent();
+    route.leaves();
     tries.made += 1;
     conn.wire.preamble.begins();
     let answer = conn.wire.sender.try_send_request(request);
@@ -209,6 +211,7 @@ fn request(
     credential: &Credential,
     host: Option<&HeaderValue>,
 ) -> Result<Request<Outgoing>, Error> {
+    failpoint::reached("granted");
     let mut headers = route.headers.clone();
     let (path, mut query, is_merged) = merge::target(route);
     if is_merged {

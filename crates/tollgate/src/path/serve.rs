@@ -16,10 +16,11 @@ use http::header::{
 };
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use tollgate_core::fresh::{Part, is_not_modified, part};
+use tollgate_core::fresh::{Demand, Part, is_not_modified, part};
 use tollgate_core::time::{Span, Wall};
 
 use super::cache::{Asked, Of, Question};
+use super::keep::is_for_others;
 use super::route::Route;
 use super::{Reply, Source};
 use crate::body::ReplyBody;
@@ -122,9 +123,15 @@ pub(super) fn from_cache(
     head.headers.append(CACHE_STATUS, why.status());
     let is_unchanged = matches!(why, Why::Renewed | Why::Unchanged);
     route.live.saved.kept(source, is_unchanged);
+    // Who asks the same at the same time may have it, unless each has to ask.
+    let is_for_others = match why {
+        Why::Renewed => is_for_others(&object.kept, now),
+        Why::Unchanged => false,
+        Why::Fresh | Why::Allowed | Why::Asked | Why::Waiting | Why::Failing => true,
+    };
     Reply {
         head,
-        body: ReplyBody::whole(body),
+        body: ReplyBody::whole(body).kept(is_for_others),
         source,
         degraded,
     }
@@ -199,10 +206,11 @@ fn cut(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
 
 /// Fetches a new answer beside the old one, in a task of its own that waits behind everybody else.
 pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
-    let Some(turn) = asked.cache.refresh(asked.key) else {
+    let Some(turn) = asked.cache.refresh(asked.key, &object) else {
         return;
     };
     let mut route = route.beside();
+    route.beside = Some(turn.beside());
     super::cache::validate(&mut route.headers, &object);
     let mut client = asked.client.clone();
     for name in [RANGE, IF_RANGE] {
@@ -220,7 +228,11 @@ pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
         beside: true,
         client,
         authorization: asked.authorization,
-        demand: asked.demand,
+        // It is fetched for everybody, whatever the one wants who saw the old one first.
+        demand: Demand {
+            no_store: false,
+            ..asked.demand
+        },
     })));
     // Boxed, because the way out leads here again.
     let way: Pin<Box<dyn Future<Output = super::Outcome> + Send>> =

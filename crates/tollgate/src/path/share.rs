@@ -1,9 +1,9 @@
 //! What is the same question, and whose answer may be given to whom?
 //!
 //! Promises: two calls are the same question only if everything that a server could answer by is the
-//! same: origin, method, path, parameters, and every header but those in [`IGNORED`]. So a call with
-//! another credential or cookie is another question. An answer that varies by an ignored header is
-//! given only to calls that sent the same.
+//! same: origin, method, path, parameters, and every header but noise (`noise.rs`), of which what the
+//! file says that answers vary on is none. So a call with another credential or cookie is another
+//! question. An answer that varies by an ignored header is given only to calls that sent the same.
 //!
 //! Never: looks at the body of an answer.
 
@@ -23,25 +23,11 @@ use tollgate_core::fresh::Control;
 use tollgate_core::time::Span;
 
 use super::cache::Of;
+use super::noise::is_noise;
 use super::route::Route;
-use super::{Reply, Source, query};
+use super::{Reply, query};
 use crate::body::OBJECT_MAX;
 use crate::shop::Plan;
-
-/// Headers that differ from call to call and by which no server answers. Everything else is part of
-/// the question.
-const IGNORED: [&str; 10] = [
-    "user-agent", // compared again if the answer varies by it
-    "traceparent",
-    "tracestate",
-    "baggage",
-    "b3",
-    "x-request-id",
-    "x-correlation-id",
-    "x-amzn-trace-id",
-    "x-cloud-trace-context",
-    "idempotency-key",
-];
 
 /// Headers that make a call conditional.
 pub(crate) const CONDITIONS: [HeaderName; 6] = [
@@ -52,9 +38,6 @@ pub(crate) const CONDITIONS: [HeaderName; 6] = [
     IF_UNMODIFIED_SINCE,
     RANGE,
 ];
-
-/// The same for whole families.
-const IGNORED_PREFIXES: [&str; 2] = ["x-b3-", "x-stainless-"];
 
 /// A question. 128 bits of a cryptographic hash: nobody can build two calls with the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -208,11 +191,12 @@ pub(crate) fn key_of(route: &Route, path: &str) -> Key {
     let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
     add(&(parameters.len() as u64).to_le_bytes());
     parameters.iter().for_each(|part| add(part.as_bytes()));
+    let vary = &plan.keeping.rule(route.entity.as_deref()).vary;
     let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
         .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_bytes()))
-        .filter(|(name, _)| !is_ignored(name))
+        .filter(|(name, _)| !is_noise(name) || vary.iter().any(|varied| varied == name))
         .collect();
     headers.sort_by_key(|(name, _)| *name);
     for (name, value) in headers {
@@ -238,8 +222,7 @@ fn first_eight(hash: &blake3::Hash) -> u64 {
 /// May this answer be given to others who asked the same? What is kept for whoever asks next is for
 /// those who ask now.
 pub(crate) fn shares(asked: &Asked, mode: Dedup, reply: &Reply) -> bool {
-    let was_kept = matches!(reply.source, Source::Cache | Source::Stale);
-    let is_kept = mode == Dedup::Cacheable && (was_kept || reply.body.is_kept());
+    let is_kept = mode == Dedup::Cacheable && reply.body.is_kept();
     let mode = if is_kept { Dedup::On } else { mode };
     may_share(asked, mode, &reply.head)
 }
@@ -269,6 +252,11 @@ fn is_for_one(asked: &Asked, headers: &HeaderMap) -> bool {
     is_stream || is_large || is_personal || varies_by_unknown(headers)
 }
 
+/// May a larger answer be given in parts to those who asked for them?
+pub(crate) fn may_ride(asked: &Asked, head: &Parts) -> bool {
+    may_share(asked, Dedup::On, head)
+}
+
 fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
     let headers = &head.headers;
     if is_for_one(asked, headers) {
@@ -294,15 +282,11 @@ fn may_share(asked: &Asked, mode: Dedup, head: &Parts) -> bool {
     }
 }
 
-fn is_ignored(name: &str) -> bool {
-    IGNORED.contains(&name) || IGNORED_PREFIXES.iter().any(|head| name.starts_with(head))
-}
-
 /// By everything, or by a header that is neither in the key nor compared.
 fn varies_by_unknown(headers: &HeaderMap) -> bool {
     varies(headers, |name| {
         let name = name.to_ascii_lowercase();
-        name == "*" || (is_ignored(&name) && name != "user-agent")
+        name == "*" || (is_noise(&name) && name != "user-agent")
     })
 }
 

@@ -81,7 +81,7 @@ pub(super) async fn held(
     let mut failures = 0;
     loop {
         ended.mark_unchanged();
-        let pause = match slot.look(live.ledger.now().at) {
+        let pause = match slot.look(live.ledger.at()) {
             Look::Use(token, generation) => return Ok(slot.held(token, generation)),
             Look::UseAndFetch(token, generation) => {
                 tokio::spawn(keep_fresh(live.clone(), slot.clone()));
@@ -153,7 +153,7 @@ async fn keep_fresh(live: Arc<Live>, slot: Arc<Slot>) {
         due = weak_live
             .upgrade()
             .zip(weak_slot.upgrade())
-            .filter(|(live, slot)| slot.is_due(live.ledger.now().at));
+            .filter(|(live, slot)| slot.is_due(live.ledger.at()));
     }
 }
 
@@ -258,7 +258,7 @@ impl Slot {
     /// What came of a login. Everybody who waits looks again.
     fn settle(&self, live: &Live, fetched: Result<Fetched, Failed>) -> Option<Span> {
         let provider = &live.name;
-        let (now, dice) = (live.ledger.now().at, live.machine.throw());
+        let (now, dice) = (live.ledger.at(), live.machine.throw());
         let mut state = self.state.lock();
         let pause = match fetched {
             Ok(fetched) => {

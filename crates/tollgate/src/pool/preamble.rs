@@ -13,6 +13,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::failpoint;
+
 /// The most that may come before an answer begins. A head has 64 KiB at most, one or two hints are
 /// usual, and the first pieces of the body may be read along with it.
 const BYTES_MAX: u64 = 1024 * 1024;
@@ -92,7 +94,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        failpoint::reached("sent");
+        Poll::Ready(written)
     }
 
     fn poll_write_vectored(
@@ -100,11 +104,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match pieces {
+        let written = ready!(match pieces {
             // A request without a body. A plain write costs less than a gathering one.
             [one] => Pin::new(&mut self.stream).poll_write(cx, one),
             _ => Pin::new(&mut self.stream).poll_write_vectored(cx, pieces),
-        }
+        });
+        failpoint::reached("sent");
+        Poll::Ready(written)
     }
 
     fn is_write_vectored(&self) -> bool {

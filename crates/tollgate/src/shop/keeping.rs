@@ -24,7 +24,8 @@ pub(crate) struct Keeping {
     pub(crate) adaptive: bool,
     /// The largest body that is kept.
     pub(crate) object_max: usize,
-    /// A fingerprint of what the file adds to calls: another request may have another answer.
+    /// A fingerprint of what the file adds to calls, since another request may have another answer, and
+    /// of what decided that an answer may be kept, and for whom.
     pub(crate) adds: Option<String>,
     /// What must not be kept.
     pub(crate) keys: KeyTexts,
@@ -84,7 +85,8 @@ impl Keeping {
     }
 }
 
-/// A fingerprint of headers and companions of the key that the file adds; `None` = it adds none.
+/// A fingerprint of headers and companions of the key that the file adds, and of what it says about
+/// whose answers are kept; `None` = nothing of both.
 fn adds(provider: &Provider) -> Option<String> {
     let all = provider.headers.iter().chain(&provider.auth.also);
     let mut text = String::new();
@@ -92,6 +94,14 @@ fn adds(provider: &Provider) -> Option<String> {
         // With its length before it, no value can be taken for two.
         text.push_str(&format!("{}:{name}", name.len()));
         text.push_str(&format!("{}:{}", value.expose().len(), value.expose()));
+    }
+    let cache = &provider.cache;
+    if cache.mode != CacheMode::Ttl || !cache.vary.is_empty() || !cache.ignore.is_empty() {
+        // No name of a header has a space in it.
+        text.push_str(&format!(
+            " {:?} {:?} {:?}",
+            cache.mode, cache.vary, cache.ignore
+        ));
     }
     (!text.is_empty()).then(|| mark(&text))
 }
@@ -148,6 +158,23 @@ mod tests {
         assert_ne!(german, adds("headers: {accept-language: en}"));
         let also = "api_key: a\nauth: {query: k, also: {user: me}}";
         assert_ne!(adds(also), adds("api_key: a\nauth: {query: k}"));
+    }
+
+    /// What was kept under one of them is nothing under another.
+    #[test]
+    fn whose_answers_are_kept_has_a_fingerprint() {
+        let files = [
+            "",
+            "cache: {mode: rfc9111}",
+            "cache: {ttl: 1h, vary: [accept-language]}",
+            "cache: {ttl: 1h, ignore: [private]}",
+            "cache: {ttl: 1h, ignore: [private, no-store]}",
+        ];
+        let mut all = files.map(|file| keeping(file).adds).to_vec();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), files.len());
+        assert_eq!(keeping("cache: {ttl: 1h}").adds, None);
     }
 
     #[test]

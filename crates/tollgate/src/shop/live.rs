@@ -105,6 +105,11 @@ impl Live {
         self.plan.load_full()
     }
 
+    /// Is this the plan in force? Asked without taking a part in it.
+    pub(crate) fn follows(&self, is_it: impl FnOnce(&Arc<Plan>) -> bool) -> bool {
+        is_it(&self.plan.load())
+    }
+
     /// What its health looks like.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -11,8 +11,9 @@ use tollgate_core::health::{Command, Event, State};
 use tollgate_core::limit::{Algorithm, View};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Now, Span};
+use tollgate_ledger::Ledger;
 
-use super::machine::remembered;
+use super::machine::health_scope;
 use super::meter::{Meter, Who};
 use super::{Live, Shop};
 use crate::path::marks;
@@ -41,14 +42,13 @@ pub struct LimitLook {
 impl Shop {
     /// The state of a provider's health, whether it was started or not: one that sleeps, by an order or
     /// by what the ledger remembers, is asleep before anybody calls it.
-    #[must_use]
-    pub fn state_of(&self, name: &str) -> State {
+    pub async fn state_of(&self, name: &str) -> State {
         let super::Shared { means, shelf, .. } = &*self.shared;
         let started = shelf.load().names.get(name).and_then(|slot| slot.started());
         match started {
             Some(live) => live.status().state,
             None if means.offline => State::Sleep,
-            None => remembered(&means.ledger, name),
+            None => remembered(&means.ledger, name).await,
         }
     }
 }
@@ -61,34 +61,36 @@ impl Live {
     }
 
     /// Every limit and what is left of it; of limits per entity, those of this one.
-    #[must_use]
-    pub fn limits(&self, entity: Option<&str>) -> Vec<LimitLook> {
+    pub async fn limits(&self, entity: Option<&str>) -> Vec<LimitLook> {
         let plan = self.plan();
         let mut looks = Vec::new();
         for meter in &plan.meters {
             match meter.per {
-                Per::Provider => looks.push(self.limit(meter, None, None, true)),
-                Per::Entity => looks.push(self.limit(meter, entity, None, entity.is_some())),
+                Per::Provider => looks.push(self.limit(meter, None, None, true).await),
+                Per::Entity => {
+                    let look = self.limit(meter, entity, None, entity.is_some());
+                    looks.push(look.await);
+                }
                 // Without keys of ours it depends on what the client shows.
                 Per::ApiKey if marks(&plan).next().is_none() => {
-                    looks.push(self.limit(meter, None, None, false));
+                    looks.push(self.limit(meter, None, None, false).await);
                 }
                 Per::ApiKey => {
                     for (index, mark) in marks(&plan).enumerate() {
-                        let mut look = self.limit(meter, None, Some(mark), true);
+                        let mut look = self.limit(meter, None, Some(mark), true).await;
                         look.key = Some(index + 1);
                         looks.push(look);
                     }
                 }
                 Per::Caller | Per::Ip | Per::Host => {
-                    looks.push(self.limit(meter, None, None, false));
+                    looks.push(self.limit(meter, None, None, false).await);
                 }
             }
         }
         looks
     }
 
-    fn limit(
+    async fn limit(
         &self,
         meter: &Meter,
         entity: Option<&str>,
@@ -104,10 +106,11 @@ impl Live {
             priority: Priority::Normal,
             costs: &[],
         };
-        let seen = is_known.then(|| {
-            self.ledger
-                .look(&[(meter.cell_of(&who), meter.rule.clone())])
-        });
+        let cells = vec![(meter.cell_of(&who), meter.rule.clone())];
+        let view = match is_known {
+            true => self.ledger.look(cells).await.pop(),
+            false => None,
+        };
         LimitLook {
             name: meter.name.clone(),
             algorithm: match meter.rule.algorithm() {
@@ -123,7 +126,7 @@ impl Live {
             reserve: meter.reserve(),
             per: meter.per,
             key: None,
-            view: seen.and_then(|views| views.first().copied()),
+            view,
         }
     }
 
@@ -134,22 +137,31 @@ impl Live {
     }
 
     /// How long its cool-down lasts; of an entity, if it has one of its own.
-    #[must_use]
-    pub fn cooling(&self, entity: Option<&str>) -> Option<Span> {
+    pub async fn cooling(&self, entity: Option<&str>) -> Option<Span> {
         let plan = self.plan();
         let mark = marks(&plan).next();
-        match self.ledger.look_scope(plan.cooldown_scope(entity, mark)) {
+        let scope = plan.cooldown_scope(entity, mark);
+        match self.ledger.look_scope(scope).await {
             ScopeView::Closed { left } => left,
             ScopeView::Open | ScopeView::Probing | ScopeView::CacheOnly { .. } => None,
         }
     }
 
     /// Only the cache answers, because little is left.
-    #[must_use]
-    pub fn is_degraded(&self, entity: Option<&str>) -> bool {
-        let scope = self.plan().degrade_scope(entity);
-        let view = scope.map(|scope| self.ledger.look_scope(scope));
-        matches!(view, Some(ScopeView::Closed { .. }))
+    pub async fn is_degraded(&self, entity: Option<&str>) -> bool {
+        match self.plan().degrade_scope(entity) {
+            Some(scope) => matches!(
+                self.ledger.look_scope(scope).await,
+                ScopeView::Closed { .. }
+            ),
+            None => false,
+        }
+    }
+
+    /// What the ledger remembers of its health is known when this returns: who has just started it
+    /// would otherwise see it as new.
+    pub async fn caught_up(&self) {
+        self.machine.catch_up().await;
     }
 
     /// An operator wants something. `reset` also ends every cool-down and degrade mode.
@@ -181,13 +193,27 @@ impl Live {
     }
 }
 
+/// The state in which a provider would be started: what the ledger remembers of its health.
+async fn remembered(ledger: &Ledger, provider: &str) -> State {
+    let view = ledger.look_scope(health_scope(provider)).await;
+    if ledger.loss().is_some() {
+        return State::Normal; // a store that is lost says "closed" to everything
+    }
+    match view {
+        ScopeView::Open => State::Normal,
+        ScopeView::Closed { .. } => State::Sleep,
+        ScopeView::CacheOnly { .. } => State::CacheOnly,
+        ScopeView::Probing => State::HalfOpen,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use tollgate_config::{Draft, World};
     use tollgate_core::health::{Answer, Class};
-    use tollgate_ledger::{Clock, Ledger};
+    use tollgate_ledger::Clock;
 
     use super::*;
     use crate::shop::Options;
@@ -209,13 +235,12 @@ mod tests {
             retry_after: Some(Span::from_secs(3_600)),
         };
         live.machine.answered(scope, refused, Some(&plan.cooldown));
-        let views = || [&live.ledger, &live.spare.ledger].map(|one| one.look_scope(scope));
-        assert!(
-            views().iter().all(|view| *view != ScopeView::Open),
-            "{:?}",
-            views()
-        );
+        for spare in [&live.ledger, &live.spare.ledger] {
+            assert_ne!(spare.look_scope(scope).await, ScopeView::Open);
+        }
         live.order(Command::Reset);
-        assert_eq!(views(), [ScopeView::Open; 2]);
+        for spare in [&live.ledger, &live.spare.ledger] {
+            assert_eq!(spare.look_scope(scope).await, ScopeView::Open);
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! Never: holds its lock across an await, or reads a clock other than the ledger's.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -27,15 +28,12 @@ use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
+use super::room::has_room;
 use crate::event::Fact;
 
-/// Scopes whose cool-downs and degrade modes are remembered. Entities come from callers, so there
-/// may be any number; 4 096 at some 100 bytes are 400 KiB, and past that those at rest go first. If
-/// all are needed, another one rests for the time it was told, but is not remembered.
-const SCOPES_MAX: usize = 4_096;
-
-/// How often those at rest are looked for while there is no room: each look goes through all.
-const ROOM_EVERY: Span = Span::from_secs(1);
+/// How often what the ledger says is asked for anew because this process has told it something
+/// meanwhile. That happens a few times in an outage; whatever was told last has an echo of its own.
+const LOOKS_MAX: usize = 8;
 
 /// The machines of one provider.
 #[derive(Debug)]
@@ -46,6 +44,8 @@ pub(crate) struct Machine {
     spare: Ledger,
     scope: ScopeId,
     inner: Mutex<Inner>,
+    /// What the ledger remembers of before the start is known.
+    has_met: AtomicBool,
     /// Counts the changes that those who wait must hear of.
     version: watch::Sender<u64>,
     /// The timer must be set anew.
@@ -57,6 +57,11 @@ struct Inner {
     health: Health,
     /// What the timer was set by last.
     tick: Option<Micros>,
+    /// How often the ledger was told something of the health scope.
+    told: u64,
+    /// How often it was asked, and which of the answers was heeded last.
+    looks: u64,
+    seen: u64,
     local: Local,
     budget: Budget,
     cooldowns: HashMap<ScopeId, Cooldown>,
@@ -78,6 +83,8 @@ pub(crate) struct Local {
 pub(crate) struct Look {
     pub(crate) door: Door,
     pub(crate) local: Local,
+    /// When.
+    pub(crate) at: Micros,
 }
 
 impl Machine {
@@ -98,6 +105,9 @@ impl Machine {
             inner: Mutex::new(Inner {
                 health: Health::new(health, base, now)?,
                 tick: None,
+                told: 0,
+                looks: 0,
+                seen: 0,
                 local: Local::default(),
                 budget: Budget::new(budget, now),
                 cooldowns: HashMap::new(),
@@ -105,6 +115,7 @@ impl Machine {
                 room: [Micros::default(); 2],
                 dice: fastrand::Rng::with_seed(seed),
             }),
+            has_met: AtomicBool::new(!ledger.takes_time()),
             version: watch::Sender::new(0),
             poke: Arc::new(Notify::new()),
             ledger,
@@ -139,21 +150,63 @@ impl Machine {
         self.act(&mut inner, actions);
     }
 
-    /// The ledger says that the health scope changed: another process, or our own echo. The view is
-    /// taken under the lock, so that it is never older than what we did last.
-    pub(crate) fn scope_changed(&self) {
-        let mut inner = self.inner.lock();
-        let view = self.ledger.look_scope(self.scope);
-        if self.ledger.loss().is_some() {
-            // A store that is lost says "closed" to everything; what we knew is better.
-            return;
+    /// The ledger says that the health scope changed: another process, or our own echo. Nobody waits
+    /// for a store that takes time; a task does. Must be called inside a tokio runtime.
+    pub(crate) fn scope_changed(self: &Arc<Machine>) {
+        if self.ledger.takes_time() {
+            let machine = self.clone();
+            tokio::spawn(async move { machine.catch_up().await });
+        } else {
+            // Under the lock, so that it is never older than what we did last.
+            let mut inner = self.inner.lock();
+            let view = self.ledger.glance(self.scope);
+            self.shared(&mut inner, view);
         }
+    }
+
+    /// Before a call looks at the door: the first one after a start must not meet a provider that looks
+    /// new while its ledger knows that it sleeps.
+    pub(crate) async fn meet(&self) {
+        if !self.has_met.load(Ordering::Acquire) {
+            self.catch_up().await;
+            self.has_met.store(true, Ordering::Release);
+        }
+    }
+
+    /// Everything that the ledger says of the health scope is known when this returns, unless its
+    /// store is lost.
+    pub(crate) async fn catch_up(&self) {
+        for _ in 0..LOOKS_MAX {
+            let (look, told, number) = {
+                let mut inner = self.inner.lock();
+                inner.looks += 1;
+                // Asked under the lock: of two who look, the one with the higher number sees more.
+                (self.ledger.look_scope(self.scope), inner.told, inner.looks)
+            };
+            let view = look.await;
+            if self.ledger.loss().is_some() {
+                // A store that is lost says "closed" to everything; what we knew is better.
+                return;
+            }
+            let mut inner = self.inner.lock();
+            if number < inner.seen {
+                return;
+            }
+            // What we did meanwhile may not be in this view.
+            if told == inner.told {
+                inner.seen = number;
+                return self.shared(&mut inner, view);
+            }
+        }
+    }
+
+    /// This is what all processes know.
+    fn shared(&self, inner: &mut Inner, view: ScopeView) {
         if view == ScopeView::Open {
             self.spare.settle(Settle::Open { scope: self.scope });
         }
-        let now = self.ledger.at();
-        let actions = inner.health.on(Event::Shared(view), now);
-        self.act(&mut inner, actions);
+        let actions = inner.health.on(Event::Shared(view), self.ledger.at());
+        self.act(inner, actions);
     }
 
     /// An attempt got its permit. `true`: it is a probe.
@@ -172,6 +225,7 @@ impl Machine {
         Look {
             door: inner.health.door(now),
             local: inner.local.clone(),
+            at: now,
         }
     }
 
@@ -332,6 +386,7 @@ impl Machine {
         let mut concerns_waiting = false;
         for action in actions {
             if let Some(settle) = action.settle(self.scope) {
+                inner.told += 1;
                 self.settle(settle);
             }
             match action {
@@ -375,41 +430,9 @@ impl Machine {
     }
 }
 
-/// May this scope be remembered? Where there is no room, those at rest are forgotten.
-fn has_room<T>(
-    known: &mut HashMap<ScopeId, T>,
-    scope: ScopeId,
-    next_look: &mut Micros,
-    now: Micros,
-    is_needed: impl Fn(&T) -> bool,
-) -> bool {
-    if known.len() < SCOPES_MAX || known.contains_key(&scope) {
-        return true;
-    }
-    if now < *next_look {
-        return false;
-    }
-    *next_look = now + ROOM_EVERY;
-    known.retain(|_, known| is_needed(known));
-    known.len() < SCOPES_MAX
-}
-
 /// The scope that the health of a provider closes and opens.
 pub(super) fn health_scope(provider: &str) -> ScopeId {
     ScopeId::named(&[provider, "health"])
-}
-
-/// The state in which a provider would be started: what the ledger remembers of its health.
-pub(super) fn remembered(ledger: &Ledger, provider: &str) -> State {
-    if ledger.loss().is_some() {
-        return State::Normal; // a store that is lost says "closed" to everything
-    }
-    match ledger.look_scope(health_scope(provider)) {
-        ScopeView::Open => State::Normal,
-        ScopeView::Closed { .. } => State::Sleep,
-        ScopeView::CacheOnly { .. } => State::CacheOnly,
-        ScopeView::Probing => State::HalfOpen,
-    }
 }
 
 impl Local {
@@ -425,7 +448,7 @@ impl Local {
             rate: rate.map(Arc::new),
             concurrency: most
                 .and_then(|most| Rule::in_flight(most).ok())
-                .map(Arc::new),
+                .map(|rule| Arc::new(rule.of_one_process())),
         }
     }
 }
@@ -450,33 +473,5 @@ impl Drop for Machine {
     /// Lets the task that keeps time end.
     fn drop(&mut self) {
         self.poke.notify_one();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Entities come from callers: whoever names thousands that must rest fills no memory.
-    #[test]
-    fn no_more_scopes_are_remembered_than_there_is_room_for() {
-        let scope = |number: usize| ScopeId::named(&[&number.to_string()]);
-        let (mut known, mut next_look, mut now) = (HashMap::new(), Micros(0), Micros(1));
-        for number in 0..SCOPES_MAX + 10 {
-            if has_room(&mut known, scope(number), &mut next_look, now, |_| true) {
-                known.insert(scope(number), number);
-            }
-        }
-        assert_eq!(known.len(), SCOPES_MAX);
-        assert!(has_room(&mut known, scope(5), &mut next_look, now, |_| {
-            true
-        }));
-        // Those at rest make room, but are not looked for with every call.
-        let is_needed = |number: &usize| *number > 0;
-        let new = scope(SCOPES_MAX);
-        assert!(!has_room(&mut known, new, &mut next_look, now, is_needed));
-        now += ROOM_EVERY;
-        assert!(has_room(&mut known, new, &mut next_look, now, is_needed));
-        assert_eq!(known.len(), SCOPES_MAX - 1);
     }
 }

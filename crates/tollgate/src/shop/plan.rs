@@ -261,5 +261,6 @@ fn connections(provider: &Provider, meters: &[Meter]) -> Option<Arc<Rule>> {
     if meters.iter().any(is_lower) {
         return None;
     }
-    Rule::in_flight(most).ok().map(Arc::new)
+    let rule = Rule::in_flight(most).ok()?;
+    Some(Arc::new(rule.of_one_process()))
 }

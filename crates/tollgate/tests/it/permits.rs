@@ -13,7 +13,7 @@ use tollgate::path::permit::{Denied, Permits, Wanted};
 use tollgate::{Answer, Permit};
 use tollgate_core::ask::{CellId, Evidence, Priority, Reading, Scopes, Term};
 use tollgate_core::gate::{CallerId, Order, Settings};
-use tollgate_core::limit::Rule;
+use tollgate_core::limit::{Rule, View};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
 
@@ -72,10 +72,13 @@ impl Stage {
         self.ledger.now().at
     }
 
-    fn used(&self) -> u64 {
-        self.ledger
-            .look(&[(CellId::named(&["x"]), self.rule.clone())])[0]
-            .used
+    async fn used(&self) -> u64 {
+        self.view().await.used
+    }
+
+    async fn view(&self) -> View {
+        let cells = vec![(CellId::named(&["x"]), self.rule.clone())];
+        self.ledger.look(cells).await.remove(0)
     }
 }
 
@@ -198,12 +201,12 @@ async fn a_permit_that_was_decided_but_not_taken_goes_to_the_next() {
         assert!(futures_pending(leaving.as_mut()).await);
         tokio::task::yield_now().await;
         drop(unused);
-        assert_eq!(stage.used(), 0);
+        assert_eq!(stage.used().await, 0);
         // The driver hears of it and decides, and nobody polls for the answer.
         for _ in 0..4 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(stage.used(), 1);
+        assert_eq!(stage.used().await, 1);
     }
     assert_eq!(stage.take().await.waited(), Span::ZERO);
 }
@@ -212,11 +215,11 @@ async fn a_permit_that_was_decided_but_not_taken_goes_to_the_next() {
 async fn a_permit_dropped_before_a_byte_left_is_given_back_and_after_that_it_counts() {
     let stage = Stage::new(sliding(1, secs(10)));
     drop(stage.take().await);
-    assert_eq!(stage.used(), 0);
+    assert_eq!(stage.used().await, 0);
     let mut permit = stage.take().await;
     permit.sent();
     drop(permit);
-    assert_eq!(stage.used(), 1);
+    assert_eq!(stage.used().await, 1);
     let start = stage.now();
     drop(stage.take().await);
     assert!(
@@ -231,7 +234,7 @@ async fn where_nobody_waits_a_permit_is_there_at_once() {
     let mut first = pin!(stage.permits.acquire(stage.wanted()));
     let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().poll(cx))).await;
     assert!(polled.is_ready(), "no other task has run");
-    assert_eq!(stage.used(), 1);
+    assert_eq!(stage.used().await, 1);
 }
 
 /// M3: urgent calls overtake, and order is that of arrival inside one priority.
@@ -303,7 +306,7 @@ async fn a_failed_call_counts_but_proves_no_window() {
     failed.sent();
     failed.failed();
     failed.finished(|_| None);
-    assert_eq!(stage.used(), 1);
+    assert_eq!(stage.used().await, 1);
     advance(Duration::from_secs(9)).await;
     answered(stage.take().await);
     let start = stage.now();
@@ -333,10 +336,7 @@ async fn what_an_answer_says_reaches_the_ledger_with_its_mark() {
         refused: false,
         readings: vec![reading, nonsense],
     });
-    let view = stage
-        .ledger
-        .look(&[(CellId::named(&["x"]), stage.rule.clone())])[0];
-    assert_eq!(view.remaining, 3);
+    assert_eq!(stage.view().await.remaining, 3);
 }
 
 #[tokio::test(start_paused = true)]

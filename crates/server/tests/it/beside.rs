@@ -1,0 +1,78 @@
+//! Answers that are fetched beside old ones: what ends that, and what does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::cache::{Still, is};
+use crate::client::{get_with, soon, until};
+use crate::flights::{ask, ask_with};
+use crate::stand::{Stand, file};
+use crate::upstream::{Upstream, reply};
+
+/// A new answer in one language says nothing about the other: that is fetched all the same.
+#[tokio::test]
+async fn a_refresh_is_not_ended_by_an_answer_to_other_request_headers() {
+    let word = Arc::new(Notify::new());
+    let heard = word.clone();
+    let upstream = Upstream::start(move |number, asked| {
+        let heard = heard.clone();
+        async move {
+            if asked.target == "/busy" {
+                heard.notified().await;
+            }
+            reply(200, &[], &number.to_string())
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\nconcurrency: 1\ncache: {ttl: 1ms, vary: [accept-language]}";
+    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let live = stand.shop.named("x").unwrap();
+    let (de, en) = (("accept-language", "de"), ("accept-language", "en"));
+    for language in [de, en] {
+        get_with(stand.address, "/x/a", &[language]).await;
+    }
+    let busy = ask(&stand, "/x/busy");
+    until(|| upstream.count() == 3).await;
+    let old = get_with(stand.address, "/x/a", &[de]).await;
+    assert_eq!(old.header("x-tollgate-source"), "stale");
+    until(|| live.waiting() == 1).await;
+    let newer = ask_with(&stand, "/x/a", &[en, ("x-tollgate-cache", "refresh")]);
+    until(|| live.waiting() == 2).await;
+    word.notify_one();
+    soon(busy).await.unwrap();
+    assert_eq!(soon(newer).await.unwrap().body, "3");
+    until(|| upstream.count() == 5).await;
+}
+
+/// What has left is paid for: a newer answer of somebody else's does not break it off.
+#[tokio::test]
+async fn a_refresh_that_has_left_is_not_broken_off() {
+    let (word, is_answered) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (heard, answers) = (word.clone(), is_answered.clone());
+    let upstream = Upstream::start(move |number, _| {
+        let (heard, answers) = (heard.clone(), answers.clone());
+        async move {
+            if number == 1 {
+                heard.notified().await;
+                answers.store(true, Ordering::Release);
+            }
+            let control = "max-age=10, stale-while-revalidate=3600";
+            reply(200, &[("cache-control", control)], &number.to_string())
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\ncache: {mode: rfc9111}";
+    let still = Still::open(&upstream, rest).await;
+    is(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+    still.pass(11);
+    is(&still.get("/x/a", &[]).await, 200, "stale", "0");
+    until(|| upstream.count() == 2).await;
+    let refresh = [("x-tollgate-cache", "refresh")];
+    is(&still.get("/x/a", &refresh).await, 200, "upstream", "2");
+    // Whoever breaks it off has had the time to.
+    is(&still.get("/x/b", &[]).await, 200, "upstream", "3");
+    word.notify_one();
+    until(|| is_answered.load(Ordering::Acquire)).await;
+}

@@ -1,0 +1,148 @@
+//! The index: what is not in it costs no look, and whatever the file has comes into it.
+
+use super::*;
+
+fn key(number: u32) -> Key {
+    let mut key = [7; 32];
+    key[..4].copy_from_slice(&number.to_le_bytes());
+    Key(key)
+}
+
+/// A file with these keys.
+fn file(keys: impl IntoIterator<Item = u32>) -> Connection {
+    let conn = Connection::open_in_memory().unwrap();
+    let table = "CREATE TABLE answers (id INTEGER PRIMARY KEY, key BLOB NOT NULL, variant BLOB,
+                   UNIQUE (key, variant))";
+    conn.execute_batch(table).unwrap();
+    keys.into_iter().for_each(|number| write(&conn, number));
+    conn
+}
+
+fn write(conn: &Connection, number: u32) {
+    let insert = "INSERT INTO answers (key) VALUES (?1)";
+    conn.execute(insert, [key(number).0]).unwrap();
+}
+
+/// A clock that says when all was read.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "instants can be made of others only"
+)]
+fn start() -> Instant {
+    Instant::now()
+}
+
+fn index_of(conn: &Connection) -> (Arc<Index>, Census) {
+    let index = Arc::new(Index::default());
+    let mut census = Census::new(index.clone());
+    while census.read(conn, start()).unwrap() {}
+    (index, census)
+}
+
+#[test]
+fn before_all_was_read_everything_may_be_there() {
+    let index = Arc::new(Index::default());
+    let mut census = Census::new(index.clone());
+    let conn = file([2]);
+    assert!(census.read(&conn, start()).unwrap());
+    assert!(index.may_have(&key(1)));
+    assert!(!census.read(&conn, start()).unwrap());
+    assert!(!index.may_have(&key(1)) && index.may_have(&key(2)));
+}
+
+#[test]
+fn many_keys_are_read_in_steps_and_none_is_left_out() {
+    let conn = file(0..2_500);
+    let (index, mut census) = (Arc::new(Index::default()), 0);
+    let mut reader = Census::new(index.clone());
+    while reader.read(&conn, start()).unwrap() {
+        census += 1;
+    }
+    assert_eq!(census, 3, "a beginning and two whole steps");
+    assert!((0..2_500).all(|number| index.may_have(&key(number))));
+    assert!(!index.may_have(&key(2_500)));
+}
+
+#[test]
+fn what_is_put_is_known_at_once_and_what_others_write_by_the_next_look() {
+    let conn = file([]);
+    let (index, mut census) = index_of(&conn);
+    index.put(&key(1));
+    assert!(index.may_have(&key(1)));
+    write(&conn, 2);
+    assert!(!index.may_have(&key(2)));
+    assert!(!census.follow(&conn).unwrap());
+    assert!(index.may_have(&key(2)) && index.may_have(&key(1)));
+}
+
+/// What comes while all is read is neither read nor lost.
+#[test]
+fn what_comes_behind_the_reader_is_known_afterwards() {
+    let conn = file((10..2_000).map(u32::to_be));
+    let (index, mut census) = (Arc::new(Index::default()), Vec::new());
+    let mut reader = Census::new(index.clone());
+    reader.read(&conn, start()).unwrap();
+    reader.read(&conn, start()).unwrap();
+    for number in [1_u32, 2] {
+        census.push(key(number.to_be()));
+        write(&conn, number.to_be());
+    }
+    index.put(&key(3_u32.to_be()));
+    census.push(key(3_u32.to_be()));
+    while reader.read(&conn, start()).unwrap() || reader.follow(&conn).unwrap() {}
+    assert!(census.iter().all(|key| index.may_have(key)));
+    assert!(!index.may_have(&key(4_u32.to_be())));
+}
+
+#[test]
+fn a_key_that_is_not_there_is_looked_for_once() {
+    let (index, census) = index_of(&file([1]));
+    census.is_not_there(&key(1));
+    assert!(!index.may_have(&key(1)));
+}
+
+/// Numbers begin anew where the last rows were deleted: all is read again, but not all the time.
+#[test]
+fn what_slipped_through_is_found_by_the_next_reading() {
+    let conn = file([1, 2, 3]);
+    let (index, mut census) = index_of(&conn);
+    conn.execute("DELETE FROM answers", []).unwrap();
+    write(&conn, 4);
+    census.follow(&conn).unwrap();
+    assert!(!index.may_have(&key(4)), "its number was used before");
+    assert!(!census.read(&conn, start()).unwrap(), "not yet");
+    let later = start() + AGAIN_AFTER;
+    while census.read(&conn, later).unwrap() {}
+    assert!(index.may_have(&key(4)) && !index.may_have(&key(1)));
+}
+
+#[test]
+fn past_the_bound_everything_may_be_there_until_it_is_read_again() {
+    let conn = file([1]);
+    let (index, mut census) = index_of(&conn);
+    {
+        let mut known = index.known.lock();
+        (0..=KEYS_MAX as u64).for_each(|key| known.add(key));
+        assert!(!known.is_whole && known.keys.capacity() == 0);
+    }
+    assert!(index.may_have(&key(9)));
+    assert!(!census.read(&conn, start()).unwrap(), "not yet");
+    let later = start() + AGAIN_AFTER;
+    while census.read(&conn, later).unwrap() {}
+    assert!(!index.may_have(&key(9)) && index.may_have(&key(1)));
+}
+
+#[test]
+fn so_many_that_are_being_read_are_given_up() {
+    let conn = file(0..10);
+    let (index, mut census) = (Arc::new(Index::default()), Census::new(Arc::default()));
+    census.index = index.clone();
+    census.read(&conn, start()).unwrap();
+    {
+        let mut known = index.known.lock();
+        (0..=KEYS_MAX as u64).for_each(|key| known.add(key));
+        assert!(known.next.is_none());
+    }
+    assert!(!census.read(&conn, start()).unwrap());
+    assert!(index.may_have(&key(99)) && census.is_due);
+}
