@@ -179,7 +179,28 @@ pub(super) fn notes_of(one: &Governed) -> Problems {
         notes.push(problem.clone());
     }
     notes.extend(tenants(one));
+    if let Some(problem) = untold(one) {
+        notes.push(problem);
+    }
     notes
+}
+
+/// A preset that nothing was written over has no limit, where the provider tells it in answers only.
+fn untold(one: &Governed) -> Option<Problem> {
+    let provider = &one.provider;
+    let is_bare = provider.learn && provider.limits.is_empty() && provider.concurrency.is_none();
+    let is_told = one
+        .problems
+        .iter()
+        .any(|known| known.what.starts_with("there is no limit"));
+    let preset = provider.preset.filter(|_| is_bare && !is_told)?;
+    Some(Problem {
+        level: Level::Warning,
+        place: Place::whole(&one.source),
+        path: provider.name.clone(),
+        what: "there is no limit: the provider tells it in answers, which are not learned from yet, so calls are only slowed down when it refuses".to_owned(),
+        remedy: format!("add `limits:` with those of your plan; `tollgate provider show {preset}` says how"),
+    })
 }
 
 /// `*.example.org` is many hosts, and which of them is the user's own nobody knows: a call by the
