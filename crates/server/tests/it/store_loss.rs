@@ -343,9 +343,19 @@ async fn those_who_wait_while_the_store_is_lost_are_counted_by_priority() {
 }
 
 /// A stopped process keeps the lock: whoever must know what is left waits for it, and nobody else
-/// does. All of this has one thread, so a stage that kept it would keep everybody.
+/// does. All of this has one thread, so a stage that kept it would keep everybody, every time; on a
+/// machine that is slow for once, those who wait are given up before the others have been answered.
 #[tokio::test]
 async fn whoever_looks_at_the_ledger_while_its_lock_is_kept_stops_nobody_else() {
+    for _ in 0..5 {
+        if others_are_answered_meanwhile().await {
+            return;
+        }
+    }
+    panic!("nobody was answered before those who look had their answers");
+}
+
+async fn others_are_answered_meanwhile() -> bool {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let folder = Folder::new();
     let named = |name: &str, rest: &str| file(upstream.address, rest).replacen('x', name, 1);
@@ -362,11 +372,13 @@ async fn whoever_looks_at_the_ledger_while_its_lock_is_kept_stops_nobody_else() 
         ),
     ];
     let stand = folder.stand(&files, Options::default()).await;
-    assert_eq!(get(stand.address, "/kept/a").await.status, 200);
+    for started in ["/kept/a", "/plain/a"] {
+        assert_eq!(get(stand.address, started).await.status, 200);
+    }
     let lock = folder.lock();
-    let asks = tokio::spawn(get(stand.address, "/plain/a"));
+    let asks = tokio::spawn(get(stand.address, "/plain/b"));
     let plain = stand.shop.named("plain").expect("a provider");
-    until(|| plain.waiting() == 1).await;
+    until(|| plain.waiting() == 1 || asks.is_finished()).await;
     let looks = tokio::spawn(get(stand.address, "/pool/a"));
     let is_started = |name: &str| stand.shop.started().iter().any(|live| live.name() == name);
     until(|| is_started("pool")).await;
@@ -378,11 +390,12 @@ async fn whoever_looks_at_the_ledger_while_its_lock_is_kept_stops_nobody_else() 
             (200, "cache")
         );
     }
-    assert!(!looks.is_finished() && !asks.is_finished());
+    let still_wait = !looks.is_finished() && !asks.is_finished();
     drop(lock);
     for call in [looks, asks] {
         let status = soon(call).await.expect("an answer").status;
-        // On a machine so slow that it was given up meanwhile, that is what is said.
+        // Given up: then that is what is said.
         assert!([200, 503].contains(&status), "{status}");
     }
+    still_wait
 }
