@@ -21,7 +21,7 @@ LEAVES = [
 ]
 STAGES = [
     ("ledger and permit", r"tollgate_ledger::|core::(turn|limit|table|gate)|Permits::at_once|tollgate::permit|path::admit"),
-    ("flight: naming, table, landing", r"path::flight::(join|Table|Flight)|path::(share|landing|urgency)"),
+    ("flight: naming, table, landing", r"path::flight::(join|Table|Flight)|path::(table|share|noise|landing|urgency)"),
     ("what the answer says of limits", r"path::learn|core::feedback"),
     ("cache: name, keep or not", r"path::(cache|keep)|core::fresh|tollgate::cache"),
     ("route: address, provider, entity", r"path::(route|place|query)|gateway::address|core::entity|shop::Shop"),

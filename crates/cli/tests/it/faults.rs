@@ -187,7 +187,11 @@ fn calls_go_on_over_a_failing_disk_where_the_file_says_so() {
         let program = scene.start(strace("pwrite64", "EIO", "60..90"));
         let mut answered = 0;
         let log = |event: &str| fs::read_to_string(scene.log()).unwrap().contains(event);
-        while !log("store_back") {
+        for round in 0.. {
+            if log("store_back") {
+                break;
+            }
+            assert!(round < 1_000, "{policy}: the store never comes back");
             let (well, others) = scene.flow(&program, 10, 0);
             // Each node rests before it uses its share, so that all know of the loss.
             let rests = policy == "local-share";

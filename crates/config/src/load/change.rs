@@ -97,7 +97,7 @@ fn secrets(old: &Loaded, new: &Loaded) -> Vec<String> {
     let differ = [
         ("callers.token", tokens(old) != tokens(new)),
         ("metrics.token", was.metrics.token != is.metrics.token),
-        ("webhooks", was.webhooks != is.webhooks),
+        ("alerts.webhooks", was.webhooks != is.webhooks),
     ];
     let differ = differ.into_iter().filter(|(_, differs)| *differs);
     differ.map(|(name, _)| name.to_owned()).collect()

@@ -72,7 +72,8 @@ struct Health {
     state: &'static str,
     breaker: &'static str,
     since: f64,
-    /// An operator ordered this state.
+    /// An operator ordered this state. Not told of `cache-only` without an end: nobody remembers whose
+    /// word that was.
     ordered: bool,
     sleep_until: Option<f64>,
     /// Seconds until calls are let through again; 0 where nobody knows.
@@ -308,7 +309,7 @@ async fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> 
         .collect()
 }
 
-/// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
+/// What kept, shared and merged answers have saved.
 fn saved(live: &Live) -> Saved {
     let savings = live.savings();
     Saved {
@@ -319,6 +320,7 @@ fn saved(live: &Live) -> Saved {
     }
 }
 
+/// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
 fn queue(live: &Live, status: &Status) -> Queue {
     let waiting = live.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());
