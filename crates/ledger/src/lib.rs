@@ -242,10 +242,17 @@ impl Ledger {
 
     /// What a scope looks like; the question is put at once. What cannot be known looks closed.
     pub fn look_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
+        let known = self.known_scope(scope);
+        async move { known.await.unwrap_or(ScopeView::Closed { left: None }) }
+    }
+
+    /// As [`Ledger::look_scope`], for those to whom "closed" and "cannot be known now" are not the same;
+    /// the latter is `None`.
+    pub fn known_scope(&self, scope: ScopeId) -> impl Future<Output = Option<ScopeView>> + use<> {
         let answer: Result<_, Later<_>> = match self {
-            Ledger::Memory(memory) => Ok(memory.look_scope(scope)),
+            Ledger::Memory(memory) => Ok(Some(memory.look_scope(scope))),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.look_scope(scope))),
+            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.known_scope(scope))),
         };
         at_once_or_later(answer)
     }

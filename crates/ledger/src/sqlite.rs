@@ -259,12 +259,15 @@ impl SqliteLedger {
         });
     }
 
-    pub(crate) fn look_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
+    pub(crate) fn known_scope(
+        &self,
+        scope: ScopeId,
+    ) -> impl Future<Output = Option<ScopeView>> + use<> {
         let reply = self.ask(Question::Scope(scope));
         async move {
             match reply.await {
-                Some(Reply::Scope(view)) => view,
-                Some(Reply::Cells(_)) | None => ScopeView::Closed { left: None },
+                Some(Reply::Scope(view)) => Some(view),
+                Some(Reply::Cells(_)) | None => None,
             }
         }
     }
@@ -380,7 +383,10 @@ impl Drop for Handle {
         }
         self.shared.is_over.store(true, Ordering::Release);
         self.shared.inbox.close();
-        if let Some(clerk) = self.clerk.lock().take() {
+        // Whoever was answered on the clerk's own thread may be the last that held this: it ends by itself.
+        let is_elsewhere =
+            |clerk: &JoinHandle<()>| clerk.thread().id() != std::thread::current().id();
+        if let Some(clerk) = self.clerk.lock().take().filter(is_elsewhere) {
             drop(clerk.join());
         }
     }

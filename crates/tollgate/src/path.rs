@@ -287,7 +287,11 @@ async fn attempts(route: &mut Route, tries: &mut Tries) -> Result<Answered, Erro
 }
 
 /// One attempt: each line is a stage.
-async fn attempt(route: &mut Route, plan: &Plan, tries: &mut Tries) -> Result<Answered, Ended> {
+async fn attempt(
+    route: &mut Route,
+    plan: &Arc<Plan>,
+    tries: &mut Tries,
+) -> Result<Answered, Ended> {
     let key = credential::choose(route, plan).await?; // whose key or token, and where it is counted
     let expected = connect::connect(route, plan).await?; // before the permit: failing costs nothing
     let granted = admit::admit(route, &key, tries).await?; // turn, health and every limit at once

@@ -5,7 +5,9 @@
 //!
 //! Never: decides who goes. `offer` does.
 
-use crate::ask::{Ask, On, PermitId};
+use smallvec::{SmallVec, smallvec};
+
+use crate::ask::{Ask, CellId, On, PermitId};
 use crate::gate::block::{Block, Closed};
 use crate::gate::line::Rank;
 use crate::gate::{BATCH_FIRST, Entry, Gate, Order, Place, Resolution, Seat};
@@ -201,16 +203,20 @@ impl Gate {
     /// again, and the ledger would expect it in vain.
     pub(super) fn leaves_nobody(&mut self, place: Place, ask: &Ask) {
         let line = self.blocks.get(&place).map(|block| &block.line);
-        if line.is_none_or(|line| line.is_empty()) {
-            match place {
-                Place::Cell(cell) => self.effects.left.push(cell),
-                Place::Front => {
-                    let cells = ask.terms.iter().map(|term| term.cell);
-                    self.effects.left.extend(cells);
-                }
-                Place::Scope(_) | Place::OffPeak => {}
-            }
+        if line.is_some_and(|line| !line.is_empty()) {
+            return;
         }
+        let cells: SmallVec<[CellId; 4]> = match place {
+            Place::Cell(cell) => smallvec![cell],
+            Place::Front => ask.terms.iter().map(|term| term.cell).collect(),
+            Place::Scope(_) | Place::OffPeak => return,
+        };
+        // One that is with the ledger now may just have been told to wait there.
+        let offered = self.offered.values().flat_map(|one| &one.ask.terms);
+        let left = cells
+            .into_iter()
+            .filter(|cell| !offered.clone().any(|term| term.cell == *cell));
+        self.effects.left.extend(left);
     }
 
     fn rank(&self, entry: &Entry) -> Rank {

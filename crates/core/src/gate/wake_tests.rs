@@ -336,6 +336,23 @@ fn the_ledger_hears_when_the_last_one_has_left_a_line() {
     assert_eq!(stage.left.len(), 1);
 }
 
+/// The ledger may just have told it to wait there.
+#[test]
+fn one_that_is_with_the_ledger_is_still_expected_when_the_line_is_empty() {
+    let mut stage = Stage::new();
+    let want = Want::new(&Rule::in_flight(1).unwrap());
+    stage.call(want.clone());
+    let (_first, last) = (stage.call(want.clone()), stage.call(want));
+    stage.gate.freed(&[cell("x")]);
+    let offer = stage.tick();
+    assert_eq!(offer.len(), 1, "the first in line, and nobody else");
+    stage.gate.cancel(Stage::id(last));
+    let verdicts = stage.decide(&offer);
+    stage.gate.verdicts(verdicts, stage.now);
+    stage.run();
+    assert!(stage.left.is_empty(), "one still waits");
+}
+
 #[test]
 fn the_ledger_hears_of_one_that_left_while_it_was_asked() {
     let mut stage = Stage::new();

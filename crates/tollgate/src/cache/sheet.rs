@@ -128,6 +128,7 @@ impl Sheet {
             room,
         });
         shown.sheet.store(Some(sheet.clone()));
+        forget_gone(&mut all);
         all.push_back(Arc::downgrade(object));
         Some(sheet)
     }
@@ -137,6 +138,14 @@ impl Sheet {
     #[expect(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.room.0
+    }
+}
+
+/// What is gone took its sheet along, but not its place in the list. Those that are there are at most
+/// [`SHEETS_MAX`], so that half of a list of twice that can be forgotten.
+fn forget_gone(all: &mut VecDeque<Weak<Object>>) {
+    if all.len() >= 2 * SHEETS_MAX {
+        all.retain(|one| one.strong_count() > 0);
     }
 }
 

@@ -50,6 +50,16 @@ fn there_are_only_so_many_and_room_comes_back() {
     assert!(Sheet::of(&answer(MOST)).is_some());
 }
 
+/// Answers that are renewed every second have a new sheet every second.
+#[test]
+fn what_is_gone_leaves_the_list_of_those_who_have_one() {
+    let _turn = TURN.lock();
+    for _ in 0..5 * SHEETS_MAX {
+        assert!(Sheet::of(&answer(LEAST)).is_some());
+    }
+    assert!(SHOWN.lock().len() <= 2 * SHEETS_MAX);
+}
+
 /// What is asked for again and again gets the place of what was asked for first and not since; what is
 /// used as often keeps its own.
 #[test]

@@ -282,6 +282,11 @@ fn record(
     // Whoever hands it on adds the date of its arrival (RFC 9110, 6.6.1).
     headers.entry(DATE).or_insert_with(|| date(now));
     scrub::scrub(route, &plan, &mut headers);
+    // Since its bytes left, other keys may have come into force.
+    let under = answered.under.as_ref().unwrap_or(&plan);
+    if !Arc::ptr_eq(under, &plan) {
+        scrub::scrub(route, under, &mut headers);
+    }
     let object = Object {
         url: asked.url,
         stored: sent,
@@ -307,7 +312,7 @@ fn record(
         body: BytesMut::new(),
         most,
         adapts: adapts.then(|| (rule.clone(), old)),
-        plan: plan.clone(),
+        plan: under.clone(),
     })
 }
 

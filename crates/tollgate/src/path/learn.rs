@@ -6,6 +6,8 @@
 //!
 //! Never: changes what the caller gets.
 
+use std::sync::Arc;
+
 use http::header::{CONTENT_TYPE, DATE, HeaderMap};
 use http::response::Parts;
 use smallvec::SmallVec;
@@ -45,12 +47,14 @@ pub(crate) struct Answered {
     pub(crate) probe: bool,
     /// When its permit was granted, just before its bytes left; `None` = that was another's.
     pub(crate) granted: Option<Micros>,
+    /// What was in force when its bytes left; `None` = that was another's.
+    pub(crate) under: Option<Arc<Plan>>,
 }
 
 /// Learns from an answer.
 pub(crate) async fn learn(
     route: &Route,
-    plan: &Plan,
+    plan: &Arc<Plan>,
     credential: &Credential,
     sent: Sent,
 ) -> Answered {
@@ -99,6 +103,7 @@ pub(crate) async fn learn(
         retry_after,
         probe,
         granted: Some(granted),
+        under: Some(plan.clone()),
     }
 }
 
@@ -329,6 +334,7 @@ impl Answered {
             retry_after: None,
             probe: false,
             granted,
+            under: None,
         }
     }
 

@@ -195,15 +195,12 @@ impl Live {
 
 /// The state in which a provider would be started: what the ledger remembers of its health.
 async fn remembered(ledger: &Ledger, provider: &str) -> State {
-    let view = ledger.look_scope(health_scope(provider)).await;
-    if ledger.loss().is_some() {
-        return State::Normal; // a store that is lost says "closed" to everything
-    }
-    match view {
-        ScopeView::Open => State::Normal,
-        ScopeView::Closed { .. } => State::Sleep,
-        ScopeView::CacheOnly { .. } => State::CacheOnly,
-        ScopeView::Probing => State::HalfOpen,
+    let view = ledger.known_scope(health_scope(provider)).await;
+    match view.filter(|_| ledger.loss().is_none()) {
+        None | Some(ScopeView::Open) => State::Normal,
+        Some(ScopeView::Closed { .. }) => State::Sleep,
+        Some(ScopeView::CacheOnly { .. }) => State::CacheOnly,
+        Some(ScopeView::Probing) => State::HalfOpen,
     }
 }
 

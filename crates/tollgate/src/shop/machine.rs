@@ -181,13 +181,12 @@ impl Machine {
                 let mut inner = self.inner.lock();
                 inner.looks += 1;
                 // Asked under the lock: of two who look, the one with the higher number sees more.
-                (self.ledger.look_scope(self.scope), inner.told, inner.looks)
+                (self.ledger.known_scope(self.scope), inner.told, inner.looks)
             };
-            let view = look.await;
-            if self.ledger.loss().is_some() {
-                // A store that is lost says "closed" to everything; what we knew is better.
-                return;
-            }
+            let view = look.await.filter(|_| self.ledger.loss().is_none());
+            let Some(view) = view else {
+                return; // what we knew is better
+            };
             let mut inner = self.inner.lock();
             if number < inner.seen {
                 return;
