@@ -14,14 +14,14 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::Value;
-use tollgate::cache::{self as kept, Row};
+use tollgate::cache::{self as kept, CacheUsage};
 use tollgate_config::amount::Size;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, Loaded, disk};
 
+use crate::admin_client::{AdminClient, NoDaemon};
+use crate::control::percent_encode;
 use crate::options::Options;
-use crate::orders::encoded;
-use crate::remote::{Nobody, Remote};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,11 +35,11 @@ Examples:
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Cache {
     #[command(subcommand)]
-    what: What,
+    command: CacheCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum CacheCommand {
     /// How many answers of each provider and entity are kept, their size, and what that has saved
     #[command(after_help = "Example:\n  tollgate cache stats --store sqlite:/var/lib/tollgate")]
     Stats {
@@ -63,30 +63,30 @@ enum What {
 impl Cache {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut out = crate::out::out();
-        match self.what {
-            What::Stats { options } => {
-                if let Some(told) = daemon(&options, Method::GET, "/v1/cache")? {
+        match self.command {
+            CacheCommand::Stats { options } => {
+                if let Some(told) = from_daemon(&options, Method::GET, "/v1/cache")? {
                     show(&mut out, "memory and on disk", &rows(&told))?;
                     saved(&mut out, &told)?;
                 } else {
-                    let folder = folder(&options)?;
-                    let rows = kept::rows(&folder).context("the kept answers cannot be read")?;
+                    let folder = configured_dir(&options)?;
+                    let rows = kept::usage(&folder).context("the kept answers cannot be read")?;
                     show(&mut out, &folder.display().to_string(), &rows)?;
                 }
             }
-            What::Purge {
+            CacheCommand::Purge {
                 name,
                 entity,
                 options,
             } => {
                 let (provider, of_it) = (name.as_deref(), entity.as_deref());
                 let named = |key: &str, value: Option<&str>| {
-                    value.map(|value| format!("{key}={}", encoded(value)))
+                    value.map(|value| format!("{key}={}", percent_encode(value)))
                 };
                 let which = [named("provider", provider), named("entity", of_it)];
                 let which: Vec<String> = which.into_iter().flatten().collect();
                 let path = format!("/v1/cache?{}", which.join("&"));
-                let gone = match daemon(&options, Method::DELETE, &path)? {
+                let gone = match from_daemon(&options, Method::DELETE, &path)? {
                     Some(told) => told["forgotten"].as_u64().unwrap_or(0),
                     None => purge(&options, provider, of_it)?,
                 };
@@ -99,25 +99,25 @@ impl Cache {
 }
 
 /// What the running daemon says; `None` = there is none, or it is not the one that is meant.
-fn daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<Option<Value>> {
+fn from_daemon(options: &Options, method: Method, path: &str) -> anyhow::Result<Option<Value>> {
     if options.store.is_some() {
         return Ok(None);
     }
-    match Remote::find(options)?.ask(method, path, None) {
+    match AdminClient::find(options)?.request(method, path, None) {
         Ok(answer) => Ok(Some(answer?)),
         // A named address that nobody answers on is a mistake; the default one need not exist.
-        Err(error) if error.is::<Nobody>() && options.admin.is_none() => Ok(None),
+        Err(error) if error.is::<NoDaemon>() && options.admin.is_none() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn rows(told: &Value) -> Vec<Row> {
+fn rows(told: &Value) -> Vec<CacheUsage> {
     let kept = told["kept"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let row = |row: &Value| Row {
+    let row = |row: &Value| CacheUsage {
         provider: text(&row["provider"]).unwrap_or_default(),
         entity: text(&row["entity"]),
-        answers: row["answers"].as_u64().unwrap_or(0),
+        responses: row["answers"].as_u64().unwrap_or(0),
         bytes: row["bytes"].as_u64().unwrap_or(0),
     };
     kept.iter().map(row).collect()
@@ -153,7 +153,7 @@ fn saved(out: &mut impl Write, told: &Value) -> io::Result<()> {
     Ok(())
 }
 
-fn show(out: &mut impl Write, place: &str, rows: &[Row]) -> io::Result<()> {
+fn show(out: &mut impl Write, place: &str, rows: &[CacheUsage]) -> io::Result<()> {
     if rows.is_empty() {
         return writeln!(out, "nothing is kept in {place}");
     }
@@ -173,9 +173,9 @@ fn show(out: &mut impl Write, place: &str, rows: &[Row]) -> io::Result<()> {
     };
     for row in rows {
         let entity = row.entity.as_deref().unwrap_or("-");
-        line(out, &row.provider, entity, row.answers, row.bytes)?;
+        line(out, &row.provider, entity, row.responses, row.bytes)?;
     }
-    let answers = rows.iter().map(|row| row.answers).sum();
+    let answers = rows.iter().map(|row| row.responses).sum();
     let bytes = rows.iter().map(|row| row.bytes).sum();
     line(out, "all", "", answers, bytes)
 }
@@ -183,37 +183,37 @@ fn show(out: &mut impl Write, place: &str, rows: &[Row]) -> io::Result<()> {
 /// Without a daemon. Answers of a provider that is gone from the files can still be forgotten.
 fn purge(options: &Options, provider: Option<&str>, entity: Option<&str>) -> anyhow::Result<u64> {
     let loaded = load(options)?;
-    let folder = folder_of(&loaded)?;
-    if let Some(name) = provider.filter(|name| loaded.governed(name).is_none()) {
-        let rows = kept::rows(&folder).context("the kept answers cannot be read")?;
+    let folder = dir_of(&loaded)?;
+    if let Some(name) = provider.filter(|name| loaded.provider(name).is_none()) {
+        let rows = kept::usage(&folder).context("the kept answers cannot be read")?;
         if !rows.iter().any(|row| row.provider == name) {
-            return Err(crate::provider::unknown(name, &loaded));
+            return Err(crate::provider::unknown_provider(name, &loaded));
         }
     }
     kept::purge(&folder, provider, entity).context("the kept answers cannot be purged")
 }
 
 fn load(options: &Options) -> anyhow::Result<Loaded> {
-    Config::load(&options.sources(), &disk::world()).map_err(|problems| {
+    Config::load(&options.sources(), &disk::environment()).map_err(|problems| {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
         anyhow::anyhow!("{}", all.join("\n"))
     })
 }
 
 /// Where the configuration keeps answers on disk.
-fn folder(options: &Options) -> anyhow::Result<PathBuf> {
-    folder_of(&load(options)?)
+fn configured_dir(options: &Options) -> anyhow::Result<PathBuf> {
+    dir_of(&load(options)?)
 }
 
-fn folder_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
-    match place(&loaded.config) {
+fn dir_of(loaded: &Loaded) -> anyhow::Result<PathBuf> {
+    match cache_dir(&loaded.config) {
         Some(folder) => Ok(folder),
         None => bail!("answers are kept in memory only, and no daemon answers that could be asked"),
     }
 }
 
 /// The folder of `cache.db`; `None` = memory.
-pub(crate) fn place(config: &Config) -> Option<PathBuf> {
+pub(crate) fn cache_dir(config: &Config) -> Option<PathBuf> {
     // Servers keep no answers in this version: what is named for them is kept beside the ledger.
     let store = match &config.cache_store {
         Some(own @ (Store::Sqlite(_) | Store::Memory)) => own,

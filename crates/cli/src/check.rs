@@ -14,9 +14,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use tollgate_config::config::CONFIG;
+use tollgate_config::guarantee::guarantee;
 use tollgate_config::preset::limit_in_words;
-use tollgate_config::promise::promise;
-use tollgate_config::{Config, Level, Loaded, Problems, Seen, Sources, check, disk, raw, shape};
+use tollgate_config::{
+    Config, Level, Loaded, PathKind, Problems, Sources, check, disk, raw, shape,
+};
 
 use crate::options::Options;
 use live::Finding;
@@ -50,15 +52,15 @@ pub(crate) struct Check {
 impl Check {
     /// Checks, and tells.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let mut told = Told::default();
+        let mut told = CheckReport::default();
         for sources in self.sources() {
-            let outcome = Config::load(&sources, &disk::world());
+            let outcome = Config::load(&sources, &disk::environment());
             if let (true, Ok(loaded)) = (self.live, &outcome) {
-                told.tried.extend(tried(&loaded.config)?);
+                told.live_findings.extend(run_live(&loaded.config)?);
             }
             told.add(outcome);
         }
-        told.tell(&mut crate::out::out(), &mut crate::out::err())
+        told.print(&mut crate::out::out(), &mut crate::out::err())
     }
 
     /// Each tollgate.yaml by itself, and all provider files together, so that clashes are found.
@@ -68,15 +70,15 @@ impl Check {
         }
         let bare = |config: Option<String>| Sources {
             config,
-            bare: true,
+            only_named: true,
             ..self.options.sources()
         };
         let mut loads = Vec::new();
         let mut files = bare(None);
         for path in &self.paths {
             let within = format!("{}/tollgate.yaml", path.trim_end_matches('/'));
-            match (disk::world().look)(path) {
-                Ok(Seen::Folder(names)) => {
+            match (disk::environment().path_kind)(path) {
+                Ok(PathKind::Folder(names)) => {
                     if names.iter().any(|name| name == "tollgate.yaml") {
                         loads.push(bare(Some(within)));
                     }
@@ -95,12 +97,12 @@ impl Check {
     }
 }
 
-fn tried(config: &Config) -> anyhow::Result<Vec<Finding>> {
+fn run_live(config: &Config) -> anyhow::Result<Vec<Finding>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("the runtime could not start")?;
-    Ok(runtime.block_on(live::look(config)))
+    Ok(runtime.block_on(live::run(config)))
 }
 
 fn is_provider_file(name: &str) -> bool {
@@ -114,7 +116,7 @@ fn is_config(path: &str) -> bool {
     if name == "tollgate.yaml" || name == "tollgate.yml" {
         return true;
     }
-    let Ok(file) = (disk::world().key_file)(path) else {
+    let Ok(file) = (disk::environment().read_file)(path) else {
         return false;
     };
     let Ok(tree) = raw::read(path, &file.text) else {
@@ -130,44 +132,44 @@ fn is_config(path: &str) -> bool {
 
 /// What is to be told of all loads.
 #[derive(Default)]
-struct Told {
+struct CheckReport {
     problems: Problems,
-    promises: String,
+    guarantees: String,
     providers: usize,
-    tried: Vec<Finding>,
+    live_findings: Vec<Finding>,
 }
 
-impl Told {
+impl CheckReport {
     fn add(&mut self, outcome: Result<Loaded, Problems>) {
         let loaded = match outcome {
             Ok(loaded) => loaded,
             Err(problems) => return self.problems.extend(problems),
         };
         let of_files = loaded
-            .governed
+            .providers
             .iter()
             .filter(|one| !one.source.starts_with("preset "));
         for one in of_files {
             self.providers += 1;
-            self.promises
+            self.guarantees
                 .push_str(&format!("{} ({})\n", one.provider.name, one.source));
             let rules = one.provider.limits.iter();
-            let lines = rules.map(|limit| (limit_in_words(limit), promise(&limit.rule)));
+            let lines = rules.map(|limit| (limit_in_words(limit), guarantee(&limit.rule)));
             let at_a_time = one.provider.concurrency.iter();
             let last =
-                at_a_time.map(|c| (format!("{} at a time", c.rule.limit()), promise(&c.rule)));
+                at_a_time.map(|c| (format!("{} at a time", c.rule.limit()), guarantee(&c.rule)));
             for (limit, promise) in lines.chain(last) {
-                self.promises.push_str(&format!("  {limit}: {promise}\n"));
+                self.guarantees.push_str(&format!("  {limit}: {promise}\n"));
             }
         }
         self.problems.extend(loaded.problems);
     }
 
-    fn tell(&self, out: &mut impl Write, err: &mut impl Write) -> anyhow::Result<ExitCode> {
+    fn print(&self, out: &mut impl Write, err: &mut impl Write) -> anyhow::Result<ExitCode> {
         if !self.problems.is_empty() {
             writeln!(err, "{}", self.problems)?;
         }
-        write!(out, "{}", self.promises)?;
+        write!(out, "{}", self.guarantees)?;
         let count = |level| {
             self.problems
                 .iter()
@@ -175,7 +177,7 @@ impl Told {
                 .count()
         };
         let (good, bad): (Vec<&Finding>, Vec<&Finding>) =
-            self.tried.iter().partition(|finding| finding.is_fine);
+            self.live_findings.iter().partition(|finding| finding.is_ok);
         for finding in &bad {
             writeln!(err, "error: {}", finding.text)?;
         }
@@ -186,9 +188,9 @@ impl Told {
         writeln!(
             out,
             "{}, {}, {}",
-            many(self.providers, "provider"),
-            many(errors, "error"),
-            many(warnings, "warning")
+            plural(self.providers, "provider"),
+            plural(errors, "error"),
+            plural(warnings, "warning")
         )?;
         Ok(if errors > 0 {
             ExitCode::FAILURE
@@ -199,7 +201,7 @@ impl Told {
 }
 
 /// `1 call`, `2 calls`.
-pub(crate) fn many(count: usize, what: &str) -> String {
+pub(crate) fn plural(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),

@@ -9,8 +9,8 @@
 //! Never: leaves this machine. Everything is on loopback.
 
 mod twins;
-mod crowd;
-mod trouble;
+mod clients;
+mod outages;
 mod score;
 mod screen;
 mod picture;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use keys::{Key, Keys};
+use keys::{DemoKey, Keys};
 use score::Side;
 use screen::Screen;
 use twins::Twins;
@@ -79,16 +79,16 @@ impl Demo {
 
     async fn show(&self) -> anyhow::Result<ExitCode> {
         let is_watched = io::stdout().is_terminal();
-        let length = Length::of(self.seconds, is_watched && io::stdin().is_terminal());
+        let length = RunLength::of(self.seconds, is_watched && io::stdin().is_terminal());
         let mut twins = Twins::start(length).await?;
         let (sides, seconds) = if is_watched {
             draw(&mut twins, length).await?
         } else {
-            list(&twins, length).await?
+            print_lines(&twins, length).await?
         };
         if let Some(path) = &self.svg {
-            let mut screen = Screen::new(true, twins.door());
-            screen.ends();
+            let mut screen = Screen::new(true, twins.gateway_address());
+            screen.set_over();
             let now = twins.now();
             let table = screen.frame(&sides, &now, seconds, length.shown);
             let text = table + &screen.verdict(&sides[1], now.waiting, seconds);
@@ -96,7 +96,7 @@ impl Demo {
                 .with_context(|| format!("could not write {}", path.display()))?;
         }
         twins.end().await;
-        Ok(if screen::is_fine(&sides[1]) {
+        Ok(if screen::passed(&sides[1]) {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
@@ -106,7 +106,7 @@ impl Demo {
 
 /// How long it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Length {
+struct RunLength {
     /// It ends after so many seconds, or earlier by key.
     most: u64,
     /// What people were told of that; `None` = it ends when they want.
@@ -115,10 +115,10 @@ struct Length {
     planned: u64,
 }
 
-impl Length {
-    fn of(wanted: Option<u64>, has_keys: bool) -> Length {
+impl RunLength {
+    fn of(wanted: Option<u64>, has_keys: bool) -> RunLength {
         let shown = wanted.or((!has_keys).then_some(SECONDS));
-        Length {
+        RunLength {
             most: shown.unwrap_or(SECONDS_MAX),
             shown,
             planned: shown.unwrap_or(SECONDS),
@@ -127,8 +127,8 @@ impl Length {
 }
 
 /// The table, drawn in place, with keys; and for how long it ran.
-async fn draw(twins: &mut Twins, length: Length) -> anyhow::Result<([Side; 2], u64)> {
-    let mut screen = Screen::new(!is_plain(), twins.door());
+async fn draw(twins: &mut Twins, length: RunLength) -> anyhow::Result<([Side; 2], u64)> {
+    let mut screen = Screen::new(!is_plain(), twins.gateway_address());
     let mut keys = Keys::listen();
     let mut beat = tokio::time::interval(FRAME);
     let mut seconds = length.most;
@@ -136,46 +136,46 @@ async fn draw(twins: &mut Twins, length: Length) -> anyhow::Result<([Side; 2], u
         beat.tick().await;
         while let Some(key) = keys.pressed() {
             match key {
-                Key::Outage => twins.outage()?,
-                Key::Halve => twins.halve()?,
-                Key::Burst => twins.burst(),
-                Key::Quit => {
+                DemoKey::Outage => twins.outage()?,
+                DemoKey::Halve => twins.halve()?,
+                DemoKey::Burst => twins.burst(),
+                DemoKey::Quit => {
                     seconds = frame / FRAMES_PER_SECOND;
                     break 'frames;
                 }
             }
         }
         let second = frame / FRAMES_PER_SECOND;
-        say(&screen.frame(&twins.sides(), &twins.now(), second, length.shown))?;
+        print(&screen.frame(&twins.sides(), &twins.now(), second, length.shown))?;
     }
     drop(keys); // the terminal is as it was, before the last lines
-    last(twins, &mut screen, seconds, length)
+    print_summary(twins, &mut screen, seconds, length)
 }
 
 /// One line a second, then the table once.
-async fn list(twins: &Twins, length: Length) -> anyhow::Result<([Side; 2], u64)> {
-    let mut screen = Screen::new(false, twins.door());
+async fn print_lines(twins: &Twins, length: RunLength) -> anyhow::Result<([Side; 2], u64)> {
+    let mut screen = Screen::new(false, twins.gateway_address());
     let mut beat = tokio::time::interval(Duration::from_secs(1));
     beat.tick().await;
     for second in 1..=length.most {
         beat.tick().await;
-        say(&screen::line(&twins.sides(), &twins.now(), second))?;
+        print(&screen::line(&twins.sides(), &twins.now(), second))?;
     }
-    last(twins, &mut screen, length.most, length)
+    print_summary(twins, &mut screen, length.most, length)
 }
 
 /// The last table and what follows from it.
-fn last(
+fn print_summary(
     twins: &Twins,
     screen: &mut Screen,
     seconds: u64,
-    length: Length,
+    length: RunLength,
 ) -> anyhow::Result<([Side; 2], u64)> {
     let sides = twins.sides();
     let now = twins.now();
-    screen.ends();
-    say(&screen.frame(&sides, &now, seconds, length.shown))?;
-    say(&screen.verdict(&sides[1], now.waiting, seconds))?;
+    screen.set_over();
+    print(&screen.frame(&sides, &now, seconds, length.shown))?;
+    print(&screen.verdict(&sides[1], now.waiting, seconds))?;
     Ok((sides, seconds))
 }
 
@@ -183,7 +183,7 @@ fn is_plain() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-fn say(text: &str) -> io::Result<()> {
+fn print(text: &str) -> io::Result<()> {
     let mut out = crate::out::out();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -193,7 +193,7 @@ fn say(text: &str) -> io::Result<()> {
     clippy::disallowed_methods,
     reason = "a demonstration runs in real time"
 )]
-async fn rest(span: Duration) {
+async fn sleep(span: Duration) {
     tokio::time::sleep(span).await;
 }
 
@@ -202,14 +202,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_length_it_ends_by_key_where_there_are_keys() {
-        let length = |most, shown, planned| Length {
+    fn without_a_length_the_demo_runs_until_a_key_is_pressed() {
+        let length = |most, shown, planned| RunLength {
             most,
             shown,
             planned,
         };
-        assert_eq!(Length::of(None, true), length(600, None, 20));
-        assert_eq!(Length::of(None, false), length(20, Some(20), 20));
-        assert_eq!(Length::of(Some(60), true), length(60, Some(60), 60));
+        assert_eq!(RunLength::of(None, true), length(600, None, 20));
+        assert_eq!(RunLength::of(None, false), length(20, Some(20), 20));
+        assert_eq!(RunLength::of(Some(60), true), length(60, Some(60), 60));
     }
 }

@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate_config::preset;
 use tollgate_config::problem::nearest;
-use tollgate_config::{Config, Provider, Sources, World, disk};
+use tollgate_config::{Config, Environment, Provider, Sources, disk};
 use tollgate_core::feedback::{BODY_MAX, Dialects, Response, read};
 use tollgate_core::time::Wall;
 
-mod answer;
-mod line;
+mod output;
+mod record;
 
-use answer::{Answer, Detail};
+use output::{Detail, JsonlLine};
 
-use crate::out::Heard;
+use crate::out::PipeSafeWriter;
 
 /// The longest input line: a body of [`BODY_MAX`] with every byte escaped, and room for the rest.
 const LINE_MAX: usize = 8 * BODY_MAX;
@@ -60,7 +60,7 @@ pub(crate) struct Explain {
     body: Option<PathBuf>,
 
     /// When the response came: RFC 3339 or seconds since 1970; default: now
-    #[arg(long, value_name = "TIME", value_parser = line::instant)]
+    #[arg(long, value_name = "TIME", value_parser = record::instant)]
     now: Option<Wall>,
 
     /// Read many: one JSON object per line on standard input, with `id`, `provider`, `now`,
@@ -74,7 +74,7 @@ impl Explain {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let dialects = Dialects::built_in();
         if self.jsonl {
-            return many(&dialects, io::stdin().lock(), crate::out::out());
+            return explain_lines(&dialects, io::stdin().lock(), crate::out::out());
         }
         let now = self.now.unwrap_or_else(wall_clock);
         let body = self.body.as_deref().map_or(Ok(Vec::new()), body_file)?;
@@ -102,31 +102,31 @@ impl Explain {
 }
 
 /// Answers every line of `input`; exit code 1 if one of them could not be read.
-fn many(
+fn explain_lines(
     dialects: &Dialects,
     mut input: impl BufRead,
-    mut out: Heard<impl Write>,
+    mut out: PipeSafeWriter<impl Write>,
 ) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     let mut line = Vec::new();
     for number in 1_u64.. {
-        if out.is_gone() {
+        if out.is_closed() {
             break;
         }
         let problem = match next_line(&mut input, &mut line)? {
-            Line::End => break,
-            Line::Whole if line.trim_ascii().is_empty() => continue,
-            Line::Whole => match line::Record::parse(&line) {
+            NextLine::End => break,
+            NextLine::Whole if line.trim_ascii().is_empty() => continue,
+            NextLine::Whole => match record::Record::parse(&line) {
                 Ok(record) => {
                     let now = record.now.unwrap_or_else(wall_clock);
                     let told = record.read(dialects, now);
-                    serde_json::to_writer(&mut out, &Answer::new(&record.id, &told))?;
+                    serde_json::to_writer(&mut out, &JsonlLine::new(&record.id, &told))?;
                     writeln!(out)?;
                     continue;
                 }
                 Err(problem) => problem,
             },
-            Line::TooLong => format!("is longer than {LINE_MAX} bytes; shorten its body"),
+            NextLine::TooLong => format!("is longer than {LINE_MAX} bytes; shorten its body"),
         };
         writeln!(crate::out::err(), "error: line {number}: {problem}")?;
         code = ExitCode::FAILURE;
@@ -134,24 +134,24 @@ fn many(
     Ok(code)
 }
 
-enum Line {
+enum NextLine {
     Whole,
     TooLong,
     End,
 }
 
 /// Reads the next line into `line`; what is too long is skipped to its end.
-fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<NextLine> {
     line.clear();
     let bound = u64::try_from(LINE_MAX).unwrap_or(u64::MAX);
     if input.by_ref().take(bound).read_until(b'\n', line)? == 0 {
-        return Ok(Line::End);
+        return Ok(NextLine::End);
     }
     if line.len() < LINE_MAX || line.ends_with(b"\n") {
-        return Ok(Line::Whole);
+        return Ok(NextLine::Whole);
     }
     input.skip_until(b'\n')?;
-    Ok(Line::TooLong)
+    Ok(NextLine::TooLong)
 }
 
 /// A body as far as it would be read.
@@ -201,12 +201,12 @@ fn known_provider(name: &str) -> Result<String, String> {
         dialect.map_or_else(generic, |dialect| dialect.name().to_owned())
     };
     // A provider of one's own goes before the preset of its name.
-    let loaded = Config::load(&Sources::default(), &disk::world()).ok();
+    let loaded = Config::load(&Sources::default(), &disk::environment()).ok();
     let own = loaded
         .as_ref()
         .and_then(|loaded| loaded.config.provider(name));
     let preset =
-        preset::find(name).and_then(|preset| preset.provider(None, &World::empty()).provider);
+        preset::find(name).and_then(|preset| preset.provider(None, &Environment::empty()).provider);
     if let Some(provider) = own.map(|own| &**own).or(preset.as_ref()) {
         return Ok(spoken(provider));
     }

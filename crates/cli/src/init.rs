@@ -5,7 +5,7 @@
 //!
 //! Never: makes a call.
 
-mod ask;
+mod prompt;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use anyhow::Context;
 use clap::Args;
 use tollgate_config::preset::{self, Preset};
 use tollgate_config::problem::nearest;
-use tollgate_config::provider::Style;
-use tollgate_config::{Config, Sources, World, disk};
+use tollgate_config::provider::AuthStyle;
+use tollgate_config::{Config, Environment, Sources, disk};
 
 /// Where it is written: here, where `serve` finds it.
 const FILE: &str = "tollgate.yaml";
@@ -42,21 +42,21 @@ pub(crate) struct Init {
 impl Init {
     /// Writes the file and tells what to do next.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let world = disk::world();
+        let world = disk::environment();
         let chosen = self.chosen(&world);
         if !self.force && std::path::Path::new(FILE).exists() {
-            return Err(there()); // before anything is asked
+            return Err(already_exists()); // before anything is asked
         }
         let chosen = chosen
             .into_iter()
             .map(|preset| Ok((preset, self.key(preset, &world)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let text = file(&chosen);
+        let text = file_text(&chosen);
         write(&text, self.force)?;
         let mut out = crate::out::out();
         writeln!(out, "wrote {FILE}")?;
         for (preset, key) in &chosen {
-            write!(out, "{}", told(preset, key))?;
+            write!(out, "{}", summary(preset, key))?;
         }
         if chosen.is_empty() {
             writeln!(
@@ -73,30 +73,30 @@ impl Init {
     }
 
     /// Where its key is: found, or asked for.
-    fn key(&self, preset: &Preset, world: &World<'_>) -> anyhow::Result<Key> {
+    fn key(&self, preset: &Preset, world: &Environment<'_>) -> anyhow::Result<KeySource> {
         let usual = preset.usual_variables().into_iter().next();
         if let Some(name) = variable(preset, world) {
-            return Ok(Key::Variable(name));
+            return Ok(KeySource::Variable(name));
         }
         let Some(usual) = usual.filter(|_| wants_key(preset)) else {
-            return Ok(Key::NotNeeded);
+            return Ok(KeySource::NotNeeded);
         };
-        let Some(key) = ask::ask(preset.name)? else {
-            return Ok(Key::Missing(usual));
+        let Some(key) = prompt::prompt_key(preset.name)? else {
+            return Ok(KeySource::Missing(usual));
         };
         let bare = Sources {
-            bare: true,
+            only_named: true,
             ..Sources::default()
         };
         let loaded =
             Config::load(&bare, world).map_err(|problems| anyhow::anyhow!("{problems}"))?;
         let folder = std::path::absolute(&loaded.config.state_dir)?;
-        let path = ask::keep(&folder, preset.name, &key, self.force)?;
-        Ok(Key::File(path.display().to_string()))
+        let path = prompt::save_key(&folder, preset.name, &key, self.force)?;
+        Ok(KeySource::File(path.display().to_string()))
     }
 
     /// Those that are named, or those whose keys are there.
-    fn chosen(&self, world: &World<'_>) -> Vec<&'static Preset> {
+    fn chosen(&self, world: &Environment<'_>) -> Vec<&'static Preset> {
         if !self.presets.is_empty() {
             let mut chosen: Vec<&'static Preset> = Vec::new();
             for preset in self.presets.iter().filter_map(|name| preset::find(name)) {
@@ -112,7 +112,7 @@ impl Init {
 }
 
 /// Where a provider's key is.
-enum Key {
+enum KeySource {
     /// In this variable.
     Variable(String),
     /// In this file.
@@ -124,17 +124,17 @@ enum Key {
 }
 
 /// The variable that holds its key.
-fn variable(preset: &Preset, world: &World<'_>) -> Option<String> {
+fn variable(preset: &Preset, world: &Environment<'_>) -> Option<String> {
     let is_set = |name: &String| (world.env)(name).is_some_and(|value| !value.is_empty());
     preset.usual_variables().into_iter().find(is_set)
 }
 
 fn wants_key(preset: &Preset) -> bool {
-    let provider = preset.provider(None, &World::empty()).provider;
-    provider.is_some_and(|provider| !matches!(provider.auth.style, Style::Nothing))
+    let provider = preset.provider(None, &Environment::empty()).provider;
+    provider.is_some_and(|provider| !matches!(provider.auth.style, AuthStyle::None))
 }
 
-fn file(chosen: &[(&Preset, Key)]) -> String {
+fn file_text(chosen: &[(&Preset, KeySource)]) -> String {
     let mut text = "\
 # Written by `tollgate init`. Every field: docs/configuration.md
 listen: 127.0.0.1:4290
@@ -152,7 +152,7 @@ listen: 127.0.0.1:4290
             "  {}:\n    preset: {}\n",
             preset.name, preset.name
         ));
-        if let Some(host) = tenants(preset) {
+        if let Some(host) = wildcard_host(preset) {
             text.push_str(&format!(
                 "    # upstream: https://YOURS.{host}   # write your own; the key goes there alone\n"
             ));
@@ -162,22 +162,24 @@ listen: 127.0.0.1:4290
             text.push_str(&format!("    # tier: {}\n", tiers.join(" | ")));
         }
         match key {
-            Key::Variable(name) => text.push_str(&format!("    api_key: ${{{name}}}\n")),
-            Key::File(path) => text.push_str(&format!("    api_key: file:{path}\n")),
-            Key::Missing(name) => text.push_str(&format!("    # api_key: ${{{name}}}\n")),
-            Key::NotNeeded => {}
+            KeySource::Variable(name) => text.push_str(&format!("    api_key: ${{{name}}}\n")),
+            KeySource::File(path) => text.push_str(&format!("    api_key: file:{path}\n")),
+            KeySource::Missing(name) => text.push_str(&format!("    # api_key: ${{{name}}}\n")),
+            KeySource::NotNeeded => {}
         }
     }
     text
 }
 
 /// The host below which each user has one of their own, if that is all it has.
-fn tenants(preset: &Preset) -> Option<String> {
-    let provider = preset.provider(None, &World::empty()).provider?;
-    provider.tenants().map(|domain| domain.host().to_string())
+fn wildcard_host(preset: &Preset) -> Option<String> {
+    let provider = preset.provider(None, &Environment::empty()).provider?;
+    provider
+        .wildcard_only_domain()
+        .map(|domain| domain.host().to_string())
 }
 
-fn there() -> anyhow::Error {
+fn already_exists() -> anyhow::Error {
     anyhow::anyhow!("{FILE} is there already; use --force to overwrite it")
 }
 
@@ -190,7 +192,7 @@ fn write(text: &str, force: bool) -> anyhow::Result<()> {
         options.create_new(true);
     }
     let mut file = options.open(FILE).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => there(),
+        io::ErrorKind::AlreadyExists => already_exists(),
         _ => anyhow::Error::new(error).context(format!("cannot write {FILE}")),
     })?;
     file.write_all(text.as_bytes())
@@ -198,16 +200,16 @@ fn write(text: &str, force: bool) -> anyhow::Result<()> {
 }
 
 /// The base URL, and where the key is or should be.
-fn told(preset: &Preset, key: &Key) -> String {
+fn summary(preset: &Preset, key: &KeySource) -> String {
     let listen = Config::load(
         &Sources {
-            bare: true,
+            only_named: true,
             ..Sources::default()
         },
-        &World::empty(),
+        &Environment::empty(),
     )
     .map_or_else(|_| String::new(), |loaded| loaded.config.listen.to_string());
-    let provider = preset.provider(None, &World::empty()).provider;
+    let provider = preset.provider(None, &Environment::empty()).provider;
     let upstream = provider
         .as_ref()
         .and_then(|provider| provider.upstream.as_ref());
@@ -219,7 +221,7 @@ fn told(preset: &Preset, key: &Key) -> String {
         (None, Some(domain)) => format!("instead of https://{domain}"),
         (None, None) => "(permits only)".to_owned(),
     };
-    let mut text = match tenants(preset) {
+    let mut text = match wildcard_host(preset) {
         None => format!(
             "\n{}: http://{listen}/{} {instead}\n",
             preset.name, preset.name
@@ -231,12 +233,12 @@ fn told(preset: &Preset, key: &Key) -> String {
         ),
     };
     match key {
-        Key::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
-        Key::File(path) => text.push_str(&format!("  key: kept in {path}\n")),
-        Key::Missing(name) => text.push_str(&format!(
+        KeySource::Variable(name) => text.push_str(&format!("  key: found in ${name}\n")),
+        KeySource::File(path) => text.push_str(&format!("  key: kept in {path}\n")),
+        KeySource::Missing(name) => text.push_str(&format!(
             "  key: none found; calls must bring their own, or export {name} and take the # away\n"
         )),
-        Key::NotNeeded => {}
+        KeySource::NotNeeded => {}
     }
     text
 }

@@ -22,10 +22,10 @@ use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
 use file::LogFile;
-use line::Line;
+use line::LogLine;
 
 /// Begins the log of this process.
-pub(crate) fn begin(log: &Log) -> anyhow::Result<()> {
+pub(crate) fn init(log: &Log) -> anyhow::Result<()> {
     match &log.file {
         None => start(log.format, io::stderr),
         Some(path) => {
@@ -46,8 +46,12 @@ where
         .with_writer(writer);
     // A second log of one process would be a mistake of ours, and no reason not to serve.
     let _begun = match format {
-        LogFormat::Logfmt => builder.event_format(Lines { is_json: false }).try_init(),
-        LogFormat::Json => builder.event_format(Lines { is_json: true }).try_init(),
+        LogFormat::Logfmt => builder
+            .event_format(LogFormatter { is_json: false })
+            .try_init(),
+        LogFormat::Json => builder
+            .event_format(LogFormatter { is_json: true })
+            .try_init(),
         LogFormat::Pretty => builder.try_init(),
     };
 }
@@ -60,11 +64,11 @@ fn filter() -> EnvFilter {
 
 /// Lines that machines read.
 #[derive(Debug)]
-struct Lines {
+struct LogFormatter {
     is_json: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for LogFormatter
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -78,7 +82,7 @@ where
         let mut ts = String::new();
         SystemTime.format_time(&mut Writer::new(&mut ts))?;
         let level = event.metadata().level();
-        let mut line = Line::new(ts, level.as_str(), event.metadata().target());
+        let mut line = LogLine::new(ts, level.as_str(), event.metadata().target());
         event.record(&mut line);
         if self.is_json {
             writeln!(writer, "{}", line.json())

@@ -17,10 +17,10 @@ mod explain;
 mod init;
 mod log;
 mod options;
-mod orders;
+mod control;
 mod out;
 mod provider;
-mod remote;
+mod admin_client;
 mod schema;
 mod serve;
 mod status;
@@ -47,17 +47,17 @@ enum Command {
     Check(check::Check),
     Provider(provider::Provider),
     Status(status::StatusCommand),
-    Set(orders::SetCommand),
-    Reload(orders::Reload),
+    Set(control::SetCommand),
+    Reload(control::Reload),
     /// Send a provider no calls until it is resumed
     #[command(visible_alias = "offline")]
-    Pause(orders::Order),
+    Pause(control::ControlCommand),
     /// Answer for a provider from the cache only
-    CacheOnly(orders::OrderFor),
+    CacheOnly(control::TimedControlCommand),
     /// End whatever holds a provider's calls back; one that was failing is probed first
-    Resume(orders::Order),
+    Resume(control::ControlCommand),
     /// Forget a provider's failures, cool-downs and degrade modes
-    Reset(orders::Order),
+    Reset(control::ControlCommand),
     Cache(cache::Cache),
     Explain(explain::Explain),
     Schema(schema::Schema),

@@ -5,7 +5,7 @@
 //! Never: reads a file; it only says which.
 
 use clap::Args;
-use tollgate_config::{Flag, Set, Sources};
+use tollgate_config::{Flag, ProviderSetting, Sources};
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default, Args)]
@@ -49,15 +49,15 @@ pub(crate) struct Options {
 
     /// One setting of one provider; repeat it for more
     #[arg(long, value_name = "PROVIDER.KEY=VALUE", value_parser = setting)]
-    pub(crate) set: Vec<Set>,
+    pub(crate) set: Vec<ProviderSetting>,
 }
 
 #[expect(
     clippy::unnecessary_wraps,
     reason = "the parser of command lines wants a result; it repeats what it refuses, so nothing is"
 )]
-fn setting(text: &str) -> Result<Set, std::convert::Infallible> {
-    Ok(Set::parse(text))
+fn setting(text: &str) -> Result<ProviderSetting, std::convert::Infallible> {
+    Ok(ProviderSetting::parse(text))
 }
 
 /// A token that does not show itself in debug output.
@@ -96,12 +96,12 @@ impl Options {
             .filter_map(|(name, path, value)| value.map(|value| Flag { name, path, value }));
         Sources {
             config: self.config.clone(),
-            bare: false,
+            only_named: false,
             providers: self.provider.clone(),
             provider_dirs: self.provider_dir.clone(),
             env_file: self.env_file.clone(),
             flags: given.collect(),
-            for_all: Vec::new(),
+            for_all_providers: Vec::new(),
             set: self.set.clone(),
             patched: Vec::new(),
         }

@@ -9,35 +9,38 @@ use std::io::{self, Write};
 
 /// A writer whose reader may leave.
 #[derive(Debug)]
-pub(crate) struct Heard<W> {
+pub(crate) struct PipeSafeWriter<W> {
     to: W,
-    is_gone: bool,
+    is_closed: bool,
 }
 
 /// Standard output.
-pub(crate) fn out() -> Heard<io::StdoutLock<'static>> {
-    Heard::new(io::stdout().lock())
+pub(crate) fn out() -> PipeSafeWriter<io::StdoutLock<'static>> {
+    PipeSafeWriter::new(io::stdout().lock())
 }
 
 /// Standard error.
-pub(crate) fn err() -> Heard<io::StderrLock<'static>> {
-    Heard::new(io::stderr().lock())
+pub(crate) fn err() -> PipeSafeWriter<io::StderrLock<'static>> {
+    PipeSafeWriter::new(io::stderr().lock())
 }
 
-impl<W: Write> Heard<W> {
-    fn new(to: W) -> Heard<W> {
-        Heard { to, is_gone: false }
+impl<W: Write> PipeSafeWriter<W> {
+    fn new(to: W) -> PipeSafeWriter<W> {
+        PipeSafeWriter {
+            to,
+            is_closed: false,
+        }
     }
 
     /// Nobody reads any more: whoever would go on for long need not.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
-    fn heard<T>(&mut self, written: io::Result<T>, instead: T) -> io::Result<T> {
+    fn ignore_broken_pipe<T>(&mut self, written: io::Result<T>, instead: T) -> io::Result<T> {
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.is_gone = true;
+                self.is_closed = true;
                 Ok(instead)
             }
             written => written,
@@ -45,20 +48,20 @@ impl<W: Write> Heard<W> {
     }
 }
 
-impl<W: Write> Write for Heard<W> {
+impl<W: Write> Write for PipeSafeWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.is_gone {
+        if self.is_closed {
             return Ok(bytes.len());
         }
         let written = self.to.write(bytes);
-        self.heard(written, bytes.len())
+        self.ignore_broken_pipe(written, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.is_gone {
+        if self.is_closed {
             return Ok(());
         }
         let flushed = self.to.flush();
-        self.heard(flushed, ())
+        self.ignore_broken_pipe(flushed, ())
     }
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use tollgate_config::{Config, Governed, Loaded, Origin, disk, preset};
+use tollgate_config::{Config, Loaded, LoadedProvider, Origin, disk, preset};
 
 use crate::options::Options;
 
@@ -24,11 +24,11 @@ Examples:
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(crate) struct Provider {
     #[command(subcommand)]
-    what: What,
+    command: ProviderCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ProviderCommand {
     /// Every provider of the configuration, then every one that is built in
     #[command(
         after_help = "Example:\n  tollgate provider list --provider-dir /etc/tollgate/providers"
@@ -54,10 +54,10 @@ impl Provider {
     /// Prints the list, or one provider.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut out = crate::out::out();
-        match self.what {
-            What::List { options } => {
+        match self.command {
+            ProviderCommand::List { options } => {
                 let loaded = load(&options)?;
-                let own = loaded.governed.iter().filter(|one| is_own(one));
+                let own = loaded.providers.iter().filter(|one| is_own(one));
                 for one in own.clone() {
                     let limits = preset::limits_in_short(&one.provider);
                     writeln!(out, "{:<17} {}: {limits}", one.provider.name, one.source)?;
@@ -67,18 +67,18 @@ impl Provider {
                 }
                 write!(out, "{}", preset::list())?;
             }
-            What::Show { name, all, options } => {
+            ProviderCommand::Show { name, all, options } => {
                 let loaded = load(&options)?;
-                let own = loaded.governed(&name).filter(|one| is_own(one) || all);
+                let own = loaded.provider(&name).filter(|one| is_own(one) || all);
                 let text = match (own, preset::show(&name)) {
                     (Some(one), built_in) => {
                         let advice = built_in
                             .filter(|_| !is_own(one))
-                            .unwrap_or_else(|| of_file(one));
+                            .unwrap_or_else(|| describe_loaded(one));
                         advice + &settings(one, all)
                     }
                     (None, Some(text)) => text,
-                    (None, None) => return Err(unknown(&name, &loaded)),
+                    (None, None) => return Err(unknown_provider(&name, &loaded)),
                 };
                 write!(out, "{text}")?;
             }
@@ -88,15 +88,15 @@ impl Provider {
 }
 
 fn load(options: &Options) -> anyhow::Result<Loaded> {
-    Config::load(&options.sources(), &disk::world())
+    Config::load(&options.sources(), &disk::environment())
         .map_err(|problems| anyhow!("the configuration cannot be loaded\n{problems}"))
 }
 
-fn is_own(one: &Governed) -> bool {
+fn is_own(one: &LoadedProvider) -> bool {
     !one.source.starts_with("preset ")
 }
 
-fn of_file(one: &Governed) -> String {
+fn describe_loaded(one: &LoadedProvider) -> String {
     let from = one.provider.preset.map(|name| format!(", preset {name}"));
     let head = format!(
         "{}: {}{}\n",
@@ -108,7 +108,7 @@ fn of_file(one: &Governed) -> String {
 }
 
 /// The settings that somebody set, or all, each with who set it.
-fn settings(one: &Governed, all: bool) -> String {
+fn settings(one: &LoadedProvider, all: bool) -> String {
     let name = &one.provider.name;
     let mut text = format!(
         "settings of files, flags and variables (what a running daemon was told since: tollgate status {name}):\n"
@@ -126,7 +126,7 @@ fn settings(one: &Governed, all: bool) -> String {
 }
 
 /// Nobody has this name; the nearest one that somebody has.
-pub(crate) fn unknown(name: &str, loaded: &Loaded) -> anyhow::Error {
+pub(crate) fn unknown_provider(name: &str, loaded: &Loaded) -> anyhow::Error {
     let hint = loaded
         .nearest(name)
         .map(|near| format!("; did you mean `{near}`?"));

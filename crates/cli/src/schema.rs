@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use tollgate_config::check::PROVIDER;
 use tollgate_config::config::CONFIG;
-use tollgate_config::preset::OWN_FIELDS;
+use tollgate_config::preset::PRESET_FIELDS;
 use tollgate_config::shape::{Field, Shape};
 
 const EXAMPLES: &str = "\
@@ -71,7 +71,7 @@ fn preset() -> Value {
     let mut whole = block(PROVIDER);
     let mut tier = block(PROVIDER);
     tier["properties"]["note"] = json!({ "type": "string" });
-    for name in OWN_FIELDS {
+    for name in PRESET_FIELDS {
         whole["properties"][name] = json!({});
     }
     whole["properties"]["tiers"] = json!({ "type": "object", "additionalProperties": tier });
@@ -107,7 +107,7 @@ fn shape(shape: &Shape) -> Value {
     let number = json!({ "type": "number", "minimum": 0 });
     match shape {
         Shape::Text | Shape::Secret => json!({ "type": ["string", "number", "boolean", "null"] }),
-        Shape::Whole => either(vec![
+        Shape::Integer => either(vec![
             json!({ "type": "integer", "minimum": 0 }),
             text("[0-9][0-9_]*"),
         ]),
@@ -116,17 +116,17 @@ fn shape(shape: &Shape) -> Value {
             json!({ "type": "integer", "minimum": 0 }),
             text(r"[0-9_.]+%?"),
         ]),
-        Shape::Switch => either(vec![
+        Shape::Boolean => either(vec![
             json!({ "type": "boolean" }),
             text("true|false|yes|no|on|off"),
         ]),
-        Shape::Length => either(vec![text(r"([0-9.]+(w|d|h|ms|m|s))+")]),
+        Shape::Duration => either(vec![text(r"([0-9.]+(w|d|h|ms|m|s))+")]),
         Shape::Minutes => either(vec![number, text(r"([0-9.]+(w|d|h|ms|m|s))+")]),
         Shape::Lifetime => either(vec![text(r"forever|[0-9a-z.]+(\.\.[0-9a-z.]+)?")]),
         Shape::Size => either(vec![number, text(r"[0-9_]+ ?(GiB|MiB|KiB|B)?")]),
         Shape::Address => either(vec![text(r".+:[0-9]+")]),
         Shape::Words(words) => words_of(words),
-        Shape::Off(inner) => either(vec![json!({ "enum": ["off", false] }), self::shape(inner)]),
+        Shape::OrOff(inner) => either(vec![json!({ "enum": ["off", false] }), self::shape(inner)]),
         Shape::List(inner) => either(vec![
             self::shape(inner),
             json!({ "type": "array", "items": self::shape(inner) }),

@@ -7,7 +7,7 @@
 //!
 //! Never: keeps a key anywhere but in memory.
 
-mod sealed;
+mod hardening;
 mod systemd;
 mod watch;
 
@@ -20,16 +20,18 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Args;
 use tokio::net::TcpListener;
-use tollgate::Shop;
+use tollgate::ProviderRegistry;
 use tollgate::cache::{Cache, Sizes};
-use tollgate::event::Fact;
-use tollgate::shop::{Options as ShopOptions, Unknown};
+use tollgate::event::LogEvent;
+use tollgate::providers::{Options as ShopOptions, Unknown};
 use tollgate_config::amount;
 use tollgate_config::config::{Store, UnknownDomain};
 use tollgate_config::{Config, Flag, Level, Loaded, Origin, Problems, Sources, disk};
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::admin::TokenFile;
-use tollgate_server::{Admin, AdminOptions, Daemon, Door, Gateway, GatewayOptions, Listening};
+use tollgate_server::{
+    Admin, AdminOptions, Daemon, Gateway, GatewayOptions, ListenAddress, ListenerKind,
+};
 
 use crate::options::Options;
 use systemd::Sockets;
@@ -43,7 +45,7 @@ Examples:
 
 /// How long a file that is being read may keep the process at its end: a disk answers sooner, or not
 /// at all.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Run the gateway: applications call it in place of the provider
 ///
@@ -86,24 +88,24 @@ impl Serve {
                 bail!("{flag} is not supported yet; leave it out, and send calls over HTTP");
             }
         }
-        sealed::seal()?;
+        hardening::disable_core_dumps()?;
         let mut sockets =
             Sockets::take().context("a socket of the service manager is no TCP socket")?;
         let mut sources = self.sources(&sockets)?;
         let mut loaded = load(&sources)?;
-        let own = sockets.of_providers(|name| loaded.config.provider(name).is_some())?;
+        let own = sockets.provider_addresses(|name| loaded.config.provider(name).is_some())?;
         if !own.is_empty() {
             sources.set.extend(own);
             loaded = load(&sources)?;
         }
-        tell(&loaded.problems)?;
-        crate::log::begin(&loaded.config.log)?;
+        print_problems(&loaded.problems)?;
+        crate::log::init(&loaded.config.log)?;
         let runtime = runtime().context("the runtime could not start")?;
-        let ledger = open(&loaded.config.store)?;
+        let ledger = open_ledger(&loaded.config.store)?;
         let serving = serve(loaded, sources, self.offline, sockets, ledger.clone());
         let ended = runtime.block_on(serving);
         // Everybody who has a permit gives it back; whoever still reads a file does not keep the process.
-        runtime.shutdown_timeout(LAST_WORDS);
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         // The last handle: waits until everything that was told is written.
         drop(ledger);
         ended
@@ -130,15 +132,15 @@ impl Serve {
         );
         let every = self.auto_recover.clone();
         sources
-            .for_all
+            .for_all_providers
             .extend(every.map(|every| ("auto_recover", every)));
         Ok(sources)
     }
 }
 
 fn load(sources: &Sources) -> anyhow::Result<Loaded> {
-    Config::load(sources, &disk::world()).or_else(|problems| {
-        tell(&problems)?;
+    Config::load(sources, &disk::environment()).or_else(|problems| {
+        print_problems(&problems)?;
         bail!("the configuration has errors; mend them and start again")
     })
 }
@@ -176,7 +178,7 @@ async fn serve(
     mut sockets: Sockets,
     ledger: Ledger,
 ) -> anyhow::Result<ExitCode> {
-    let mut orders = watch::Orders::listen(loaded.config.log.file.clone())?;
+    let mut orders = watch::DaemonEvents::listen(loaded.config.log.file.clone())?;
     let config = loaded.config.clone();
     let wants_admin = wants_admin(&loaded);
     let options = ShopOptions {
@@ -190,31 +192,31 @@ async fn serve(
         cache: cache(&config),
         ..ShopOptions::default()
     };
-    let providers = config.all().map(|provider| (**provider).clone());
-    let shop = Shop::build(providers.collect(), ledger, options)?;
+    let providers = config.all_providers().map(|provider| (**provider).clone());
+    let shop = ProviderRegistry::build(providers.collect(), ledger, options)?;
     let kept = shop.cache().clone();
-    shop.know(&config.callers);
-    let daemon = Daemon::new(shop.clone(), sources, loaded, disk::world);
+    shop.set_callers(&config.callers);
+    let daemon = Daemon::new(shop.clone(), sources, loaded, disk::environment);
     let mut gateway = Gateway::new(shop, GatewayOptions::default());
     let socket = sockets.gateway.take();
-    let mut listening = vec![listen(&mut gateway, socket, config.listen, Door::All).await?];
-    for provider in config.all() {
+    let mut listening = vec![listen(&mut gateway, socket, config.listen, ListenerKind::All).await?];
+    for provider in config.all_providers() {
         if let Some(address) = provider.listen {
-            let door = Door::Provider(provider.name.clone());
-            let socket = sockets.own.remove(&provider.name);
+            let door = ListenerKind::Provider(provider.name.clone());
+            let socket = sockets.by_provider.remove(&provider.name);
             listening.push(listen(&mut gateway, socket, address, door).await?);
         }
     }
-    daemon.serves(gateway.doors());
+    daemon.set_listeners(gateway.listeners());
     let admin = admin(&daemon, &config, sockets.admin, wants_admin).await?;
     orders.watch(&daemon).await;
     announce(&mut crate::out::out(), &config, &listening, admin.as_ref())?;
     systemd::ready();
     if let Some(every) = systemd::watchdog() {
-        tokio::spawn(systemd::live(every));
+        tokio::spawn(systemd::send_watchdog(every));
     }
-    orders.follow(&daemon).await;
-    systemd::tell("STOPPING=1");
+    orders.run(&daemon).await;
+    systemd::notify("STOPPING=1");
     let drained = async {
         // Both at once; the admin address answers until the gateway is done.
         gateway.drain().await;
@@ -225,7 +227,7 @@ async fn serve(
     };
     tokio::select! {
         () = drained => Ok(ExitCode::SUCCESS),
-        () = orders.end() => bail!("ended at once by a second signal; calls under way were dropped"),
+        () = orders.wait_for_stop() => bail!("ended at once by a second signal; calls under way were dropped"),
     }
 }
 
@@ -234,14 +236,14 @@ async fn listen(
     gateway: &mut Gateway,
     socket: Option<std::net::TcpListener>,
     address: SocketAddr,
-    door: Door,
-) -> anyhow::Result<Listening> {
+    door: ListenerKind,
+) -> anyhow::Result<ListenAddress> {
     if let Some(socket) = socket {
         return Ok(gateway.listen_on(TcpListener::from_std(socket)?, door)?);
     }
     let remedy = match &door {
-        Door::All => "choose another with --listen".to_owned(),
-        Door::Provider(name) => format!("choose another `listen` for the provider {name}"),
+        ListenerKind::All => "choose another with --listen".to_owned(),
+        ListenerKind::Provider(name) => format!("choose another `listen` for the provider {name}"),
     };
     let opened = gateway.listen(address, door).await;
     opened.with_context(|| format!("could not listen on {address}; is it in use? {remedy}"))
@@ -316,10 +318,10 @@ fn cache(config: &Config) -> Cache {
         memory: config.cache_size.memory.0,
         disk: config.cache_size.disk.0,
     };
-    let Some(folder) = crate::cache::place(config) else {
+    let Some(folder) = crate::cache::cache_dir(config) else {
         if let Some(Store::Redis(_) | Store::Postgres(_)) = config.cache_store {
             let why = "answers can be kept in sqlite:DIR or memory: only in this version";
-            Fact::CacheOnlyInMemory { why }.tell();
+            LogEvent::CacheOnlyInMemory { why }.emit();
         }
         return Cache::memory_within(sizes);
     };
@@ -328,8 +330,8 @@ fn cache(config: &Config) -> Cache {
 
 /// The ledger that a store names. Where it cannot be opened, each provider obeys its `on_store_loss`
 /// until it can.
-pub(crate) fn open(store: &Store) -> anyhow::Result<Ledger> {
-    let (ledger, why) = try_open(store)?;
+pub(crate) fn open_ledger(store: &Store) -> anyhow::Result<Ledger> {
+    let (ledger, why) = try_open_ledger(store)?;
     if let Some(why) = why {
         let mut out = crate::out::err();
         writeln!(out, "error: {why}")?;
@@ -339,13 +341,13 @@ pub(crate) fn open(store: &Store) -> anyhow::Result<Ledger> {
 }
 
 /// The same, with the reason if it is lost from the start.
-pub(crate) fn try_open(store: &Store) -> anyhow::Result<(Ledger, Option<String>)> {
+pub(crate) fn try_open_ledger(store: &Store) -> anyhow::Result<(Ledger, Option<String>)> {
     match store {
         Store::Memory => Ok((Ledger::memory(Clock::System), None)),
         Store::Sqlite(folder) => {
             let (ledger, why) = Ledger::sqlite_or_lost(folder, Clock::System)
                 .with_context(|| format!("could not open the ledger in {folder}"))?;
-            Ok((ledger, why.map(|why| why.in_full())))
+            Ok((ledger, why.map(|why| why.with_source())))
         }
         Store::Postgres(_) | Store::Redis(_) => {
             bail!("this store is not built yet; use --store sqlite:DIR or --store memory:")
@@ -353,7 +355,7 @@ pub(crate) fn try_open(store: &Store) -> anyhow::Result<(Ledger, Option<String>)
     }
 }
 
-fn tell(problems: &Problems) -> io::Result<()> {
+fn print_problems(problems: &Problems) -> io::Result<()> {
     let mut out = crate::out::err();
     for problem in problems
         .iter()
@@ -368,27 +370,31 @@ fn tell(problems: &Problems) -> io::Result<()> {
 fn announce(
     out: &mut impl Write,
     config: &Config,
-    listening: &[Listening],
+    listening: &[ListenAddress],
     admin: Option<&Admin>,
 ) -> io::Result<()> {
-    for Listening { address, door } in listening {
+    for ListenAddress {
+        address,
+        kind: door,
+    } in listening
+    {
         // Nobody can call 0.0.0.0: what is printed is to be copied.
-        let (open, address) = (address, crate::remote::reachable(*address));
+        let (open, address) = (address, crate::admin_client::reachable(*address));
         match door {
-            Door::All if open.ip().is_unspecified() => {
+            ListenerKind::All if open.ip().is_unspecified() => {
                 writeln!(
                     out,
                     "tollgate listens on {open}, every address of this host: http://{address}"
                 )?;
             }
-            Door::All => writeln!(out, "tollgate listens on http://{address}")?,
-            Door::Provider(_) => {}
+            ListenerKind::All => writeln!(out, "tollgate listens on http://{address}")?,
+            ListenerKind::Provider(_) => {}
         }
         match door {
-            Door::All => {
+            ListenerKind::All => {
                 for provider in &config.providers {
                     let name = &provider.name;
-                    match provider.tenants() {
+                    match provider.wildcard_only_domain() {
                         None => writeln!(out, "  {name:<16} http://{address}/{name}")?,
                         Some(many) => {
                             let host = many.host();
@@ -398,7 +404,7 @@ fn announce(
                     }
                 }
             }
-            Door::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,
+            ListenerKind::Provider(name) => writeln!(out, "  {name:<16} http://{address}")?,
         }
     }
     if let Some(admin) = admin {
@@ -413,19 +419,20 @@ mod tests {
 
     /// What is printed is copied into programs, and nobody can call 0.0.0.0.
     #[test]
-    fn an_address_of_all_is_announced_as_one_that_can_be_called() {
+    fn an_unspecified_address_is_announced_as_loopback() {
         let sources = Sources {
-            bare: true,
+            only_named: true,
             ..Sources::default()
         };
-        let loaded = Config::load(&sources, &disk::world());
-        let listening =
-            [(Door::All, 4_290), (Door::Provider("x".to_owned()), 4_300)].map(|(door, port)| {
-                Listening {
-                    address: SocketAddr::from(([0, 0, 0, 0], port)),
-                    door,
-                }
-            });
+        let loaded = Config::load(&sources, &disk::environment());
+        let listening = [
+            (ListenerKind::All, 4_290),
+            (ListenerKind::Provider("x".to_owned()), 4_300),
+        ]
+        .map(|(door, port)| ListenAddress {
+            address: SocketAddr::from(([0, 0, 0, 0], port)),
+            kind: door,
+        });
         let mut out = Vec::new();
         announce(
             &mut out,

@@ -15,17 +15,17 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
-use tollgate::Shop;
-use tollgate::shop::Options as ShopOptions;
+use tollgate::ProviderRegistry;
+use tollgate::providers::Options as ShopOptions;
 use tollgate_config::config::Store;
 use tollgate_config::{Config, disk};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_server::Daemon;
 
+use crate::admin_client::{AdminClient, NoDaemon};
+use crate::control::{percent_encode, segment};
 use crate::options::Options;
-use crate::orders::{encoded, segment};
-use crate::remote::{Nobody, Remote};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,41 +61,41 @@ impl StatusCommand {
             serde_json::to_writer_pretty(&mut out, &status)?;
             writeln!(out)?;
         } else if self.name.is_some() {
-            one(&mut out, &status)?;
+            print_one(&mut out, &status)?;
         } else {
-            all(&mut out, &status)?;
+            print_all(&mut out, &status)?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
     fn status(&self) -> anyhow::Result<Value> {
         if self.options.store.is_some() {
-            return self.of_ledger();
+            return self.from_ledger();
         }
-        let remote = Remote::find(&self.options)?;
+        let remote = AdminClient::find(&self.options)?;
         let path = match &self.name {
             None => "/v1/providers".to_owned(),
             Some(name) => {
-                let entity = self.entity.as_deref().map(encoded);
+                let entity = self.entity.as_deref().map(percent_encode);
                 let query = entity.map_or(String::new(), |entity| format!("?entity={entity}"));
                 format!("/v1/providers/{}{query}", segment(name)?)
             }
         };
-        match remote.ask(Method::GET, &path, None) {
+        match remote.request(Method::GET, &path, None) {
             Ok(answer) => Ok(answer?),
             // A named address that nobody answers on is a mistake; the default one need not exist.
-            Err(error) if error.is::<Nobody>() && self.options.admin.is_none() => {
+            Err(error) if error.is::<NoDaemon>() && self.options.admin.is_none() => {
                 writeln!(crate::out::err(), "note: {error}")?;
-                self.of_ledger()
+                self.from_ledger()
             }
             Err(error) => Err(error),
         }
     }
 
     /// What the ledger knows, without a daemon.
-    fn of_ledger(&self) -> anyhow::Result<Value> {
+    fn from_ledger(&self) -> anyhow::Result<Value> {
         let sources = self.options.sources();
-        let loaded = match Config::load(&sources, &disk::world()) {
+        let loaded = match Config::load(&sources, &disk::environment()) {
             Ok(loaded) => loaded,
             Err(problems) => bail!("the configuration has errors:\n{problems}"),
         };
@@ -104,10 +104,14 @@ impl StatusCommand {
             .build()
             .context("the runtime could not start")?;
         runtime.block_on(async {
-            let ledger = self.existing(&loaded.config.store)?;
-            let providers = loaded.config.all().map(|provider| (**provider).clone());
-            let shop = Shop::build(providers.collect(), ledger, ShopOptions::default())?;
-            let daemon = Daemon::new(shop, sources, loaded, disk::world);
+            let ledger = self.existing_ledger(&loaded.config.store)?;
+            let providers = loaded
+                .config
+                .all_providers()
+                .map(|provider| (**provider).clone());
+            let shop =
+                ProviderRegistry::build(providers.collect(), ledger, ShopOptions::default())?;
+            let daemon = Daemon::new(shop, sources, loaded, disk::environment);
             Ok(match &self.name {
                 Some(name) => json!(daemon.describe(name, self.entity.as_deref()).await?),
                 None => json!({ "providers": daemon.list().await, "problems": daemon.problems() }),
@@ -119,7 +123,7 @@ impl StatusCommand {
 impl StatusCommand {
     /// The ledger that is there already. One that nobody named and nobody has begun is empty; one
     /// that was named and is not there is a mistake.
-    fn existing(&self, store: &Store) -> anyhow::Result<Ledger> {
+    fn existing_ledger(&self, store: &Store) -> anyhow::Result<Ledger> {
         if let Store::Sqlite(folder) = store
             && !has_ledger(Path::new(folder))
         {
@@ -133,7 +137,7 @@ impl StatusCommand {
             )?;
             return Ok(Ledger::memory(Clock::System));
         }
-        match crate::serve::try_open(store)? {
+        match crate::serve::try_open_ledger(store)? {
             (ledger, None) => Ok(ledger),
             (_, Some(why)) => bail!("{why}"),
         }
@@ -146,7 +150,7 @@ fn has_ledger(folder: &Path) -> bool {
     parts.iter().any(|name| folder.join(name).exists())
 }
 
-fn all(out: &mut impl Write, status: &Value) -> io::Result<()> {
+fn print_all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     for one in list("providers") {
         let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
@@ -169,7 +173,7 @@ fn all(out: &mut impl Write, status: &Value) -> io::Result<()> {
     Ok(())
 }
 
-fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
+fn print_one(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let health = &status["health"];
     let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let name = word(&status["name"]);
@@ -177,7 +181,7 @@ fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
         out,
         "{name}: {}{}",
         word(&health["state"]),
-        held(&name, health)
+        hold_text(&name, health)
     )?;
     if let Some(why) = status["store"]["trouble"].as_str() {
         writeln!(out, "  error: the store is lost: {why}")?;
@@ -218,7 +222,7 @@ fn one(out: &mut impl Write, status: &Value) -> io::Result<()> {
 }
 
 /// Who holds it back, and until when.
-fn held(name: &str, health: &Value) -> String {
+fn hold_text(name: &str, health: &Value) -> String {
     let by = if health["ordered"] == true {
         ", ordered by an operator"
     } else {

@@ -218,15 +218,15 @@ fn in_hours(span: Span) -> String {
     if span.0.is_multiple_of(HOUR) && hours < 7 * 24 {
         format!("{hours}h")
     } else {
-        Written(span).to_string()
+        HumanSpan(span).to_string()
     }
 }
 
 /// A length of time as people write it: `1m30s`, `24h`, `1.5s`.
 #[derive(Clone, Copy, Debug)]
-pub struct Written(pub Span);
+pub struct HumanSpan(pub Span);
 
-impl fmt::Display for Written {
+impl fmt::Display for HumanSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.0.0;
         if micros == 0 {
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn lengths_of_time_are_written_as_they_are_read() {
         for text in ["30s", "5m", "6h", "1d", "1m30s", "1.5s", "0s", "0.2s"] {
-            assert_eq!(Written(span(text).unwrap()).to_string(), text);
+            assert_eq!(HumanSpan(span(text).unwrap()).to_string(), text);
         }
     }
 

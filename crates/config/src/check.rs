@@ -9,11 +9,11 @@
 mod auth;
 mod cost;
 mod entity;
-mod keeping;
+mod cache;
 pub(crate) mod layers;
 mod limits;
-pub(crate) mod place;
-mod plan;
+pub(crate) mod endpoint;
+mod rule_spec;
 pub(crate) mod secrets;
 pub(crate) mod table;
 pub use table::{FIELDS, PROVIDER};
@@ -28,15 +28,15 @@ use tollgate_core::feedback::Dialects;
 use tollgate_core::retry::RetrySettings;
 use tollgate_core::time::Span;
 
+use crate::expand;
 use crate::field::{At, Fields};
-use crate::fill;
-use crate::origin::{Effective, Origin, effective};
+use crate::origin::{EffectiveValue, Origin, effective_values};
 use crate::overlay::{self, Overlay};
 use crate::preset::Preset;
 use crate::problem::{Level, Place, Problems, nearest};
-use crate::provider::{Auth, Limit, Provider, Style};
+use crate::provider::{Auth, AuthStyle, Limit, Provider};
 use crate::raw::{self, Node};
-use crate::secret::World;
+use crate::secret::Environment;
 use crate::setting::Setting;
 use crate::settings::{Degrade, Health, Timeout};
 
@@ -51,7 +51,7 @@ const CONNECTIONS: u64 = 32;
 
 /// A provider file that was read but not yet checked.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct ProviderFile {
     stem: String,
     tree: Node,
     env_prefix: Option<String>,
@@ -66,7 +66,7 @@ pub struct Checked {
     /// Every error, warning and note.
     pub problems: Problems,
     /// Every effective value, and who set it.
-    pub values: Vec<Effective>,
+    pub values: Vec<EffectiveValue>,
     pub(crate) places: Places,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Places {
 impl Checked {
     /// A file that could not even be read.
     #[must_use]
-    pub fn refused(problems: Problems) -> Checked {
+    pub fn rejected(problems: Problems) -> Checked {
         Checked {
             provider: None,
             problems,
@@ -92,19 +92,19 @@ impl Checked {
     }
 }
 
-impl Draft {
+impl ProviderFile {
     /// Reads a file. `file` is its name as the user gave it.
-    pub fn read(file: &str, text: &str) -> Result<Draft, Problems> {
+    pub fn read(file: &str, text: &str) -> Result<ProviderFile, Problems> {
         let tree = raw::read(file, text).map_err(Problems::from)?;
         // The name of the file without folder and ending.
         let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
         let stem = name.split('.').next().unwrap_or_default();
-        Ok(Draft::inline(&stem.to_ascii_lowercase(), tree))
+        Ok(ProviderFile::inline(&stem.to_ascii_lowercase(), tree))
     }
 
     /// A provider that stands inside another file.
-    pub(crate) fn inline(stem: &str, tree: Node) -> Draft {
-        Draft {
+    pub(crate) fn inline(stem: &str, tree: Node) -> ProviderFile {
+        ProviderFile {
             stem: stem.to_owned(),
             tree,
             env_prefix: None,
@@ -122,7 +122,7 @@ impl Draft {
 
     /// Lets environment variables of this prefix be laid over what is written.
     #[must_use]
-    pub fn with_environment(mut self, prefix: &str) -> Draft {
+    pub fn with_environment(mut self, prefix: &str) -> ProviderFile {
         self.env_prefix = Some(prefix.to_owned());
         self
     }
@@ -139,17 +139,17 @@ impl Draft {
 
     /// Checks everything.
     #[must_use]
-    pub fn check(&self, world: &World<'_>) -> Checked {
+    pub fn check(&self, world: &Environment<'_>) -> Checked {
         let mut problems = Problems::default();
         let mut own = self.tree.clone();
-        fill::fill(&mut own, PROVIDER, world, &mut problems);
+        expand::expand_variables(&mut own, PROVIDER, world, &mut problems);
         let root = At {
             node: &own,
             path: String::new(),
         };
         Fields::open(&root, FIELDS, &mut problems);
         let (mut tree, preset) = layers::with_preset(&root, &mut problems);
-        self.lay_overlays(&mut tree, world, &mut problems);
+        self.apply_overlays(&mut tree, world, &mut problems);
         let fields = Fields {
             at: At {
                 node: &tree,
@@ -161,13 +161,13 @@ impl Draft {
         Checked {
             provider: (!problems.has_errors()).then_some(provider),
             problems,
-            values: effective(&tree, PROVIDER),
+            values: effective_values(&tree, PROVIDER),
             places: places(&fields),
         }
     }
 
     /// The environment for all, then for this provider, then what was set.
-    fn lay_overlays(&self, tree: &mut Node, world: &World<'_>, problems: &mut Problems) {
+    fn apply_overlays(&self, tree: &mut Node, world: &Environment<'_>, problems: &mut Problems) {
         if let Some(prefix) = &self.env_prefix {
             let mode = tree.get("health").and_then(|health| health.get("mode"));
             let mode = mode.and_then(Node::text).unwrap_or("adaptive").to_owned();
@@ -216,21 +216,21 @@ fn provider(
     fields: &Fields<'_>,
     stem: &str,
     preset: Option<&'static Preset>,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Provider {
-    let name = place::name(fields, stem, problems);
-    let domains = place::domains(fields, problems);
+    let name = endpoint::name(fields, stem, problems);
+    let domains = endpoint::domains(fields, problems);
     let keys = secrets::keys(fields, world, problems);
     let auth = auth::auth(fields, world, problems);
     warn_if_unattached(fields, &auth, problems);
     let limits = limits::limits(fields, problems);
     let degrade = degrade(fields, &limits, problems);
     let found = entity::entities(fields, &limits, problems);
-    let cache = keeping::cache(fields, &found.ttl, problems);
+    let cache = cache::cache(fields, &found.ttl, problems);
     let health = or_default::<Health>(fields, "health", problems).0;
     let learn: bool = or_default(fields, "learn", problems);
-    warn_if_idle(fields, preset, &domains, problems);
+    warn_without_domain(fields, preset, &domains, problems);
     warn_if_unlimited(fields, preset, (&limits, learn), problems);
     Provider {
         // Without a name there is an error, so nobody sees this provider.
@@ -238,9 +238,9 @@ fn provider(
         preset: preset.map(|preset| preset.name),
         dialect: dialect(fields, problems),
         domains,
-        own_domains: place::own_domains(fields),
-        listen: place::listen(fields, problems),
-        upstream: place::upstream(fields, "upstream", problems),
+        own_domains: endpoint::own_domains(fields),
+        listen: endpoint::listen(fields, problems),
+        upstream: endpoint::upstream(fields, "upstream", problems),
         enabled: fields.read("enabled", problems).unwrap_or(true),
         learn,
         keys,
@@ -251,7 +251,7 @@ fn provider(
         concurrency: cost::concurrency(fields, problems),
         connections: fields.read("connections", problems).unwrap_or(CONNECTIONS),
         late_arrival: late_arrival(fields, problems),
-        free_status: place::statuses(fields, problems),
+        free_status: endpoint::statuses(fields, problems),
         entities: found.entities,
         entity_ttl: found.ttl,
         entity_dedup: found.dedup,
@@ -259,7 +259,7 @@ fn provider(
         dedup: or_default(fields, "dedup", problems),
         merge: or_default(fields, "merge", problems),
         queue: or_default(fields, "queue", problems),
-        off_peak: place::off_peak(fields, problems),
+        off_peak: endpoint::off_peak(fields, problems),
         retry: retry(fields, health.retry_after_floor, problems),
         cooldown: cooldown(fields, health.retry_after_floor, problems),
         degrade,
@@ -298,7 +298,7 @@ fn dialect(fields: &Fields<'_>, problems: &mut Problems) -> String {
 /// H1: a key that goes nowhere is told.
 fn warn_if_unattached(fields: &Fields<'_>, auth: &Auth, problems: &mut Problems) {
     if let Some(at) = fields.get("api_key").or_else(|| fields.get("api_keys"))
-        && matches!(auth.style, Style::Nothing)
+        && matches!(auth.style, AuthStyle::None)
     {
         problems.push(at.problem(
             Level::Warning,
@@ -317,9 +317,9 @@ fn degrade(
     let at = fields.get("degrade")?;
     let degrade = Option::<Degrade>::read(&at, problems)??;
     let calls = limits.iter().filter(|limit| limit.unit == "calls");
-    let smallest = calls.map(|limit| limit.rule.most()).min();
+    let smallest = calls.map(|limit| limit.rule.max_cost()).min();
     let settings = degrade.settings(smallest);
-    at.found(&settings.check(smallest.unwrap_or(u64::MAX)), problems);
+    at.add_core_problems(&settings.check(smallest.unwrap_or(u64::MAX)), problems);
     Some(settings)
 }
 
@@ -328,7 +328,7 @@ fn retry(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> RetrySett
     let mut settings: RetrySettings = or_default(fields, "retry", problems);
     settings.retry_after_floor = floor;
     if let Some(at) = fields.get("retry") {
-        at.found(&settings.check(), problems);
+        at.add_core_problems(&settings.check(), problems);
     }
     settings
 }
@@ -338,7 +338,7 @@ fn cooldown(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> Cooldo
     let mut settings: CooldownSettings = or_default(fields, "cooldown", problems);
     settings.retry_after_floor = floor;
     if let Some(at) = fields.get("cooldown") {
-        at.found(&settings.check(), problems);
+        at.add_core_problems(&settings.check(), problems);
     }
     settings
 }
@@ -347,24 +347,24 @@ fn cooldown(fields: &Fields<'_>, floor: Span, problems: &mut Problems) -> Cooldo
 fn alerts(fields: &Fields<'_>, problems: &mut Problems) -> AlertSettings {
     let settings: AlertSettings = or_default(fields, "alerts", problems);
     if let Some(at) = fields.get("alerts") {
-        at.found(&settings.check(), problems);
+        at.add_core_problems(&settings.check(), problems);
     }
     settings
 }
 
 /// Where a preset was not found, what it would have said is not missing.
-fn wants_preset(fields: &Fields<'_>) -> bool {
+fn names_preset(fields: &Fields<'_>) -> bool {
     let named = fields.get("preset").and_then(|at| at.node.text());
     named.is_some_and(|name| name != "none")
 }
 
-fn warn_if_idle(
+fn warn_without_domain(
     fields: &Fields<'_>,
     preset: Option<&'static Preset>,
     domains: &[Domain],
     problems: &mut Problems,
 ) {
-    if preset.is_none() && wants_preset(fields) {
+    if preset.is_none() && names_preset(fields) {
         return; // it names one that does not exist, which is told
     }
     let acquire_only = or_default::<bool>(fields, "acquire_only", problems);
@@ -385,7 +385,7 @@ fn warn_if_unlimited(
     (limits, learn): (&[Limit], bool),
     problems: &mut Problems,
 ) {
-    if preset.is_none() && wants_preset(fields) {
+    if preset.is_none() && names_preset(fields) {
         return; // it names one that does not exist, which is told
     }
     let says = |name: &&str| fields.get(name).is_some();

@@ -10,7 +10,7 @@ pub(crate) mod guard;
 pub(crate) mod store;
 pub(crate) mod table;
 
-pub use guard::{By, Guard, Match, Task};
+pub use guard::{Guard, GuardKey, Match, Task};
 pub use store::Store;
 pub use table::CONFIG;
 
@@ -26,7 +26,7 @@ use crate::amount::Size;
 use crate::load::{Loaded, Sources};
 use crate::problem::Problems;
 use crate::provider::{Provider, Upstream};
-use crate::secret::{Secret, World};
+use crate::secret::{Environment, Secret};
 use crate::setting::{block, words};
 
 /// The configuration as it is obeyed.
@@ -84,25 +84,25 @@ pub struct Config {
 
 impl Config {
     /// Reads and checks everything. Warnings and notes come with what is loaded; errors come alone.
-    pub fn load(sources: &Sources, world: &World<'_>) -> Result<Loaded, Problems> {
+    pub fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded, Problems> {
         crate::load::load(sources, world)
     }
 
     /// What tollgate.yaml, variables and flags say, as far as it can be understood, with no provider: for
     /// whoever must find a daemon although a file of it is broken.
     #[must_use]
-    pub fn without_providers(sources: &Sources, world: &World<'_>) -> Config {
+    pub fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
         crate::load::without_providers(sources, world)
     }
 
     /// The provider of a name, the files' before the built-in ones.
     #[must_use]
     pub fn provider(&self, name: &str) -> Option<&Arc<Provider>> {
-        self.all().find(|provider| provider.name == name)
+        self.all_providers().find(|provider| provider.name == name)
     }
 
     /// Every provider, the files' before the built-in ones.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Provider>> {
+    pub fn all_providers(&self) -> impl Iterator<Item = &Arc<Provider>> {
         self.providers.iter().chain(&self.built_in)
     }
 
@@ -114,7 +114,7 @@ impl Config {
             let each = provider.domains.iter().cloned();
             each.map(|domain| (domain, provider.clone())).collect()
         };
-        for (domain, provider) in self.all().flat_map(own) {
+        for (domain, provider) in self.all_providers().flat_map(own) {
             // A domain of a file stays the file's: built-in providers come second.
             table.insert(&domain, provider).ok();
         }
@@ -143,7 +143,7 @@ block! {
 
 impl CacheSize {
     /// Less would hold next to nothing, and is a slip.
-    pub const LEAST: Size = Size(1 << 20);
+    pub const MIN: Size = Size(1 << 20);
 }
 
 words! {
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_its_own_addresses_only() {
+    fn a_network_contains_its_own_addresses_only() {
         let holds = |network: &str, address: &str| {
             let network = Network::parse(network).unwrap();
             network.contains(address.parse().unwrap())

@@ -1,4 +1,4 @@
-//! The edge: files and variables of this machine, as a [`World`].
+//! The edge: files and variables of this machine, as a [`Environment`].
 //!
 //! Promises: reads no more of a file than it may have; tells whether others can read it.
 //!
@@ -8,59 +8,59 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 
 use crate::raw::FILE_MAX;
-use crate::secret::{KeyFile, Seen, World};
+use crate::secret::{Environment, FileContent, PathKind};
 
 /// The world as this process sees it.
 #[must_use]
-pub fn world() -> World<'static> {
-    World {
+pub fn environment() -> Environment<'static> {
+    Environment {
         env: &|name| std::env::var(name).ok(),
         env_names: &|| {
             let names = std::env::vars_os().map(|(name, _)| name.into_string());
             names.filter_map(Result::ok).collect()
         },
-        key_file: &read,
-        look: &look,
+        read_file: &read,
+        path_kind: &path_kind,
     }
 }
 
-fn read(path: &str) -> Result<KeyFile, String> {
-    let file = File::open(path).map_err(why)?;
-    let about = file.metadata().map_err(why)?;
+fn read(path: &str) -> Result<FileContent, String> {
+    let file = File::open(path).map_err(reason)?;
+    let about = file.metadata().map_err(reason)?;
     if about.is_dir() {
         return Err("it is a folder".to_owned());
     }
     // One byte more than is allowed, so that the reader sees that it is too large.
     let bound = u64::try_from(FILE_MAX).unwrap_or(u64::MAX) + 1;
     let mut text = String::new();
-    file.take(bound).read_to_string(&mut text).map_err(why)?;
-    Ok(KeyFile {
+    file.take(bound).read_to_string(&mut text).map_err(reason)?;
+    Ok(FileContent {
         text,
-        open_to_others: is_open(&about),
+        readable_by_others: is_readable_by_others(&about),
     })
 }
 
-fn look(path: &str) -> Result<Seen, String> {
+fn path_kind(path: &str) -> Result<PathKind, String> {
     let about = match fs::metadata(path) {
         Ok(about) => about,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seen::Nothing),
-        Err(error) => return Err(why(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PathKind::Nothing),
+        Err(error) => return Err(reason(error)),
     };
     if !about.is_dir() {
-        return Ok(Seen::File);
+        return Ok(PathKind::File);
     }
     let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(why)? {
+    for entry in fs::read_dir(path).map_err(reason)? {
         // A name that is no text is no name of a provider file.
-        if let Ok(name) = entry.map_err(why)?.file_name().into_string() {
+        if let Ok(name) = entry.map_err(reason)?.file_name().into_string() {
             names.push(name);
         }
     }
-    Ok(Seen::Folder(names))
+    Ok(PathKind::Folder(names))
 }
 
 /// Group or others may read it.
-fn is_open(about: &Metadata) -> bool {
+fn is_readable_by_others(about: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     about.mode() & 0o044 != 0
 }
@@ -70,7 +70,7 @@ fn is_open(about: &Metadata) -> bool {
     clippy::needless_pass_by_value,
     reason = "made for map_err, which hands the error over"
 )]
-fn why(error: io::Error) -> String {
+fn reason(error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),

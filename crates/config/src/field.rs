@@ -32,14 +32,18 @@ impl<'a> At<'a> {
     }
 
     /// A problem in the words of an error of `core`, which name the remedy after a `;`.
-    pub(crate) fn refused(&self, error: &impl std::error::Error) -> Problem {
+    pub(crate) fn error_from(&self, error: &impl std::error::Error) -> Problem {
         let text = error.to_string();
         let (what, remedy) = text.split_once("; ").unwrap_or((&text, "change it"));
         self.error(what, remedy)
     }
 
     /// Problems that a check of `core` found in this block, each at the field it is about.
-    pub(crate) fn found(&self, found: &[tollgate_core::problem::Problem], problems: &mut Problems) {
+    pub(crate) fn add_core_problems(
+        &self,
+        found: &[tollgate_core::problem::Problem],
+        problems: &mut Problems,
+    ) {
         for problem in found {
             // `core` names a setting from the top of the file: `health.ramp.factor`.
             let mut at = self.clone();
@@ -118,7 +122,7 @@ impl<'a> Fields<'a> {
         }
         for (name, place, entry) in at.entries(problems) {
             if !names.contains(&name) {
-                let mut problem = entry.error(unknown(name).as_str(), &meant(name, names));
+                let mut problem = entry.error(unknown(name).as_str(), &suggestion(name, names));
                 problem.place = place;
                 problem.path.clone_from(&at.path);
                 problems.push(problem);
@@ -130,7 +134,7 @@ impl<'a> Fields<'a> {
     /// The value of a field, if something is written there.
     pub(crate) fn get(&self, name: &str) -> Option<At<'a>> {
         let node = self.at.node.get(name)?;
-        (node.value != Value::Nothing).then(|| self.at.below(name, node))
+        (node.value != Value::Null).then(|| self.at.below(name, node))
     }
 
     /// The value of a field, read.
@@ -152,7 +156,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-fn meant(name: &str, names: &[&str]) -> String {
+fn suggestion(name: &str, names: &[&str]) -> String {
     match nearest(name, names) {
         Some(name) => format!("did you mean `{name}`?"),
         None if names.len() <= 12 => format!("the fields are {}", names.join(", ")),

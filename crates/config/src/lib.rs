@@ -4,7 +4,7 @@
 //! out is sane and needs no further check. Keys are [`Secret`] from the moment they are read, and
 //! no message repeats a value of a file, so no message can show a key.
 //!
-//! Never: reads the environment or a file by itself. Both come in through [`World`]; only the edges,
+//! Never: reads the environment or a file by itself. Both come in through [`Environment`]; only the edges,
 //! [`disk`] and `watch`, touch the machine.
 
 pub mod problem;
@@ -16,22 +16,22 @@ mod setting;
 pub mod shape;
 pub mod origin;
 pub mod overlay;
-mod fill;
+mod expand;
 pub mod settings;
 pub mod provider;
 pub mod check;
 pub mod preset;
-pub mod promise;
+pub mod guarantee;
 pub mod config;
 pub mod load;
 pub mod disk;
 #[cfg(feature = "watch")]
 pub mod watch;
 
-pub use check::{Checked, Draft};
+pub use check::{Checked, ProviderFile};
 pub use config::Config;
-pub use load::{Change, Flag, Governed, Loaded, Reloaded, Set, Sources, reload};
-pub use origin::{Effective, Origin};
+pub use load::{Change, Flag, Loaded, LoadedProvider, ProviderSetting, Reloaded, Sources, reload};
+pub use origin::{EffectiveValue, Origin};
 pub use problem::{Level, Place, Problem, Problems};
 pub use provider::Provider;
-pub use secret::{KeyFile, Secret, Seen, World};
+pub use secret::{Environment, FileContent, PathKind, Secret};

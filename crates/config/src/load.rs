@@ -5,17 +5,17 @@
 //! places are told. [`reload`] is a pure function and atomic: what is invalid is refused and the old
 //! version of it stays, the rest is taken over.
 //!
-//! Never: reads the environment or a file by itself; [`World`] does.
+//! Never: reads the environment or a file by itself; [`Environment`] does.
 
 mod assemble;
 mod base;
 mod change;
-mod clash;
+mod conflict;
 mod env_file;
 pub(crate) mod gather;
-mod govern;
+mod providers;
 mod hints;
-pub use hints::{CONFIG_NOT_YET, PROVIDER_NOT_YET};
+pub use hints::{CONFIG_NOT_USED_YET, PROVIDER_NOT_USED_YET};
 
 pub use change::{Change, Reloaded};
 pub use env_file::parse as parse_env_file;
@@ -26,11 +26,11 @@ use std::sync::Arc;
 
 use crate::check::Places;
 use crate::config::{Config, Presets};
-use crate::origin::Effective;
+use crate::origin::EffectiveValue;
 use crate::problem::{Level, Problem, Problems, nearest};
 use crate::provider::Provider;
 use crate::raw::Node;
-use crate::secret::{Secret, World};
+use crate::secret::{Environment, Secret};
 
 /// The most providers: each has limits, a gate and metrics of its own; a thousand are a large fleet.
 pub const PROVIDERS_MAX: usize = 4_096;
@@ -42,7 +42,7 @@ pub struct Sources {
     pub config: Option<String>,
     /// No tollgate.yaml unless [`Sources::config`] names one, and no built-in providers: only what
     /// is named counts. For `tollgate check` and for embedding.
-    pub bare: bool,
+    pub only_named: bool,
     /// `--provider`.
     pub providers: Vec<String>,
     /// `--provider-dir`: all *.yaml and *.yml in it.
@@ -53,11 +53,11 @@ pub struct Sources {
     pub flags: Vec<Flag>,
     /// Settings of every provider by a flag of their own (`--auto-recover`), weaker than `--set`: key
     /// and value.
-    pub for_all: Vec<(&'static str, String)>,
+    pub for_all_providers: Vec<(&'static str, String)>,
     /// `--set`.
-    pub set: Vec<Set>,
+    pub set: Vec<ProviderSetting>,
     /// What was set while running; it wins over everything.
-    pub patched: Vec<Set>,
+    pub patched: Vec<ProviderSetting>,
 }
 
 /// A flag that stands for a field of tollgate.yaml.
@@ -80,7 +80,7 @@ impl fmt::Debug for Flag {
 
 /// One setting of one provider: `tmdb.sleep_max=60`.
 #[derive(Clone)]
-pub struct Set {
+pub struct ProviderSetting {
     /// The provider.
     pub provider: String,
     /// The setting: `sleep_max`, `health.sleep_max` or `SLEEP_MAX`.
@@ -89,24 +89,24 @@ pub struct Set {
     pub value: String,
 }
 
-impl fmt::Debug for Set {
+impl fmt::Debug for ProviderSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.provider, self.key)
     }
 }
 
-impl Set {
+impl ProviderSetting {
     /// Reads `PROVIDER.KEY=VALUE`. What is none has no provider, which loading tells: whoever reads
     /// command lines would repeat the text, and it may be a key.
     #[must_use]
-    pub fn parse(text: &str) -> Set {
+    pub fn parse(text: &str) -> ProviderSetting {
         let parts = text.split_once('=').and_then(|(way, value)| {
             let (provider, key) = way.split_once('.')?;
             Some((provider.trim(), key.trim(), value.trim()))
         });
         let whole = parts.filter(|(provider, key, _)| !provider.is_empty() && !key.is_empty());
         let (provider, key, value) = whole.unwrap_or_default();
-        Set {
+        ProviderSetting {
             provider: provider.to_owned(),
             key: key.to_owned(),
             value: value.to_owned(),
@@ -116,17 +116,17 @@ impl Set {
 
 /// A provider that was loaded, and how.
 #[derive(Clone, Debug)]
-pub struct Governed {
+pub struct LoadedProvider {
     /// The provider.
     pub provider: Arc<Provider>,
     /// The file it stands in, as the user named it; `preset NAME` for a built-in one.
     pub source: String,
     /// Every effective value, and who set it.
-    pub values: Vec<Effective>,
+    pub values: Vec<EffectiveValue>,
     /// What is to be said about it. With errors: a newer version was refused, this is the old one.
     pub problems: Problems,
     pub(crate) places: Places,
-    pub(crate) is_fresh: bool,
+    pub(crate) is_changed: bool,
 }
 
 /// What was loaded.
@@ -138,11 +138,11 @@ pub struct Loaded {
     /// was refused.
     pub problems: Problems,
     /// The files' providers, in their order, then the built-in ones.
-    pub governed: Vec<Governed>,
+    pub providers: Vec<LoadedProvider>,
     /// Files and folders whose change is a reason to look again.
     pub watched: Vec<String>,
     /// Every effective value of tollgate.yaml, and who set it.
-    pub values: Vec<Effective>,
+    pub values: Vec<EffectiveValue>,
     pub(crate) presets: Presets,
     pub(crate) tree: Node,
     pub(crate) env: BTreeMap<String, Secret>,
@@ -160,8 +160,8 @@ impl fmt::Debug for Loaded {
 impl Loaded {
     /// A provider by name, and how it was loaded.
     #[must_use]
-    pub fn governed(&self, name: &str) -> Option<&Governed> {
-        self.governed
+    pub fn provider(&self, name: &str) -> Option<&LoadedProvider> {
+        self.providers
             .iter()
             .find(|governed| governed.provider.name == name)
     }
@@ -170,7 +170,7 @@ impl Loaded {
     #[must_use]
     pub fn nearest(&self, name: &str) -> Option<&str> {
         let names: Vec<&str> = self
-            .governed
+            .providers
             .iter()
             .map(|governed| governed.provider.name.as_str())
             .collect();
@@ -179,28 +179,28 @@ impl Loaded {
 }
 
 /// Reads and checks everything.
-pub(crate) fn load(sources: &Sources, world: &World<'_>) -> Result<Loaded, Problems> {
+pub(crate) fn load(sources: &Sources, world: &Environment<'_>) -> Result<Loaded, Problems> {
     let assembled = assemble::assemble(sources, world, None);
-    if !assembled.refused.has_errors() {
+    if !assembled.rejected.has_errors() {
         return Ok(assembled.loaded);
     }
-    let mut problems = assembled.refused;
+    let mut problems = assembled.rejected;
     problems.extend(assembled.loaded.problems);
     problems.sort();
     Err(dedup(&problems))
 }
 
 /// tollgate.yaml alone, as far as it can be understood.
-pub(crate) fn without_providers(sources: &Sources, world: &World<'_>) -> Config {
+pub(crate) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
     assemble::without_providers(sources, world)
 }
 
 /// Looks again: what is valid is taken over, what is not is refused and its old version stays.
 #[must_use]
-pub fn reload(old: &Loaded, sources: &Sources, world: &World<'_>) -> Reloaded {
+pub fn reload(old: &Loaded, sources: &Sources, world: &Environment<'_>) -> Reloaded {
     let mut assembled = assemble::assemble(sources, world, Some(old));
     let mut refused = Problems::default();
-    for problem in dedup(&assembled.refused).iter() {
+    for problem in dedup(&assembled.rejected).iter() {
         if problem.level == Level::Error {
             refused.push(problem.clone());
         }
@@ -213,7 +213,7 @@ pub fn reload(old: &Loaded, sources: &Sources, world: &World<'_>) -> Reloaded {
     Reloaded {
         loaded: assembled.loaded,
         changed,
-        refused,
+        rejected: refused,
     }
 }
 

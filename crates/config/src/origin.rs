@@ -79,7 +79,7 @@ impl fmt::Display for Origin {
 
 /// A value that is obeyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effective {
+pub struct EffectiveValue {
     /// The field, from the top: `health.sleep_max`.
     pub path: String,
     /// Its value as a user would write it; `None` for keys.
@@ -89,7 +89,7 @@ pub struct Effective {
 }
 
 /// Every effective value of a tree, in the order of its table.
-pub(crate) fn effective(tree: &Node, table: &'static [Field]) -> Vec<Effective> {
+pub(crate) fn effective_values(tree: &Node, table: &'static [Field]) -> Vec<EffectiveValue> {
     let mut values = Vec::new();
     block(Some(tree), table, "", &mut values);
     // A breaker refuses at once unless told otherwise, so the table's default is not its own (M9).
@@ -105,7 +105,12 @@ pub(crate) fn effective(tree: &Node, table: &'static [Field]) -> Vec<Effective> 
     values
 }
 
-fn block(tree: Option<&Node>, table: &'static [Field], path: &str, values: &mut Vec<Effective>) {
+fn block(
+    tree: Option<&Node>,
+    table: &'static [Field],
+    path: &str,
+    values: &mut Vec<EffectiveValue>,
+) {
     for field in table {
         let path = match path {
             "" => field.name.to_owned(),
@@ -113,18 +118,18 @@ fn block(tree: Option<&Node>, table: &'static [Field], path: &str, values: &mut 
         };
         let node = tree
             .and_then(|tree| tree.get(field.name))
-            .filter(|node| node.value != Value::Nothing);
+            .filter(|node| node.value != Value::Null);
         let default = (field.default)();
         // A block that is off by default has no defaults to show.
         let below = field
             .shape
             .fields()
-            .filter(|_| !matches!(field.shape, Shape::Off(_)));
+            .filter(|_| !matches!(field.shape, Shape::OrOff(_)));
         match (node, below) {
             (Some(node), _) => value(node, &field.shape, &path, values),
             (None, Some(fields)) => block(None, fields, &path, values),
             (None, None) if default.is_empty() => {}
-            (None, None) => values.push(Effective {
+            (None, None) => values.push(EffectiveValue {
                 path,
                 text: Some(default),
                 origin: Origin::Default,
@@ -133,11 +138,11 @@ fn block(tree: Option<&Node>, table: &'static [Field], path: &str, values: &mut 
     }
 }
 
-fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<Effective>) {
-    let hidden = hides(shape);
+fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<EffectiveValue>) {
+    let hidden = may_be_secret(shape);
     match &node.value {
-        Value::Nothing => {}
-        Value::Text(text) => values.push(Effective {
+        Value::Null => {}
+        Value::Text(text) => values.push(EffectiveValue {
             path: path.to_owned(),
             text: (!hidden).then(|| text.clone()),
             origin: Origin::of(&node.place),
@@ -173,17 +178,17 @@ fn value(node: &Node, shape: &Shape, path: &str, values: &mut Vec<Effective>) {
 }
 
 /// A key may stand here.
-pub(crate) fn hides(shape: &Shape) -> bool {
+pub(crate) fn may_be_secret(shape: &Shape) -> bool {
     match shape {
         Shape::Secret => true,
-        Shape::Off(inner) | Shape::List(inner) | Shape::Map(inner) => hides(inner),
-        Shape::Either(shapes) => shapes.iter().any(hides),
-        Shape::Block(fields) => fields.iter().any(|field| hides(&field.shape)),
+        Shape::OrOff(inner) | Shape::List(inner) | Shape::Map(inner) => may_be_secret(inner),
+        Shape::Either(shapes) => shapes.iter().any(may_be_secret),
+        Shape::Block(fields) => fields.iter().any(|field| may_be_secret(&field.shape)),
         Shape::Text
-        | Shape::Whole
+        | Shape::Integer
         | Shape::Decimal
-        | Shape::Switch
-        | Shape::Length
+        | Shape::Boolean
+        | Shape::Duration
         | Shape::Minutes
         | Shape::Lifetime
         | Shape::Part
@@ -229,7 +234,7 @@ fn collect<'a>(node: &'a Node, shape: &Shape, path: &str, found: &mut Vec<(&'a N
                 found.push((inner, format!("{path}.{name}")));
             }
         }
-        (Value::Nothing | Value::List(_), _) => {}
+        (Value::Null | Value::List(_), _) => {}
     }
 }
 

@@ -10,10 +10,10 @@ use std::sync::LazyLock;
 
 use crate::amount;
 use crate::check::{PROVIDER, layers};
-use crate::origin::{Origin, hides};
+use crate::origin::{Origin, may_be_secret};
 use crate::problem::{Level, Place, Problem, Problems, nearest};
 use crate::raw::{self, Entry, Node, Value};
-use crate::secret::World;
+use crate::secret::Environment;
 use crate::shape::{self, Field, Shape};
 
 /// Blocks whose fields can be set by environment: those of numbers that people tune.
@@ -21,7 +21,7 @@ const BLOCKS: [&str; 6] = ["retry", "cooldown", "degrade", "alerts", "queue", "t
 
 /// A setting that can be set from outside by a name of its own.
 #[derive(Clone, Debug)]
-pub struct Key {
+pub struct SettingKey {
     /// Its name in the environment, without prefix: `SLEEP_MAX`.
     pub name: String,
     /// The field: `health.sleep_max`.
@@ -42,13 +42,13 @@ enum Target {
     BucketCap,
 }
 
-static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
-    let special = |name: &str, path: &str, doc, target| Key {
+static KEYS: LazyLock<Vec<SettingKey>> = LazyLock::new(|| {
+    let special = |name: &str, path: &str, doc, target| SettingKey {
         name: name.to_owned(),
         path: path.to_owned(),
         doc,
         target,
-        shape: Shape::Whole,
+        shape: Shape::Integer,
     };
     let mut keys = vec![
         special(
@@ -77,7 +77,7 @@ static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     keys
 });
 
-fn flatten(path: &str, prefix: &str, keys: &mut Vec<Key>) {
+fn flatten(path: &str, prefix: &str, keys: &mut Vec<SettingKey>) {
     let fields = shape::find(PROVIDER, path).and_then(|field| field.shape.fields());
     for field in fields.unwrap_or_default() {
         let path = format!("{path}.{}", field.name);
@@ -95,7 +95,7 @@ fn flatten(path: &str, prefix: &str, keys: &mut Vec<Key>) {
             "cooldown.factor" => "COOLDOWN_BACKOFF_FACTOR".to_owned(),
             _ => name.to_ascii_uppercase(),
         };
-        keys.push(Key {
+        keys.push(SettingKey {
             name,
             path,
             doc: field.meaning(),
@@ -107,7 +107,7 @@ fn flatten(path: &str, prefix: &str, keys: &mut Vec<Key>) {
 
 /// Every setting that has a name in the environment.
 #[must_use]
-pub fn keys() -> &'static [Key] {
+pub fn keys() -> &'static [SettingKey] {
     &KEYS
 }
 
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Overlay {
     }
 }
 
-impl Key {
+impl SettingKey {
     /// This key with a value.
     pub(crate) fn overlay(&self, text: &str, place: &Place) -> Overlay {
         Overlay {
@@ -153,7 +153,7 @@ impl Key {
             path: self.path.clone(),
             node: Node {
                 place: place.clone(),
-                value: Value::Text(in_units(text.trim(), &self.shape)),
+                value: Value::Text(normalize(text.trim(), &self.shape)),
             },
         }
     }
@@ -177,10 +177,10 @@ pub(crate) fn from_environment(
     prefix: &str,
     provider: Option<&str>,
     mode: &str,
-    world: &World<'_>,
+    world: &Environment<'_>,
 ) -> Vec<Overlay> {
     let prefix = match provider {
-        Some(provider) => format!("{prefix}{}_", in_variables(provider)),
+        Some(provider) => format!("{prefix}{}_", env_name(provider)),
         None => prefix.to_owned(),
     };
     let fitting = keys()
@@ -195,13 +195,13 @@ pub(crate) fn from_environment(
 }
 
 /// A provider's name as it stands in variables.
-pub(crate) fn in_variables(provider: &str) -> String {
+pub(crate) fn env_name(provider: &str) -> String {
     provider.to_ascii_uppercase().replace('-', "_")
 }
 
 /// Which setting a `KEY` is, whatever its spelling: `SLEEP_MAX`, `sleep-max` and `health.sleep_max` are
 /// one. A name that is none comes back as a problem with the nearest one.
-pub fn which(key: &str) -> Result<String, Problem> {
+pub fn canonical_key(key: &str) -> Result<String, Problem> {
     let found = find(key, &Origin::set())?;
     Ok(match found {
         Found::Key(key) => match key.target {
@@ -215,7 +215,7 @@ pub fn which(key: &str) -> Result<String, Problem> {
 
 /// What the name of a setting leads to.
 enum Found {
-    Key(&'static Key),
+    Key(&'static SettingKey),
     Field(&'static Field, String),
 }
 
@@ -244,10 +244,14 @@ fn find(key: &str, place: &Place) -> Result<Found, Problem> {
         Some(name) => format!("did you mean `{name}`?"),
         None => "write a field such as `queue.max`, or a threshold such as `sleep_max`".to_owned(),
     };
-    Err(wrong("there is no setting of this name", &remedy, place))
+    Err(problem_at(
+        "there is no setting of this name",
+        &remedy,
+        place,
+    ))
 }
 
-fn wrong(what: &str, remedy: &str, place: &Place) -> Problem {
+fn problem_at(what: &str, remedy: &str, place: &Place) -> Problem {
     Problem {
         level: Level::Error,
         place: place.clone(),
@@ -264,20 +268,20 @@ pub(crate) fn resolve(key: &str, text: &str, place: &Place) -> Result<Overlay, P
         Found::Field(field, path) => (field, path),
     };
     let elsewhere = text.starts_with("file:") || (text.starts_with("${") && text.ends_with('}'));
-    if hides(&field.shape) && !elsewhere {
-        return Err(wrong(
+    if may_be_secret(&field.shape) && !elsewhere {
+        return Err(problem_at(
             "a key does not belong on a command line, where others can read it",
             "write `${VARIABLE}` or `file:/path`",
             place,
         ));
     }
-    written(field, &path, text, place)
+    parse_value(field, &path, text, place)
 }
 
-fn written(field: &Field, path: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
-    let text = in_units(text.trim(), &field.shape);
+fn parse_value(field: &Field, path: &str, text: &str, place: &Place) -> Result<Overlay, Problem> {
+    let text = normalize(text.trim(), &field.shape);
     let mut node = raw::read(&place.file, &text)?;
-    put(&mut node, place);
+    set_place(&mut node, place);
     Ok(Overlay {
         target: Target::Field,
         path: path.to_owned(),
@@ -286,32 +290,34 @@ fn written(field: &Field, path: &str, text: &str, place: &Place) -> Result<Overl
 }
 
 /// Everything below stands at one place.
-fn put(node: &mut Node, place: &Place) {
+fn set_place(node: &mut Node, place: &Place) {
     node.place = place.clone();
     match &mut node.value {
-        Value::Nothing | Value::Text(_) => {}
-        Value::List(items) => items.iter_mut().for_each(|item| put(item, place)),
+        Value::Null | Value::Text(_) => {}
+        Value::List(items) => items.iter_mut().for_each(|item| set_place(item, place)),
         Value::Map(entries) => {
             for entry in entries {
                 entry.place = place.clone();
-                put(&mut entry.node, place);
+                set_place(&mut entry.node, place);
             }
         }
     }
 }
 
 /// Bare numbers are seconds; `35.0` is a whole number too, and words have one spelling.
-fn in_units(text: &str, shape: &Shape) -> String {
+fn normalize(text: &str, shape: &Shape) -> String {
     match shape {
-        Shape::Length | Shape::Minutes if amount::millionths(text).is_some() => format!("{text}s"),
-        Shape::Whole => match text.split_once('.') {
+        Shape::Duration | Shape::Minutes if amount::millionths(text).is_some() => {
+            format!("{text}s")
+        }
+        Shape::Integer => match text.split_once('.') {
             Some((whole, part)) if part.bytes().all(|digit| digit == b'0') => whole.to_owned(),
             _ => text.to_owned(),
         },
-        Shape::Off(inner) => in_units(text, inner),
+        Shape::OrOff(inner) => normalize(text, inner),
         Shape::Either(shapes) => shapes
             .iter()
-            .fold(text.to_owned(), |text, shape| in_units(&text, shape)),
+            .fold(text.to_owned(), |text, shape| normalize(&text, shape)),
         Shape::Words(words) => {
             let lower = text.to_ascii_lowercase();
             if words.contains(&lower.as_str()) {
@@ -331,11 +337,11 @@ impl Overlay {
     pub(crate) fn apply(&self, tree: &mut Node) -> bool {
         match self.target {
             Target::Field => {
-                layers::lay_path(tree, &self.path, self.node.clone());
+                layers::set_path(tree, &self.path, self.node.clone());
                 true
             }
-            Target::RateBase => self.bucket(tree, "limit"),
-            Target::BucketCap => self.bucket(tree, "burst"),
+            Target::RateBase => self.set_bucket_field(tree, "limit"),
+            Target::BucketCap => self.set_bucket_field(tree, "burst"),
         }
     }
 
@@ -343,8 +349,8 @@ impl Overlay {
         &self.node.place
     }
 
-    fn bucket(&self, tree: &mut Node, name: &str) -> bool {
-        layers::long_limits(tree);
+    fn set_bucket_field(&self, tree: &mut Node, name: &str) -> bool {
+        layers::expand_short_limit(tree);
         let Value::Map(entries) = &mut tree.value else {
             return false;
         };
@@ -362,7 +368,7 @@ impl Overlay {
             place: self.node.place.clone(),
             node: self.node.clone(),
         };
-        item.lay_over(Node {
+        item.merge(Node {
             place: item.place.clone(),
             value: Value::Map(vec![entry]),
         });

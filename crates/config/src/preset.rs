@@ -14,13 +14,13 @@ use std::sync::LazyLock;
 
 use tollgate_core::domain::{Domain, DomainTable, Host};
 
-use crate::check::{Checked, Draft};
+use crate::check::{Checked, ProviderFile};
 use crate::problem::{Place, Problems};
 use crate::raw::{self, Node, Value};
-use crate::secret::World;
+use crate::secret::Environment;
 
 /// Fields that only presets have: what is shown to people, and how presets are chosen.
-pub const OWN_FIELDS: &[&str] = &[
+pub const PRESET_FIELDS: &[&str] = &[
     "title",
     "tiers",
     "batching",
@@ -48,7 +48,7 @@ static ALL: LazyLock<Vec<Preset>> = LazyLock::new(|| {
         // A preset that cannot be read is an empty one; the tests read every one of them.
         tree: raw::read(&format!("preset {name}"), text).unwrap_or_else(|_| Node {
             place: Place::whole(name),
-            value: Value::Nothing,
+            value: Value::Null,
         }),
     };
     table::FILES.iter().map(parse).collect()
@@ -88,8 +88,8 @@ pub fn for_host(host: &Host) -> Option<&'static Preset> {
 }
 
 /// Takes out what only presets have, so that a provider file remains.
-pub(crate) fn drop_own_fields(tree: &mut Node) {
-    for name in OWN_FIELDS {
+pub(crate) fn remove_preset_fields(tree: &mut Node) {
+    for name in PRESET_FIELDS {
         tree.remove(name);
     }
 }
@@ -124,7 +124,7 @@ impl Preset {
             .filter_map(|name| self.tree.get(name));
         let items = nodes.flat_map(|node| match &node.value {
             Value::List(items) => items.iter().collect(),
-            Value::Nothing | Value::Text(_) | Value::Map(_) => vec![node],
+            Value::Null | Value::Text(_) | Value::Map(_) => vec![node],
         });
         items
             .filter_map(|node| Domain::parse(node.text()?).ok())
@@ -133,10 +133,10 @@ impl Preset {
 
     /// The provider that this preset makes by itself, as `presets: auto` does.
     #[must_use]
-    pub fn provider(&self, tier: Option<&str>, world: &World<'_>) -> Checked {
-        match self.draft(tier) {
+    pub fn provider(&self, tier: Option<&str>, world: &Environment<'_>) -> Checked {
+        match self.provider_file(tier) {
             Ok(draft) => draft.check(world),
-            Err(problems) => Checked::refused(problems),
+            Err(problems) => Checked::rejected(problems),
         }
     }
 
@@ -151,8 +151,8 @@ impl Preset {
             "ACCESS_TOKEN",
             "SECRET_KEY",
         ];
-        let main = self.says("variant_of").unwrap_or(self.name);
-        let name = crate::overlay::in_variables(main);
+        let main = self.text_of("variant_of").unwrap_or(self.name);
+        let name = crate::overlay::env_name(main);
         ENDINGS
             .iter()
             .map(|ending| format!("{name}_{ending}"))
@@ -160,12 +160,12 @@ impl Preset {
     }
 
     /// The file that says nothing but the name of this preset.
-    pub(crate) fn draft(&self, tier: Option<&str>) -> Result<Draft, Problems> {
+    pub(crate) fn provider_file(&self, tier: Option<&str>) -> Result<ProviderFile, Problems> {
         let tier = tier
             .map(|tier| format!("tier: {tier:?}\n"))
             .unwrap_or_default();
         let text = format!("preset: {}\n{tier}", self.name);
-        Draft::read(&format!("{}.yaml", self.name), &text)
+        ProviderFile::read(&format!("{}.yaml", self.name), &text)
     }
 
     /// The variant that a second key chooses, or this one.
@@ -187,7 +187,7 @@ impl Preset {
         self.tree.get("variant_of").is_some()
     }
 
-    pub(crate) fn says(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text_of(&self, name: &str) -> Option<&str> {
         self.tree.get(name)?.text()
     }
 }
@@ -201,7 +201,7 @@ pub fn problems() -> Problems {
             problems.push(problem);
         }
         for tier in std::iter::once(None).chain(preset.tiers().map(Some)) {
-            problems.extend(preset.provider(tier, &World::empty()).problems);
+            problems.extend(preset.provider(tier, &Environment::empty()).problems);
         }
     }
     problems

@@ -101,13 +101,13 @@ pub struct Provider {
 impl Provider {
     /// Has whoever wrote the file named this host?
     #[must_use]
-    pub fn names(&self, host: &Host) -> bool {
+    pub fn names_host(&self, host: &Host) -> bool {
         self.own_domains.iter().any(|domain| domain.matches(host))
     }
 
     /// The domain of many hosts that is all it has: `*.example.org`, and no address of its own.
     #[must_use]
-    pub fn tenants(&self) -> Option<&Domain> {
+    pub fn wildcard_only_domain(&self) -> Option<&Domain> {
         let is_somewhere =
             self.upstream.is_some() || self.domains.iter().any(|domain| !domain.is_wildcard());
         self.domains.first().filter(|_| !is_somewhere)
@@ -115,7 +115,7 @@ impl Provider {
 
     /// May its key go to this host? Not to all hosts of `*.example.org`: others have theirs there.
     #[must_use]
-    pub fn trusts(&self, host: &Host) -> bool {
+    pub fn may_receive_key(&self, host: &Host) -> bool {
         let mut domains = self.domains.iter();
         domains.any(|domain| !domain.is_wildcard() && domain.matches(host))
     }
@@ -125,15 +125,15 @@ impl Upstream {
     /// What of a URL's path stands below the base; `None` if it is not there. A URL on the upstream's
     /// own host has the base in it already.
     #[must_use]
-    pub fn below<'a>(&self, host: &Host, path: &'a str) -> Option<&'a str> {
+    pub fn path_below_base<'a>(&self, host: &Host, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&self.base)?;
         (self.host == *host && rest.starts_with('/')).then_some(rest)
     }
 
     /// Where an address of the provider's domains is reached by way of this upstream.
     #[must_use]
-    pub fn instead_of(&self, to: &Upstream) -> Upstream {
-        let below = self.below(&to.host, &to.base).unwrap_or(&to.base);
+    pub fn rewrite(&self, to: &Upstream) -> Upstream {
+        let below = self.path_below_base(&to.host, &to.base).unwrap_or(&to.base);
         Upstream {
             base: format!("{}{below}", self.base),
             ..self.clone()
@@ -226,7 +226,7 @@ pub struct OffPeak {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Auth {
     /// The way.
-    pub style: Style,
+    pub style: AuthStyle,
     /// Ours replaces the client's; otherwise the client's own wins.
     pub replace: bool,
     /// Further keys, sent the same way under their own names.
@@ -235,10 +235,10 @@ pub struct Auth {
 
 /// A way to attach a key.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Style {
+pub enum AuthStyle {
     /// Not at all: it is not known how, or the client signs its calls.
     #[default]
-    Nothing,
+    None,
     /// As a parameter of the query.
     Query {
         /// Its name.

@@ -26,7 +26,7 @@ pub struct Node {
 #[derive(Clone, PartialEq, Eq)]
 pub enum Value {
     /// Nothing, `~` or `null`.
-    Nothing,
+    Null,
     /// A text, number or switch, as it was written.
     Text(String),
     /// `[a, b]` or lines with `-`.
@@ -60,7 +60,7 @@ impl Node {
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
-            Value::Nothing | Value::List(_) | Value::Map(_) => None,
+            Value::Null | Value::List(_) | Value::Map(_) => None,
         }
     }
 
@@ -69,7 +69,7 @@ impl Node {
     pub fn entries(&self) -> Option<&[Entry]> {
         match &self.value {
             Value::Map(entries) => Some(entries),
-            Value::Nothing => Some(&[]),
+            Value::Null => Some(&[]),
             Value::Text(_) | Value::List(_) => None,
         }
     }
@@ -85,7 +85,7 @@ impl Node {
 
     /// Lays another tree over this one: maps are joined name by name, everything else is replaced.
     /// Nothing laid over something removes it.
-    pub fn lay_over(&mut self, over: Node) {
+    pub fn merge(&mut self, over: Node) {
         let (Value::Map(below), Value::Map(above)) = (&mut self.value, &over.value) else {
             *self = over;
             return;
@@ -94,7 +94,7 @@ impl Node {
             match below.iter_mut().find(|old| old.name == entry.name) {
                 Some(old) => {
                     old.place = entry.place.clone();
-                    old.node.lay_over(entry.node.clone());
+                    old.node.merge(entry.node.clone());
                 }
                 None => below.push(entry.clone()),
             }
@@ -111,7 +111,7 @@ impl fmt::Debug for Node {
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Nothing => f.write_str("nothing"),
+            Value::Null => f.write_str("nothing"),
             Value::Text(_) => f.write_str("text"),
             Value::List(items) => f.debug_list().entries(items).finish(),
             Value::Map(entries) => f.debug_list().entries(entries).finish(),

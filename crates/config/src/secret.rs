@@ -3,7 +3,7 @@
 //! Promises: a [`Secret`] has no `Display` and no `Serialize`, its `Debug` shows nothing of it, and
 //! it is wiped when it goes. The one way to its content is [`Secret::expose`], easy to search for.
 //!
-//! Never: reads the environment or a file by itself. [`World`] does, and tests pass their own.
+//! Never: reads the environment or a file by itself. [`Environment`] does, and tests pass their own.
 
 use std::fmt;
 
@@ -46,14 +46,14 @@ impl fmt::Debug for Secret {
 }
 
 /// A file that was read.
-pub struct KeyFile {
+pub struct FileContent {
     /// What is in it.
     pub text: String,
     /// Other users of the machine may read it too.
-    pub open_to_others: bool,
+    pub readable_by_others: bool,
 }
 
-impl fmt::Debug for KeyFile {
+impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyFile(hidden)")
     }
@@ -61,7 +61,7 @@ impl fmt::Debug for KeyFile {
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum PathKind {
     /// Nothing.
     Nothing,
     /// A file.
@@ -73,31 +73,31 @@ pub enum Seen {
 /// What lies outside: the environment and files. All of it comes in by functions, so that
 /// everything can be tested without touching the process.
 #[derive(Clone, Copy)]
-pub struct World<'a> {
+pub struct Environment<'a> {
     /// The value of an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The names of all variables, to find mistyped ones.
     pub env_names: &'a dyn Fn() -> Vec<String>,
     /// A file with what it holds, or why it cannot be read (without its content).
-    pub key_file: &'a dyn Fn(&str) -> Result<KeyFile, String>,
+    pub read_file: &'a dyn Fn(&str) -> Result<FileContent, String>,
     /// What is at a path, or why that cannot be told.
-    pub look: &'a dyn Fn(&str) -> Result<Seen, String>,
+    pub path_kind: &'a dyn Fn(&str) -> Result<PathKind, String>,
 }
 
-impl World<'_> {
+impl Environment<'_> {
     /// No environment and no files: for presets, and for tests that need neither.
     #[must_use]
-    pub fn empty() -> World<'static> {
-        World {
+    pub fn empty() -> Environment<'static> {
+        Environment {
             env: &|_| None,
             env_names: &Vec::new,
-            look: &|_| Ok(Seen::Nothing),
-            key_file: &|_| Err("there are no files here".to_owned()),
+            path_kind: &|_| Ok(PathKind::Nothing),
+            read_file: &|_| Err("there are no files here".to_owned()),
         }
     }
 }
 
-impl fmt::Debug for World<'_> {
+impl fmt::Debug for Environment<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("World")
     }
@@ -123,14 +123,14 @@ pub(crate) fn lookup(text: &str) -> Lookup<'_> {
 }
 
 /// Replaces every `${NAME}` and `${NAME:-otherwise}`; the error is the name of the variable that is not set.
-pub(crate) fn filled(text: &str, world: &World<'_>) -> Result<String, String> {
-    filled_by(text, world, &str::to_owned)
+pub(crate) fn expand(text: &str, world: &Environment<'_>) -> Result<String, String> {
+    expand_with(text, world, &str::to_owned)
 }
 
 /// The same, with every value written so that it can stand where it stands.
-pub(crate) fn filled_by(
+pub(crate) fn expand_with(
     text: &str,
-    world: &World<'_>,
+    world: &Environment<'_>,
     written: &dyn Fn(&str) -> String,
 ) -> Result<String, String> {
     let mut whole = String::with_capacity(text.len());
@@ -171,16 +171,16 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_replaced_wherever_they_stand() {
-        let world = World {
+    fn variables_are_replaced_anywhere_in_a_value() {
+        let world = Environment {
             env: &|name| (name == "KEY").then(|| "abc".to_owned()),
-            ..World::empty()
+            ..Environment::empty()
         };
-        assert_eq!(filled("${KEY}", &world).unwrap(), "abc");
-        assert_eq!(filled("Bot ${KEY}.${KEY}", &world).unwrap(), "Bot abc.abc");
-        assert_eq!(filled("plain", &world).unwrap(), "plain");
-        assert_eq!(filled("${OTHER}", &world), Err("OTHER".to_owned()));
-        assert_eq!(filled("${KEY", &world).unwrap(), "${KEY");
-        assert_eq!(filled("${KEY:-x}${OTHER:-10}", &world).unwrap(), "abc10");
+        assert_eq!(expand("${KEY}", &world).unwrap(), "abc");
+        assert_eq!(expand("Bot ${KEY}.${KEY}", &world).unwrap(), "Bot abc.abc");
+        assert_eq!(expand("plain", &world).unwrap(), "plain");
+        assert_eq!(expand("${OTHER}", &world), Err("OTHER".to_owned()));
+        assert_eq!(expand("${KEY", &world).unwrap(), "${KEY");
+        assert_eq!(expand("${KEY:-x}${OTHER:-10}", &world).unwrap(), "abc10");
     }
 }

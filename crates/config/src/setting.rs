@@ -11,7 +11,7 @@ use tollgate_core::health::Rate;
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
-use crate::amount::{self, Lifetime, Millionths, Part, Size, Written};
+use crate::amount::{self, HumanSpan, Lifetime, Millionths, Part, Size};
 use crate::field::{At, Fields};
 use crate::problem::{Problem, Problems, nearest};
 use crate::shape::Shape;
@@ -63,15 +63,15 @@ macro_rules! scalar {
 
 scalar!(
     Span,
-    Shape::Length,
+    Shape::Duration,
     amount::span,
-    |span| Written(*span).to_string(),
+    |span| HumanSpan(*span).to_string(),
     "is not a length of time or has no unit",
     "write `10s`, `5m`, `6h`, `1d` or `1m30s`"
 );
 scalar!(
     u64,
-    Shape::Whole,
+    Shape::Integer,
     amount::number,
     ToString::to_string,
     "is not a whole number",
@@ -79,7 +79,7 @@ scalar!(
 );
 scalar!(
     u32,
-    Shape::Whole,
+    Shape::Integer,
     |text| u32::try_from(amount::number(text)?).ok(),
     ToString::to_string,
     "is not a whole number",
@@ -141,8 +141,8 @@ scalar!(
 );
 scalar!(
     bool,
-    Shape::Switch,
-    switch,
+    Shape::Boolean,
+    parse_bool,
     ToString::to_string,
     "is not a switch",
     "write `true` or `false`"
@@ -171,7 +171,7 @@ fn decimal(text: &str) -> Option<Millionths> {
     }
 }
 
-fn switch(text: &str) -> Option<bool> {
+fn parse_bool(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" => Some(true),
         "false" | "no" | "off" => Some(false),
@@ -181,7 +181,7 @@ fn switch(text: &str) -> Option<bool> {
 
 /// `off`, or a value.
 impl<T: Setting> Setting for Option<T> {
-    const SHAPE: Shape = Shape::Off(&T::SHAPE);
+    const SHAPE: Shape = Shape::OrOff(&T::SHAPE);
 
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Option<T>> {
         let off = at
@@ -227,7 +227,7 @@ impl<T: Setting> Setting for Vec<T> {
 pub(crate) struct OffOrMinutes(pub(crate) Option<Span>);
 
 impl Setting for OffOrMinutes {
-    const SHAPE: Shape = Shape::Off(&Shape::Minutes);
+    const SHAPE: Shape = Shape::OrOff(&Shape::Minutes);
 
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<OffOrMinutes> {
         let read = |text: &str| match amount::number(text) {

@@ -19,7 +19,7 @@ use crate::amount::{Lifetime, Size};
 use crate::field::At;
 use crate::problem::Problems;
 use crate::setting::{Setting, block, not_a_word, words};
-use crate::shape::{Field, Shape, nothing};
+use crate::shape::{Field, Shape, no_default};
 
 words! {
     /// How a limit counts.
@@ -126,7 +126,7 @@ impl Setting for Jitter {
             "additive",
             "up to this share on top",
             Shape::Decimal,
-            nothing,
+            no_default,
         )]),
     ]);
 
@@ -220,12 +220,17 @@ pub(crate) struct Degrade {
 
 impl Setting for Degrade {
     const SHAPE: Shape = Shape::Block(&[
-        Field::new("below", "it begins below this many", Shape::Whole, nothing),
+        Field::new(
+            "below",
+            "it begins below this many",
+            Shape::Integer,
+            no_default,
+        ),
         Field::new(
             "recover",
             "it ends at this many; without it, twice as much",
-            Shape::Whole,
-            nothing,
+            Shape::Integer,
+            no_default,
         ),
     ]);
 
@@ -332,7 +337,7 @@ block! {
 pub struct Timeout(pub Timeouts);
 
 impl Setting for Timeout {
-    const SHAPE: Shape = Shape::Either(&[Shape::Length, Timeouts::SHAPE]);
+    const SHAPE: Shape = Shape::Either(&[Shape::Duration, Timeouts::SHAPE]);
 
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Timeout> {
         if at.node.text().is_none() {

@@ -13,13 +13,13 @@ pub enum Shape {
     /// A key, token or password: a literal, `${ENV}` or `file:/path`; never shown.
     Secret,
     /// A whole number.
-    Whole,
+    Integer,
     /// A number with decimals, or a share such as `20%`.
     Decimal,
     /// `true` or `false`.
-    Switch,
+    Boolean,
     /// A length of time.
-    Length,
+    Duration,
     /// A length of time; a bare number is minutes.
     Minutes,
     /// How long an answer is kept.
@@ -33,7 +33,7 @@ pub enum Shape {
     /// One of these.
     Words(&'static [&'static str]),
     /// `off`, or this.
-    Off(&'static Shape),
+    OrOff(&'static Shape),
     /// One of it, or a list.
     List(&'static Shape),
     /// Names of the user's own, each with this.
@@ -80,7 +80,7 @@ impl Field {
 }
 
 /// No default that could be shown.
-pub(crate) fn nothing() -> String {
+pub(crate) fn no_default() -> String {
     String::new()
 }
 
@@ -90,14 +90,14 @@ impl Shape {
     pub fn fields(&self) -> Option<&'static [Field]> {
         match self {
             Shape::Block(fields) => Some(fields),
-            Shape::Off(inner) => inner.fields(),
+            Shape::OrOff(inner) => inner.fields(),
             Shape::Either(shapes) => shapes.iter().find_map(Shape::fields),
             Shape::Text
             | Shape::Secret
-            | Shape::Whole
+            | Shape::Integer
             | Shape::Decimal
-            | Shape::Switch
-            | Shape::Length
+            | Shape::Boolean
+            | Shape::Duration
             | Shape::Minutes
             | Shape::Lifetime
             | Shape::Part
@@ -115,10 +115,10 @@ impl Shape {
         match self {
             Shape::Text => "text".to_owned(),
             Shape::Secret => "key".to_owned(),
-            Shape::Whole => "whole number".to_owned(),
+            Shape::Integer => "whole number".to_owned(),
             Shape::Decimal => "number or share".to_owned(),
-            Shape::Switch => "switch".to_owned(),
-            Shape::Length => "length of time".to_owned(),
+            Shape::Boolean => "switch".to_owned(),
+            Shape::Duration => "length of time".to_owned(),
             Shape::Minutes => "length of time, bare = minutes".to_owned(),
             Shape::Lifetime => "lifetime".to_owned(),
             Shape::Part => "number or share".to_owned(),
@@ -128,7 +128,7 @@ impl Shape {
                 let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
                 words.join(", ")
             }
-            Shape::Off(inner) => format!("`off` or {}", inner.in_words()),
+            Shape::OrOff(inner) => format!("`off` or {}", inner.in_words()),
             Shape::List(inner) => format!("list of {}", inner.in_words()),
             Shape::Map(inner) => format!("name: {}", inner.in_words()),
             Shape::Block(_) => "block".to_owned(),

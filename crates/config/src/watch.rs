@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// How long files must be quiet: editors and package managers write in several steps, and people do
 /// not notice a fifth of a second.
-pub const QUIET: Duration = Duration::from_millis(200);
+pub const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// However busy the files are, somebody looks after so many rounds of [`QUIET`]: 5 s.
 const ROUNDS_MAX: u32 = 25;
@@ -38,7 +38,7 @@ const NOT_SETTINGS: [&str; 9] = [
 
 /// Why to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ReloadReason {
     /// A file or folder changed.
     Files,
     /// SIGHUP.
@@ -49,7 +49,7 @@ pub enum Look {
 pub struct Watch {
     changes: mpsc::Receiver<()>,
     hangups: tokio::signal::unix::Signal,
-    quiet: Duration,
+    debounce: Duration,
     // Watches as long as it lives.
     _watcher: RecommendedWatcher,
 }
@@ -69,7 +69,7 @@ impl Watch {
     /// Watches these files and folders, and SIGHUP. What is not there yet is watched by the folder it
     /// would stand in. `log` is what the process itself writes there: a look that leads to a line must
     /// not lead to a look. Must be called inside a tokio runtime.
-    pub fn begin(
+    pub fn start(
         paths: &[String],
         log: Option<&str>,
         quiet: Duration,
@@ -79,7 +79,7 @@ impl Watch {
         let (tell, changes) = mpsc::channel(1);
         let heard = move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| {
-                !is_changed(event.kind) || is_elsewhere(&event.paths, log.as_deref())
+                !is_changed(event.kind) || is_unrelated(&event.paths, log.as_deref())
             }) {
                 return;
             }
@@ -96,19 +96,19 @@ impl Watch {
             changes,
             hangups: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
                 .map_err(|error| WatchError(error.into()))?,
-            quiet,
+            debounce: quiet,
             _watcher: watcher,
         })
     }
 
     /// The next reason to look again. Cancelling loses nothing but a reason that another will repeat.
-    pub async fn next(&mut self) -> Look {
+    pub async fn next(&mut self) -> ReloadReason {
         let look = tokio::select! {
-            _ = self.hangups.recv() => return Look::Signal,
-            _ = self.changes.recv() => Look::Files,
+            _ = self.hangups.recv() => return ReloadReason::Signal,
+            _ = self.changes.recv() => ReloadReason::Files,
         };
         for _ in 0..ROUNDS_MAX {
-            if timeout(self.quiet, self.changes.recv()).await.is_err() {
+            if timeout(self.debounce, self.changes.recv()).await.is_err() {
                 break;
             }
         }
@@ -123,7 +123,7 @@ fn is_changed(kind: EventKind) -> bool {
 
 /// Is it about files that nobody keeps settings in? A log or a store that lies in the same folder
 /// changes all the time.
-fn is_elsewhere(paths: &[PathBuf], log: Option<&str>) -> bool {
+fn is_unrelated(paths: &[PathBuf], log: Option<&str>) -> bool {
     let is_other = |path: &PathBuf| {
         let text = |part: Option<&OsStr>| part.and_then(|part| part.to_str().map(str::to_owned));
         let (name, ending) = (text(path.file_name()), text(path.extension()));
@@ -161,10 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_and_stores_beside_the_settings_are_no_change() {
+    fn log_and_store_files_do_not_trigger_a_reload() {
         let about = |names: &[&str]| {
             let paths: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
-            is_elsewhere(&paths, Some("told.txt"))
+            is_unrelated(&paths, Some("told.txt"))
         };
         assert!(about(&["conf/told.txt"]) && about(&["conf/told.txt", "conf/told.txt.1"]));
         assert!(about(&["conf/gateway.log"]) && about(&["conf/ledger.db-wal", "conf/ledger.db"]));

@@ -1,14 +1,14 @@
 //! Alerts (S10): what is worth waking somebody for, and when it is over.
 //!
 //! Promises: [`AlertSettings::judge`] is a pure picture of now, in the document's words;
-//! [`AlertBoard`] turns pictures into notices, each told once when it begins and once when it is
+//! [`AlertTracker`] turns pictures into notices, each told once when it begins and once when it is
 //! over. A value that trembles around its threshold does not ring twice: an alert is over only
 //! after it has been quiet for a minute.
 //!
 //! Never: sends anything.
 
-mod board;
-pub use board::{AlertBoard, BOARD_MAX, Notice, QUIET_FOR, Stage};
+mod tracker;
+pub use tracker::{ALERTS_MAX, AlertStage, AlertTracker, Notice, QUIET_FOR};
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +48,7 @@ pub enum Level {
 
 /// What it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum AlertKind {
     /// Little is left of a limit.
     Remaining,
     /// Many refusals.
@@ -59,11 +59,11 @@ pub enum Kind {
 
 /// What is known of one entity, or of a provider without entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct AlertInput {
     /// The smaller of ours and the provider's; `None` = no limit.
     pub remaining: Option<u64>,
     /// 429s in the last minute.
-    pub refused_last_minute: u64,
+    pub limited_last_minute: u64,
     /// Look-ups that found something.
     pub cache_hits: u64,
     /// Look-ups that did not.
@@ -76,7 +76,7 @@ pub struct Alert {
     /// How bad.
     pub level: Level,
     /// About what.
-    pub kind: Kind,
+    pub kind: AlertKind,
     /// The entity, `provider/entity`, or the provider.
     pub name: String,
     /// What was measured; a hit rate in parts per million.
@@ -87,7 +87,7 @@ pub struct Alert {
 
 /// 429s of the last minute, in a bucket per second: exact to a second, always the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recent {
+pub struct Recent429s {
     seconds: [u32; SECONDS],
     last: u64,
 }
@@ -118,7 +118,7 @@ impl AlertSettings {
 
     /// What is wrong now. Below `critical` only the critical alert speaks.
     #[must_use]
-    pub fn judge(&self, name: &str, facts: &Facts) -> Vec<Alert> {
+    pub fn evaluate(&self, name: &str, facts: &AlertInput) -> Vec<Alert> {
         let alert = |level, kind, value, threshold| Alert {
             level,
             kind,
@@ -128,11 +128,11 @@ impl AlertSettings {
         };
         let low = |level, threshold: Option<u64>| {
             let (left, threshold) = facts.remaining.zip(threshold)?;
-            (left < threshold).then(|| alert(level, Kind::Remaining, left, threshold))
+            (left < threshold).then(|| alert(level, AlertKind::Remaining, left, threshold))
         };
         let refused = self.rate_429_per_minute.and_then(|threshold| {
-            let value = facts.refused_last_minute;
-            (value > threshold).then(|| alert(Level::Warning, Kind::Rate429, value, threshold))
+            let value = facts.limited_last_minute;
+            (value > threshold).then(|| alert(Level::Warning, AlertKind::Rate429, value, threshold))
         });
         let lookups = facts.cache_hits.saturating_add(facts.cache_misses);
         let cache = self.cache_hit_rate.and_then(|threshold| {
@@ -141,7 +141,7 @@ impl AlertSettings {
             let rate = Ppm::of(facts.cache_hits, lookups);
             is_low.then(|| {
                 let (rate, threshold) = (u64::from(rate.0), u64::from(threshold.0));
-                alert(Level::Warning, Kind::CacheHitRate, rate, threshold)
+                alert(Level::Warning, AlertKind::CacheHitRate, rate, threshold)
             })
         });
         low(Level::Critical, self.critical)
@@ -182,12 +182,12 @@ impl fmt::Display for Alert {
         };
         let Alert { name, value, .. } = self;
         match self.kind {
-            Kind::Remaining => write!(f, "{level}: {name} has {value} requests remaining"),
-            Kind::Rate429 => write!(
+            AlertKind::Remaining => write!(f, "{level}: {name} has {value} requests remaining"),
+            AlertKind::Rate429 => write!(
                 f,
                 "{level}: {name} had {value} 429 errors in the last minute"
             ),
-            Kind::CacheHitRate => {
+            AlertKind::CacheHitRate => {
                 write!(f, "{level}: {name} cache hit rate is {}%", value / 10_000)
             }
         }
@@ -197,7 +197,7 @@ impl fmt::Display for Alert {
 impl Level {
     /// As in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Level::Warning => "warning",
             Level::Critical => "critical",
@@ -205,32 +205,32 @@ impl Level {
     }
 }
 
-impl Kind {
+impl AlertKind {
     /// As in JSON: the kind, and the name of the field that holds the value.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
-            Kind::Remaining => "remaining",
-            Kind::Rate429 => "rate_429",
-            Kind::CacheHitRate => "cache_hit_rate",
+            AlertKind::Remaining => "remaining",
+            AlertKind::Rate429 => "rate_429",
+            AlertKind::CacheHitRate => "cache_hit_rate",
         }
     }
 }
 
-impl Default for Recent {
-    fn default() -> Recent {
-        Recent {
+impl Default for Recent429s {
+    fn default() -> Recent429s {
+        Recent429s {
             seconds: [0; SECONDS],
             last: 0,
         }
     }
 }
 
-impl Recent {
+impl Recent429s {
     /// One more 429.
-    pub fn note(&mut self, now: Micros) {
+    pub fn record(&mut self, now: Micros) {
         self.roll(now);
-        let slot = Recent::slot(self.last);
+        let slot = Recent429s::slot(self.last);
         self.seconds[slot] = self.seconds[slot].saturating_add(1);
     }
 
@@ -251,7 +251,7 @@ impl Recent {
         let second = now.0 / Span::from_secs(1).0;
         let passed = second.saturating_sub(self.last).min(SECONDS as u64);
         for ago in 0..passed {
-            self.seconds[Recent::slot(second - ago)] = 0;
+            self.seconds[Recent429s::slot(second - ago)] = 0;
         }
         self.last = self.last.max(second);
     }

@@ -50,7 +50,7 @@ pub enum Priority {
 
 /// What a limit counts. The numbers of one limit are all in its own unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unit {
+pub enum CostUnit {
     /// Calls, whatever their size.
     #[default]
     Calls,
@@ -73,16 +73,16 @@ pub struct Term {
     pub cost: u64,
     /// The part of the limit that only high priority may touch (`reserve`). It follows the ask's
     /// priority, so one that has become urgent may use it and one that may not be urgent cannot.
-    pub leave: u64,
+    pub reserve: u64,
 }
 
 impl Term {
     /// What an ask of this priority must leave.
     #[must_use]
-    pub fn leaves(&self, priority: Priority) -> u64 {
+    pub fn reserve_for(&self, priority: Priority) -> u64 {
         match priority {
             Priority::High => 0,
-            Priority::Normal | Priority::Low => self.leave,
+            Priority::Normal | Priority::Low => self.reserve,
         }
     }
 }
@@ -100,7 +100,7 @@ pub enum Evidence {
     /// `by + late` after the grant.
     Report {
         /// When the owner itself gives up on an answer.
-        by: Span,
+        timeout: Span,
         /// How long a call that was given up may still be on its way.
         late: Span,
     },
@@ -114,9 +114,9 @@ pub enum Evidence {
 impl Evidence {
     /// The longest time after the grant at which the call may still reach the provider.
     #[must_use]
-    pub fn longest(self) -> Span {
+    pub fn latest_arrival(self) -> Span {
         match self {
-            Evidence::Report { by, late } => by + late,
+            Evidence::Report { timeout: by, late } => by + late,
             Evidence::None { use_within } => use_within,
         }
     }
@@ -137,7 +137,7 @@ pub struct Ask {
     pub evidence: Evidence,
     /// How long it waits if it is refused. It grants nothing: where processes share a ledger, others
     /// leave something only to those who wait. A gate fills it in.
-    pub patience: Span,
+    pub max_wait: Span,
 }
 
 /// What the ledger answers to one ask.
@@ -151,16 +151,16 @@ pub enum Verdict {
     },
     /// Not now. Nothing was counted.
     Wait {
-        /// With [`On::Time`]: it cannot be granted before this long from now. With [`On::Event`]:
+        /// With [`WakeOn::Time`]: it cannot be granted before this long from now. With [`WakeOn::Event`]:
         /// the time at which it frees by itself if no event comes earlier.
         after: Span,
         /// What ends the wait.
-        on: On,
+        on: WakeOn,
         /// Who refused.
-        by: By,
+        by: BlockedBy,
     },
     /// Not now and not later. Nothing was counted.
-    Never(Why),
+    Never(NeverReason),
 }
 
 /// The counts at a grant, one per term.
@@ -176,12 +176,12 @@ pub struct Mark {
     /// What was in use.
     pub used: u64,
     /// What was left: the smaller of ours and the provider's.
-    pub left: u64,
+    pub remaining: u64,
 }
 
 /// What ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum On {
+pub enum WakeOn {
     /// A known time: one timer is enough.
     Time,
     /// A settle of another permit, or a scope that opens: the ledger tells.
@@ -190,7 +190,7 @@ pub enum On {
 
 /// Which part of an ask was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum By {
+pub enum BlockedBy {
     /// The limit with this index in `terms`.
     Term(usize),
     /// The scope with this index in `scopes`.
@@ -199,13 +199,13 @@ pub enum By {
 
 /// Why waiting cannot help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum NeverReason {
     /// The cost is above what the limit with this index ever has for this priority.
     TooCostly {
         /// Index in `terms`.
         term: usize,
         /// What the limit has at most for this ask.
-        most: u64,
+        max_cost: u64,
     },
 }
 
@@ -235,17 +235,17 @@ pub enum Settle {
         /// How long ago that was found out.
         age: Span,
         /// How long from then; `None` = until opened.
-        rest: Option<Span>,
+        closed_for: Option<Span>,
         /// What follows the rest.
-        then: Reopen,
+        reopen: Reopen,
     },
     /// A limit was configured anew in a way that gives it another cell: what the former one has
     /// counted counts in the new one too. Said again, only what came since is added.
-    Carry {
+    Inherit {
         /// Where it was counted.
         from: CellId,
         /// By which limit.
-        former: Arc<Rule>,
+        old_rule: Arc<Rule>,
         /// Where it is counted from now on.
         to: CellId,
         /// By which limit.
@@ -266,11 +266,11 @@ pub enum Settle {
         /// So many in a row close it.
         in_a_row: u32,
         /// For how long from then; a probe follows.
-        rest: Span,
+        closed_for: Span,
     },
     /// An attempt went well: a row of failures ends. Permits that arrived say so by themselves; this
     /// is for an answer that the provider does not count.
-    Well {
+    Succeeded {
         /// Which one.
         scope: ScopeId,
     },
@@ -285,7 +285,7 @@ pub enum Reopen {
     Probe,
     /// Somebody's word; until then answers come from the cache only. A rest is the end that whoever
     /// ordered it has named: if nobody is there to give the word then, one call tries.
-    ByHand,
+    ByOperator,
 }
 
 /// What became of a permit.
@@ -297,7 +297,7 @@ pub enum Outcome {
         /// How long ago the head came.
         age: Span,
         /// The provider refused it for a limit (429 and its dialects).
-        refused: bool,
+        limited: bool,
         /// What the answer said about limits.
         readings: Readings,
     },
@@ -314,7 +314,7 @@ pub enum Outcome {
     },
     /// All of an answer is here at once, and its head has nothing to say: as if it had arrived, and
     /// then finished.
-    Whole {
+    Complete {
         /// How long ago it came.
         age: Span,
     },
@@ -330,16 +330,16 @@ pub enum Outcome {
     /// Still streaming: concurrency is held for `by` more.
     Alive {
         /// From now.
-        by: Span,
+        extend_by: Span,
     },
 }
 
 /// What the provider said about limits in one answer.
-pub type Readings = Vec<Reading>;
+pub type Readings = Vec<LimitReading>;
 
 /// What the provider said about one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct LimitReading {
     /// Index in `terms`.
     pub term: usize,
     /// The mark that the grant gave for this term.
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_make_cells_and_boundaries_between_names_count() {
+    fn cell_ids_depend_on_each_name_and_on_where_it_ends() {
         assert_eq!(
             CellId::named(&["tmdb", "1s"]),
             CellId::named(&["tmdb", "1s"])
@@ -398,15 +398,15 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_without_reports_may_arrive_within_its_use() {
+    fn a_permit_without_reports_may_arrive_within_its_use_time() {
         let none = Evidence::None {
             use_within: Span::from_secs(2),
         };
-        assert_eq!(none.longest(), Span::from_secs(2));
+        assert_eq!(none.latest_arrival(), Span::from_secs(2));
         let report = Evidence::Report {
-            by: Span::from_secs(30),
+            timeout: Span::from_secs(30),
             late: Span::from_secs(5),
         };
-        assert_eq!(report.longest(), Span::from_secs(35));
+        assert_eq!(report.latest_arrival(), Span::from_secs(35));
     }
 }

@@ -91,7 +91,7 @@ impl Backoff {
     /// The wait before it is spread; `n` = 0 first.
     #[must_use]
     pub fn ceiling(&self, n: u32) -> Span {
-        grown(self.base, self.factor, n, self.max)
+        exponential(self.base, self.factor, n, self.max)
     }
 
     /// The wait, spread.
@@ -158,14 +158,14 @@ impl BackoffNames {
 
 /// What a `Retry-After` is worth (A9): at least `floor`, absent if above 31 days.
 #[must_use]
-pub fn heeded(retry_after: Option<Span>, floor: Span) -> Option<Span> {
+pub fn effective_retry_after(retry_after: Option<Span>, floor: Span) -> Option<Span> {
     retry_after
         .filter(|&told| told <= RETRY_AFTER_MAX)
         .map(|told| told.max(floor))
 }
 
 /// `base × factorⁿ`, at most `max`.
-pub(crate) fn grown(base: Span, factor: Ppm, n: u32, max: Span) -> Span {
+pub(crate) fn exponential(base: Span, factor: Ppm, n: u32, max: Span) -> Span {
     let mut wait = base;
     for _ in 0..n.min(EXPONENT_MAX) {
         if wait >= max {

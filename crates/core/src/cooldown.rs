@@ -12,7 +12,7 @@ mod tests;
 
 use crate::ask::{Reopen, ScopeId, Settle};
 use crate::backoff::{
-    Backoff, BackoffNames, Dice, Jitter, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX, heeded,
+    Backoff, BackoffNames, Dice, Jitter, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX, effective_retry_after,
 };
 use crate::problem::{Problem, Problems};
 use crate::ratio::Ppm;
@@ -42,7 +42,7 @@ pub struct CooldownSettings {
 
 /// What the provider said about when to return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ProviderWait {
     /// `Retry-After`, in any of its forms.
     pub retry_after: Option<Span>,
     /// How long until its count starts anew.
@@ -53,7 +53,7 @@ pub struct Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cooldown {
     /// Refusals in a row, as far as they count.
-    refusals: u32,
+    limited_count: u32,
     /// When the last rest began: calls granted before are old news.
     began: Micros,
     /// When it ends.
@@ -78,12 +78,12 @@ impl Default for CooldownSettings {
 impl CooldownSettings {
     /// The rest that the provider named, if it named one.
     #[must_use]
-    pub fn named(&self, told: Told, dice: Dice) -> Option<Span> {
+    pub fn provider_wait(&self, told: ProviderWait, dice: Dice) -> Option<Span> {
         // A reset that has passed, and still a refusal: the provider's clock is no help.
         let reset = told
             .reset_after
             .filter(|reset| (Span(1)..=RETRY_AFTER_MAX).contains(reset));
-        let rest = heeded(told.retry_after, self.retry_after_floor).or(reset)?;
+        let rest = effective_retry_after(told.retry_after, self.retry_after_floor).or(reset)?;
         Some(match self.on {
             JitterOn::Backoff => rest,
             // Full jitter may shorten what we compute, never what the provider asked for.
@@ -103,18 +103,18 @@ impl CooldownSettings {
 impl Cooldown {
     /// A call of this scope, granted at `granted`, was refused. Returns the rest that begins now,
     /// or `None` if the scope rests longer already.
-    pub fn refused(
+    pub fn on_limited(
         &mut self,
         settings: &CooldownSettings,
         granted: Micros,
-        told: Told,
+        told: ProviderWait,
         dice: Dice,
         now: Micros,
     ) -> Option<Span> {
-        let named = settings.named(told, dice);
+        let named = settings.provider_wait(told, dice);
         let rest = if granted >= self.began {
-            let n = self.refusals;
-            self.refusals = n.saturating_add(1);
+            let n = self.limited_count;
+            self.limited_count = n.saturating_add(1);
             self.began = now;
             named.unwrap_or_else(|| settings.backoff.wait(n, dice))
         } else {
@@ -131,31 +131,33 @@ impl Cooldown {
     /// Was a call granted at `granted` on its way when the scope closed? Asked before
     /// [`Cooldown::refused`] hears of it: what such a call finds says nothing new (A4).
     #[must_use]
-    pub fn is_old_news(&self, granted: Micros) -> bool {
+    pub fn is_outdated(&self, granted: Micros) -> bool {
         granted < self.began
     }
 
     /// A call of this scope, granted at `granted`, went well: the next rest is a first one again.
-    pub fn went_well(&mut self, granted: Micros) {
+    pub fn on_success(&mut self, granted: Micros) {
         if granted >= self.began {
-            self.refusals = 0;
+            self.limited_count = 0;
         }
     }
 
     /// What the scope looks like in the ledger: at the start, and when another process has
     /// changed it.
-    pub fn saw(&mut self, view: ScopeView, now: Micros) {
+    pub fn on_scope_view(&mut self, view: ScopeView, now: Micros) {
         match view {
             ScopeView::Open | ScopeView::Probing => self.until = None,
-            ScopeView::Closed { left: Some(left) } => self.until = Some(now + left),
-            ScopeView::Closed { left: None } | ScopeView::CacheOnly { .. } => {}
+            ScopeView::Closed {
+                remaining: Some(left),
+            } => self.until = Some(now + left),
+            ScopeView::Closed { remaining: None } | ScopeView::CacheOnly { .. } => {}
         }
     }
 
     /// An operator ends it: the next refusal is a first one again. What the ledger is told; `None` =
     /// the scope does not rest.
     pub fn reset(&mut self, scope: ScopeId, now: Micros) -> Option<Settle> {
-        let is_resting = self.left(now).is_some();
+        let is_resting = self.remaining(now).is_some();
         *self = Cooldown {
             began: self.began,
             ..Cooldown::default()
@@ -165,7 +167,7 @@ impl Cooldown {
 
     /// How long the scope still rests.
     #[must_use]
-    pub fn left(&self, now: Micros) -> Option<Span> {
+    pub fn remaining(&self, now: Micros) -> Option<Span> {
         let left = self.until?.since(now);
         (left > Span::ZERO).then_some(left)
     }
@@ -177,7 +179,7 @@ pub fn settle(scope: ScopeId, rest: Span) -> Settle {
     Settle::Close {
         scope,
         age: Span::ZERO,
-        rest: Some(rest),
-        then: Reopen::All,
+        closed_for: Some(rest),
+        reopen: Reopen::All,
     }
 }

@@ -18,7 +18,7 @@ use crate::time::{Micros, Span};
 
 /// The shortest time between two looks at a count that refills by itself: finer steps would be
 /// polling, and a second is little beside the hour such quotas have.
-const LOOK_AFTER_MIN: Span = Span::from_secs(1);
+const RECHECK_MIN: Span = Span::from_secs(1);
 
 /// When to save what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct DegradeSettings {
 
 /// What we count ourselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ours {
+pub struct LocalQuota {
     /// What is left of the scope's tightest limit.
     pub remaining: u64,
     /// All of it.
@@ -44,7 +44,7 @@ pub struct Ours {
 
 /// What the provider said is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Theirs {
+pub struct ProviderQuota {
     /// How much.
     pub remaining: u64,
     /// Until when that holds.
@@ -55,7 +55,7 @@ pub struct Theirs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Degrade {
     /// The provider's last word, and when it expires.
-    theirs: Option<(u64, Micros)>,
+    provider: Option<(u64, Micros)>,
     /// Degraded until then, if nothing ends it earlier.
     until: Option<Micros>,
     /// The provider's reset has passed since it began: then `below` is enough to end it.
@@ -64,13 +64,13 @@ pub struct Degrade {
 
 /// What follows from a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum DegradeChange {
     /// Nothing.
     None,
     /// Cache only for this long; then look again.
     Degraded {
         /// At most.
-        rest: Span,
+        closed_for: Span,
     },
     /// Back to normal.
     Recovered,
@@ -111,58 +111,65 @@ impl DegradeSettings {
 
 impl Degrade {
     /// The provider said something about what is left.
-    pub fn told(&mut self, theirs: Theirs, period: Span, now: Micros) {
+    pub fn on_provider_quota(&mut self, theirs: ProviderQuota, period: Span, now: Micros) {
         // A reset beyond all quotas is a mistake: then, as without one, a period is all we believe.
         let holds = theirs
             .reset_after
             .filter(|reset| *reset <= RETRY_AFTER_MAX)
             .unwrap_or(period);
-        self.theirs = Some((theirs.remaining, now + holds));
+        self.provider = Some((theirs.remaining, now + holds));
     }
 
     /// Looks at what is left now: after every answer, and when [`Degrade::next_tick`] says so.
-    pub fn look(&mut self, settings: &DegradeSettings, ours: Ours, now: Micros) -> Change {
-        if self.theirs.is_some_and(|(_, until)| now >= until) {
-            self.theirs = None;
+    pub fn evaluate(
+        &mut self,
+        settings: &DegradeSettings,
+        ours: LocalQuota,
+        now: Micros,
+    ) -> DegradeChange {
+        if self.provider.is_some_and(|(_, until)| now >= until) {
+            self.provider = None;
             self.reset_passed = self.until.is_some();
         }
         let remaining = self.remaining(ours, now);
         match self.until {
             None if remaining < settings.below => self.close(settings, ours, now),
-            None => Change::None,
+            None => DegradeChange::None,
             Some(_) if remaining >= self.ends_at(settings) => self.end(),
-            Some(until) if now < until => Change::None,
+            Some(until) if now < until => DegradeChange::None,
             Some(_) => self.close(settings, ours, now),
         }
     }
 
     /// An operator ends it. The provider's last word is forgotten too, or it would begin again.
-    pub fn reset(&mut self) -> Change {
-        self.theirs = None;
+    pub fn reset(&mut self) -> DegradeChange {
+        self.provider = None;
         if self.until.is_some() {
             self.end()
         } else {
-            Change::None
+            DegradeChange::None
         }
     }
 
     /// What the scope looks like in the ledger: at the start, and when another process has
     /// changed it.
-    pub fn saw(&mut self, view: ScopeView, now: Micros) {
+    pub fn on_scope_view(&mut self, view: ScopeView, now: Micros) {
         match view {
             ScopeView::Open | ScopeView::Probing => {
                 self.until = None;
                 self.reset_passed = false;
             }
-            ScopeView::Closed { left: Some(left) } => self.until = Some(now + left),
-            ScopeView::Closed { left: None } | ScopeView::CacheOnly { .. } => {}
+            ScopeView::Closed {
+                remaining: Some(left),
+            } => self.until = Some(now + left),
+            ScopeView::Closed { remaining: None } | ScopeView::CacheOnly { .. } => {}
         }
     }
 
     /// The smaller of ours and the provider's, while its reset lies ahead.
     #[must_use]
-    pub fn remaining(&self, ours: Ours, now: Micros) -> u64 {
-        match self.theirs {
+    pub fn remaining(&self, ours: LocalQuota, now: Micros) -> u64 {
+        match self.provider {
             Some((theirs, until)) if now < until => ours.remaining.min(theirs),
             Some(_) | None => ours.remaining,
         }
@@ -189,31 +196,36 @@ impl Degrade {
     }
 
     /// Closes until the later of: the provider's word expires, our own count may have recovered.
-    fn close(&mut self, settings: &DegradeSettings, ours: Ours, now: Micros) -> Change {
+    fn close(
+        &mut self,
+        settings: &DegradeSettings,
+        ours: LocalQuota,
+        now: Micros,
+    ) -> DegradeChange {
         let theirs = self
-            .theirs
+            .provider
             .filter(|(remaining, _)| *remaining < self.ends_at(settings))
             .map_or(Span::ZERO, |(_, until)| until.since(now));
         let ours = if ours.remaining < self.ends_at(settings) {
-            refill(ours, self.ends_at(settings))
+            refill_time(ours, self.ends_at(settings))
         } else {
             Span::ZERO
         };
-        let rest = theirs.max(ours).max(LOOK_AFTER_MIN);
+        let rest = theirs.max(ours).max(RECHECK_MIN);
         self.until = Some(now + rest);
-        Change::Degraded { rest }
+        DegradeChange::Degraded { closed_for: rest }
     }
 
-    fn end(&mut self) -> Change {
+    fn end(&mut self) -> DegradeChange {
         self.until = None;
         self.reset_passed = false;
-        Change::Recovered
+        DegradeChange::Recovered
     }
 }
 
 /// When our own count may have reached `wanted`, as if it refilled evenly. A window that frees in
 /// lumps is looked at again then, each time nearer to the truth.
-fn refill(ours: Ours, wanted: u64) -> Span {
+fn refill_time(ours: LocalQuota, wanted: u64) -> Span {
     let full = ours.full_after.unwrap_or(ours.period).0.min(ours.period.0);
     let missing = wanted.saturating_sub(ours.remaining);
     let used = ours.limit.saturating_sub(ours.remaining);
@@ -223,19 +235,19 @@ fn refill(ours: Ours, wanted: u64) -> Span {
     Span(full).scale_up(missing, used)
 }
 
-impl Change {
+impl DegradeChange {
     /// What the ledger is told.
     #[must_use]
     pub fn settle(self, scope: ScopeId) -> Option<Settle> {
         match self {
-            Change::None => None,
-            Change::Degraded { rest } => Some(Settle::Close {
+            DegradeChange::None => None,
+            DegradeChange::Degraded { closed_for: rest } => Some(Settle::Close {
                 scope,
                 age: Span::ZERO,
-                rest: Some(rest),
-                then: Reopen::All,
+                closed_for: Some(rest),
+                reopen: Reopen::All,
             }),
-            Change::Recovered => Some(Settle::Open { scope }),
+            DegradeChange::Recovered => Some(Settle::Open { scope }),
         }
     }
 }

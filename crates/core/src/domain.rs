@@ -66,7 +66,7 @@ impl Host {
             return Err(HostError::UserInfo);
         }
         if let Some(rest) = authority.strip_prefix('[') {
-            return bracketed(rest);
+            return parse_bracketed(rest);
         }
         let (name, port) = match authority.split_once(':') {
             Some((name, port)) => (name, Some(port)),
@@ -80,7 +80,7 @@ impl Host {
         if !name.is_ascii() {
             return Err(HostError::NotAscii);
         }
-        named(name.to_ascii_lowercase())
+        parse_name(name.to_ascii_lowercase())
     }
 
     /// The one spelling.
@@ -100,7 +100,7 @@ impl fmt::Display for Host {
     }
 }
 
-fn bracketed(rest: &str) -> Result<Host, HostError> {
+fn parse_bracketed(rest: &str) -> Result<Host, HostError> {
     let (address, port) = rest.split_once(']').ok_or(HostError::Label)?;
     match port.strip_prefix(':') {
         Some(port) => check_port(Some(port))?,
@@ -121,7 +121,7 @@ fn check_port(port: Option<&str>) -> Result<(), HostError> {
     }
 }
 
-fn named(name: String) -> Result<Host, HostError> {
+fn parse_name(name: String) -> Result<Host, HostError> {
     if name.len() > HOST_MAX {
         return Err(HostError::TooLong);
     }
@@ -161,7 +161,7 @@ fn check_label(label: &str) -> Result<(), HostError> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain {
     host: Host,
-    only_below: bool,
+    subdomains_only: bool,
 }
 
 impl Domain {
@@ -175,7 +175,10 @@ impl Domain {
         if only_below && (host.is_address() || !host.as_str().contains('.')) {
             return Err(HostError::TooWide);
         }
-        Ok(Domain { host, only_below })
+        Ok(Domain {
+            host,
+            subdomains_only: only_below,
+        })
     }
 
     /// The host, without the `*.` of a wildcard.
@@ -187,14 +190,14 @@ impl Domain {
     /// Only subdomains belong to it, not the domain itself.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
-        self.only_below
+        self.subdomains_only
     }
 
     /// Does the host belong to this domain?
     #[must_use]
     pub fn matches(&self, host: &Host) -> bool {
         if host == &self.host {
-            return !self.only_below;
+            return !self.subdomains_only;
         }
         // A name of one label covers nothing below it: `com` must not catch `example.com`.
         self.host.as_str().contains('.')
@@ -208,7 +211,7 @@ impl Domain {
 
 impl fmt::Display for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let star = if self.only_below { "*." } else { "" };
+        let star = if self.subdomains_only { "*." } else { "" };
         write!(f, "{star}{}", self.host)
     }
 }
@@ -230,7 +233,7 @@ impl<T> Default for DomainTable<T> {
 impl<T> DomainTable<T> {
     /// Adds a domain. If it has an owner already, that one stays and is handed back.
     pub fn insert(&mut self, domain: &Domain, owner: T) -> Result<(), &T> {
-        let key = (domain.host.0.to_string(), domain.only_below);
+        let key = (domain.host.0.to_string(), domain.subdomains_only);
         if self.entries.contains_key(&key) {
             return Err(&self.entries[&key]);
         }
@@ -285,7 +288,7 @@ mod tests {
 
     /// H4: case, trailing dot and port are ignored.
     #[test]
-    fn spellings_of_one_host_are_one_host() {
+    fn equivalent_spellings_give_one_host() {
         for text in [
             "API.Example.org",
             "api.example.org.",
@@ -300,7 +303,7 @@ mod tests {
 
     /// H4: names that two programs read as two hosts are refused (R-E3).
     #[test]
-    fn hosts_that_can_be_read_in_two_ways_are_refused() {
+    fn ambiguous_hosts_are_rejected() {
         for (text, error) in [
             ("", HostError::Empty),
             (":443", HostError::Empty),

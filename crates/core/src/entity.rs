@@ -22,7 +22,7 @@ mod servers;
 use std::fmt;
 
 use crate::domain::Host;
-use path::{Reading, Segment};
+use path::{PathReading, Segment};
 
 /// The longest name of an entity. Real ones have some twenty letters; what is longer is an id and
 /// shares the place of calls without an entity.
@@ -34,11 +34,11 @@ pub struct Entity(String);
 
 impl Entity {
     /// A name given by a caller or a file. Case does not matter.
-    pub fn named(name: &str) -> Result<Entity, Refusal> {
+    pub fn named(name: &str) -> Result<Entity, EntityError> {
         let name = name.trim();
         let telling = name.bytes().all(|byte| byte.is_ascii_graphic());
         if name.is_empty() || name.len() > ENTITY_MAX || !telling {
-            return Err(Refusal::Name);
+            return Err(EntityError::Name);
         }
         Ok(Entity(name.to_ascii_lowercase()))
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Entity {
 
 /// Where a provider's entities are read from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum From {
+pub enum EntitySource {
     /// The first segment of the path that is no version.
     #[default]
     Path,
@@ -74,10 +74,10 @@ pub enum From {
 
 /// What becomes of a call whose entity can be read in two ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doubt {
+pub enum OnAmbiguity {
     /// It is refused: something depends on the entity.
     #[default]
-    Refuse,
+    Reject,
     /// It has no entity: nothing depends on it.
     NoEntity,
 }
@@ -86,16 +86,16 @@ pub enum Doubt {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entities {
     /// Where they are read from.
-    pub from: From,
+    pub source: EntitySource,
     /// What becomes of doubt.
-    pub doubt: Doubt,
+    pub on_ambiguity: OnAmbiguity,
     strip: Vec<Segment>,
     rules: Vec<(Glob, Entity)>,
 }
 
 /// What of a call can name its entity. Absent parts are empty.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct EntityRequest<'a> {
     /// The name that the caller gave itself; it wins.
     pub named: Option<&'a str>,
     /// The host that is called.
@@ -112,7 +112,7 @@ pub struct Asked<'a> {
 
 /// Which entity a call is about, and the path to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routed {
+pub struct EntityRoute {
     /// The entity; calls without one share one place.
     pub entity: Option<Entity>,
     /// The path to send, in place of the one that came.
@@ -121,7 +121,7 @@ pub struct Routed {
 
 /// Why a call is refused: somebody could read it differently than we do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum EntityError {
     /// The path does not begin with `/`.
     #[error("the path does not begin with `/`; send `/path`")]
     NoSlash,
@@ -181,13 +181,13 @@ pub enum Refusal {
 
 impl Entities {
     /// Drops this prefix before the entity is read, segment by segment.
-    pub fn strip(mut self, prefix: &str) -> Result<Entities, Refusal> {
+    pub fn strip(mut self, prefix: &str) -> Result<Entities, EntityError> {
         let rooted = if prefix.starts_with('/') {
             prefix.to_owned()
         } else {
             format!("/{prefix}")
         };
-        self.strip = path::plain(&rooted)?;
+        self.strip = path::single_reading(&rooted)?;
         Ok(self)
     }
 
@@ -201,57 +201,63 @@ impl Entities {
     /// Does a header name the entity? If not, nobody needs to hand headers in.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
-        match self.from {
-            From::Header(_) => true,
-            From::Path | From::Host | From::Query(_) | From::Body(_) => false,
+        match self.source {
+            EntitySource::Header(_) => true,
+            EntitySource::Path
+            | EntitySource::Host
+            | EntitySource::Query(_)
+            | EntitySource::Body(_) => false,
         }
     }
 
     /// Does the body name the entity? If so, it must be there before anything is decided.
     #[must_use]
     pub fn reads_body(&self) -> bool {
-        match self.from {
-            From::Body(_) => true,
-            From::Path | From::Host | From::Query(_) | From::Header(_) => false,
+        match self.source {
+            EntitySource::Body(_) => true,
+            EntitySource::Path
+            | EntitySource::Host
+            | EntitySource::Query(_)
+            | EntitySource::Header(_) => false,
         }
     }
 
     /// The entity of a call and the path to send.
-    pub fn route(&self, asked: &Asked<'_>) -> Result<Routed, Refusal> {
-        let clean = path::clean(asked.path)?;
+    pub fn route(&self, asked: &EntityRequest<'_>) -> Result<EntityRoute, EntityError> {
+        let clean = path::normalize(asked.path)?;
         let found = match asked.named {
             Some(name) => {
-                return Ok(Routed {
+                return Ok(EntityRoute {
                     entity: Some(Entity::named(name)?),
                     path: clean,
                 });
             }
             None => self.find(asked, &clean),
         };
-        let entity = match (found, self.doubt) {
-            (Ok(entity), Doubt::Refuse | Doubt::NoEntity) => entity,
-            (Err(refusal), Doubt::Refuse) => return Err(refusal),
-            (Err(_), Doubt::NoEntity) => None,
+        let entity = match (found, self.on_ambiguity) {
+            (Ok(entity), OnAmbiguity::Reject | OnAmbiguity::NoEntity) => entity,
+            (Err(refusal), OnAmbiguity::Reject) => return Err(refusal),
+            (Err(_), OnAmbiguity::NoEntity) => None,
         };
-        Ok(Routed {
+        Ok(EntityRoute {
             entity,
             path: clean,
         })
     }
 
-    fn find(&self, asked: &Asked<'_>, clean: &str) -> Result<Option<Entity>, Refusal> {
-        let value = match &self.from {
-            From::Path => return self.by_path(clean),
-            From::Host => asked.host.map(|host| host.as_str().to_owned()),
-            From::Query(name) => field::in_query(asked.query, name)?,
-            From::Header(name) => field::in_headers(asked.headers, name)?,
-            From::Body(name) => field::in_body(asked.body, name)?,
+    fn find(&self, asked: &EntityRequest<'_>, clean: &str) -> Result<Option<Entity>, EntityError> {
+        let value = match &self.source {
+            EntitySource::Path => return self.by_path(clean),
+            EntitySource::Host => asked.host.map(|host| host.as_str().to_owned()),
+            EntitySource::Query(name) => field::in_query(asked.query, name)?,
+            EntitySource::Header(name) => field::in_headers(asked.headers, name)?,
+            EntitySource::Body(name) => field::in_body(asked.body, name)?,
         };
         Ok(value.filter(|value| is_name(value)).map(Entity))
     }
 
     /// Every reading of the path must name the same entity.
-    fn by_path(&self, clean: &str) -> Result<Option<Entity>, Refusal> {
+    fn by_path(&self, clean: &str) -> Result<Option<Entity>, EntityError> {
         let mut readings = path::readings(clean).into_iter();
         let first = match readings.next() {
             Some(reading) => self.by_reading(&reading)?,
@@ -259,13 +265,13 @@ impl Entities {
         };
         for reading in readings {
             if self.by_reading(&reading)? != first {
-                return Err(Refusal::Path);
+                return Err(EntityError::Path);
             }
         }
         Ok(first)
     }
 
-    fn by_reading(&self, reading: &Reading) -> Result<Option<Entity>, Refusal> {
+    fn by_reading(&self, reading: &PathReading) -> Result<Option<Entity>, EntityError> {
         let rest = without_prefix(reading, &self.strip)?;
         let versions = rest
             .iter()
@@ -280,15 +286,18 @@ impl Entities {
         let Some(first) = rest.first() else {
             return Ok(None);
         };
-        let name = first.known()?;
+        let name = first.ascii_text()?;
         Ok(is_name(name).then(|| Entity(name.to_owned())))
     }
 }
 
 /// The segments after the prefix, or all of them if it is not there.
-fn without_prefix<'a>(reading: &'a Reading, prefix: &[Segment]) -> Result<&'a [Segment], Refusal> {
+fn without_prefix<'a>(
+    reading: &'a PathReading,
+    prefix: &[Segment],
+) -> Result<&'a [Segment], EntityError> {
     for (segment, wanted) in reading.iter().zip(prefix) {
-        if segment.known()? != wanted.known()? {
+        if segment.ascii_text()? != wanted.ascii_text()? {
             return Ok(reading);
         }
     }

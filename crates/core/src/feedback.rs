@@ -9,7 +9,7 @@
 
 mod number;
 pub(crate) mod date;
-mod when;
+mod wait_time;
 mod headers;
 mod json;
 mod window;
@@ -18,8 +18,8 @@ mod structured;
 mod wait;
 mod classify;
 mod dialect;
-mod interest;
-mod tables;
+mod field_filter;
+mod table_builder;
 mod standard;
 mod builtin;
 mod builtin_ai;
@@ -27,23 +27,23 @@ mod builtin_data;
 mod builtin_web;
 
 pub use builtin::Dialects;
-pub use classify::Verdict;
+pub use classify::LimitVerdict;
 pub use dialect::{
-    BodyFields, Condition, DefaultWait, Dialect, Fields, Place, Rows, Say, ScopeRule, Signature,
-    Test, WaitRule, WindowRule,
+    BodyFields, Condition, DefaultWait, Dialect, FieldPlace, Fields, Rows, ScopeNaming, ScopeRule,
+    Signature, Test, WaitRule, WindowRule,
 };
 pub use headers::{ITEMS_MAX, LINES_MAX, VALUE_MAX};
 pub use json::{BODY_MAX, TEXT_MAX};
 pub use number::COUNT_MAX;
-pub use when::{HORIZON, TimeUnit};
-pub use window::{Unit, Window};
+pub use wait_time::{HORIZON, TimeUnit};
+pub use window::{Window, WindowUnit};
 
 use crate::time::{Span, Wall};
-use classify::Opened;
-use headers::Headers;
+use classify::ParsedResponse;
+use headers::HeaderLines;
 use json::Json;
 use number::Decimal;
-use when::Clocks;
+use wait_time::Clocks;
 
 /// One response, as it came. The body may be cut at [`BODY_MAX`], and be empty where the dialect
 /// does not read it.
@@ -61,7 +61,7 @@ pub struct Response<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// Whether this call was refused, and why.
-    pub verdict: Verdict,
+    pub verdict: LimitVerdict,
     /// What is left of the binding window.
     pub remaining: Option<u64>,
     /// What the binding window allows.
@@ -82,8 +82,8 @@ impl Feedback {
     #[must_use]
     pub fn limited(&self) -> bool {
         match self.verdict {
-            Verdict::Limited | Verdict::Spent => true,
-            Verdict::Passed | Verdict::Overloaded => false,
+            LimitVerdict::Limited | LimitVerdict::Spent => true,
+            LimitVerdict::Passed | LimitVerdict::Overloaded => false,
         }
     }
 }
@@ -91,18 +91,18 @@ impl Feedback {
 /// Reads one response. `now` is our wall clock when it arrived.
 #[must_use]
 pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
-    if dialect.hears_nothing(response) {
+    if dialect.can_skip(response) {
         return Feedback::default();
     }
-    let opened = open(response, dialect);
+    let opened = parse_response(response, dialect);
     let signature = opened.signature(dialect); // refused, overloaded or neither?
     let verdict = signature
         .map(|signature| signature.verdict)
         .unwrap_or_default();
-    if signature.is_none() && opened.is_silent(dialect) {
+    if signature.is_none() && opened.has_no_limit_fields(dialect) {
         return Feedback::default(); // most answers say nothing: every row would look in vain
     }
-    if is_stale(&opened, verdict) {
+    if is_from_cache(&opened, verdict) {
         return Feedback::default(); // the numbers of a cached answer are somebody else's past
     }
     let clocks = Clocks::new(now, opened.headers.first("date")); // points in time are the server's
@@ -110,21 +110,21 @@ pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
     let binding = window::binding(&windows).unwrap_or_default(); // the tightest of them
     let scope = opened
         .scope(dialect, signature)
-        .or_else(|| concurrency(&binding, dialect))
+        .or_else(|| concurrency_scope(&binding, dialect))
         .or_else(|| binding.name.clone())
         .or_else(|| opened.window_name(dialect));
     let wait = match verdict {
-        Verdict::Limited => {
+        LimitVerdict::Limited => {
             let told = wait::explicit(dialect, &opened, clocks);
-            refused_wait(told, &windows).or_else(|| dialect.default_wait(scope.as_deref()))
+            limited_wait(told, &windows).or_else(|| dialect.default_wait(scope.as_deref()))
         }
-        Verdict::Spent => None,
-        Verdict::Overloaded => wait::explicit(dialect, &opened, clocks),
-        Verdict::Passed => binding.reset.filter(|_| binding.is_exhausted()),
+        LimitVerdict::Spent => None,
+        LimitVerdict::Overloaded => wait::explicit(dialect, &opened, clocks),
+        LimitVerdict::Passed => binding.reset.filter(|_| binding.is_exhausted()),
     };
     let reset = match verdict {
-        Verdict::Limited | Verdict::Spent => wait,
-        Verdict::Passed | Verdict::Overloaded => wait.or(binding.reset),
+        LimitVerdict::Limited | LimitVerdict::Spent => wait,
+        LimitVerdict::Passed | LimitVerdict::Overloaded => wait.or(binding.reset),
     };
     Feedback {
         verdict,
@@ -137,26 +137,28 @@ pub fn read(response: &Response<'_>, dialect: &Dialect, now: Wall) -> Feedback {
     }
 }
 
-fn open<'a>(response: &Response<'a>, dialect: &Dialect) -> Opened<'a> {
-    Opened {
+fn parse_response<'a>(response: &Response<'a>, dialect: &Dialect) -> ParsedResponse<'a> {
+    ParsedResponse {
         status: response.status,
-        headers: Headers::new(response.headers, &dialect.interest),
-        json: Json::read(response.body, &dialect.interest.members),
+        headers: HeaderLines::new(response.headers, &dialect.read_fields),
+        json: Json::read(response.body, &dialect.read_fields.members),
         body: response.body,
     }
 }
 
 /// Whether a cache answered: then the quota fields are those of an earlier call.
-fn is_stale(opened: &Opened<'_>, verdict: Verdict) -> bool {
+fn is_from_cache(opened: &ParsedResponse<'_>, verdict: LimitVerdict) -> bool {
     let age = opened.headers.all("age").filter_map(Decimal::parse).max();
-    verdict == Verdict::Passed && opened.status < 400 && age.is_some_and(|age| age > Decimal::ZERO)
+    verdict == LimitVerdict::Passed
+        && opened.status < 400
+        && age.is_some_and(|age| age > Decimal::ZERO)
 }
 
 /// Every window of every family.
 fn windows(
-    opened: &Opened<'_>,
+    opened: &ParsedResponse<'_>,
     dialect: &Dialect,
-    verdict: Verdict,
+    verdict: LimitVerdict,
     clocks: Clocks,
 ) -> Vec<Window> {
     let mut found = Vec::new();
@@ -168,7 +170,8 @@ fn windows(
             WindowRule::Fields(fields) => {
                 window::from_headers(fields, opened, dialect, clocks, &mut found);
             }
-            WindowRule::Body(fields) if fields.refused_only && verdict == Verdict::Passed => {}
+            WindowRule::Body(fields)
+                if fields.only_when_limited && verdict == LimitVerdict::Passed => {}
             WindowRule::Body(fields) => {
                 if let Some(json) = &opened.json {
                     window::from_body(fields, json, clocks, &mut found);
@@ -201,7 +204,7 @@ fn windows(
 
 /// The wait of a refusal: what was told, else the reset of what is used up or uncounted. If every
 /// window has something left, another limiter refused, and their resets mean nothing.
-fn refused_wait(told: Option<Span>, windows: &[Window]) -> Option<Span> {
+fn limited_wait(told: Option<Span>, windows: &[Window]) -> Option<Span> {
     let latest = |fits: &dyn Fn(&&Window) -> bool| {
         windows
             .iter()
@@ -219,7 +222,7 @@ fn refused_wait(told: Option<Span>, windows: &[Window]) -> Option<Span> {
 }
 
 /// Some providers mark their concurrency limit as zero left of zero.
-fn concurrency(binding: &Window, dialect: &Dialect) -> Option<String> {
+fn concurrency_scope(binding: &Window, dialect: &Dialect) -> Option<String> {
     let marked = binding.is_exhausted() && binding.limit == Some(0);
     dialect.own.zero_of_zero.clone().filter(|_| marked)
 }

@@ -4,7 +4,7 @@
 //! headers do, as for every shared cache on the web.
 //!
 //! Promises: everything that a later look needs is worked out once, when the answer is kept
-//! ([`Kept`]): a look only compares times. Old answers are not thrown away because they are old:
+//! ([`Freshness`]): a look only compares times. Old answers are not thrown away because they are old:
 //! whether they may stand in for a provider that cannot be asked is part of the decision.
 //!
 //! Never: reads a clock, or knows where answers are kept.
@@ -12,17 +12,17 @@
 mod adapt;
 mod control;
 mod fields;
-mod keep;
+mod storable;
 mod range;
 mod validate;
 mod vary;
 
-pub use adapt::{Change, adapted, lengthened, spread};
-pub use control::Control;
+pub use adapt::{ContentChange, adapted, lengthened, spread};
+pub use control::CacheControl;
 pub use fields::{Headers, http_date, is_connection_only, is_hop_by_hop};
-pub use keep::{Answered, Ignore, Lifetime, NotKept, Times, keep};
-pub use range::{Part, part};
-pub use validate::{is_another, is_not_modified, is_replaced_by_304};
+pub use range::{ByteRange, requested_range};
+pub use storable::{Ignore, Lifetime, NotStored, ResponseTimes, StoreCandidate, check_storable};
+pub use validate::{is_not_modified, is_other_representation, is_replaced_by_304};
 pub use vary::{Varies, variant_text, varies};
 
 use crate::time::{Span, Wall};
@@ -32,7 +32,7 @@ pub const FOREVER: Wall = Wall((1 << 53) - 1);
 
 /// Who says how long an answer is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum FreshnessMode {
     /// The configuration.
     #[default]
     Ttl,
@@ -42,9 +42,9 @@ pub enum Mode {
 
 /// How answers of one provider, or one entity of it, are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct FreshnessRule {
     /// Who says how long.
-    pub mode: Mode,
+    pub mode: FreshnessMode,
     /// How long, in `ttl` mode.
     pub lifetime: Lifetime,
     /// How long after that an answer may stand in for a provider that cannot be asked.
@@ -57,26 +57,28 @@ pub struct Rule {
     pub ignore: Ignore,
 }
 
-impl Rule {
+impl FreshnessRule {
     /// Is anything kept at all?
     #[must_use]
     pub fn is_on(&self) -> bool {
         match (self.mode, self.lifetime) {
-            (Mode::Rfc9111, _) => true,
-            (Mode::Ttl, Lifetime::Off) => false,
-            (Mode::Ttl, Lifetime::For(_) | Lifetime::Between(..) | Lifetime::Forever) => true,
+            (FreshnessMode::Rfc9111, _) => true,
+            (FreshnessMode::Ttl, Lifetime::Off) => false,
+            (FreshnessMode::Ttl, Lifetime::For(_) | Lifetime::Between(..) | Lifetime::Forever) => {
+                true
+            }
         }
     }
 }
 
-impl Rule {
+impl FreshnessRule {
     /// What was kept under an earlier rule, as far as this one lets it last.
     #[must_use]
-    pub fn bound(&self, kept: Kept, status: u16, stored: Wall) -> Kept {
+    pub fn limit_lifetime(&self, kept: Freshness, status: u16, stored: Wall) -> Freshness {
         let most = match self.mode {
-            Mode::Rfc9111 => return kept,
-            Mode::Ttl if keep::is_absence(status) => self.negative,
-            Mode::Ttl => match self.lifetime {
+            FreshnessMode::Rfc9111 => return kept,
+            FreshnessMode::Ttl if storable::is_not_found(status) => self.negative,
+            FreshnessMode::Ttl => match self.lifetime {
                 Lifetime::Off => Span::ZERO,
                 Lifetime::For(most) | Lifetime::Between(_, most) => most,
                 Lifetime::Forever => return kept,
@@ -85,31 +87,31 @@ impl Rule {
         if kept.lifetime <= most {
             return kept;
         }
-        let stale = if keep::is_absence(status) {
+        let stale = if storable::is_not_found(status) {
             Span::ZERO
         } else {
             self.stale
         };
-        kept.lasting(stored, most, stale)
+        kept.with_lifetime(stored, most, stale)
     }
 }
 
 /// What is known about an answer that was kept. All times are on the calendar, because they
 /// outlive the process and are shared by others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct Freshness {
     /// When its age was zero.
-    pub born: Wall,
+    pub generated_at: Wall,
     /// Until when it is as good as a new one.
     pub fresh_until: Wall,
     /// Until when it may be used while a new one is fetched beside it.
-    pub beside_until: Wall,
+    pub revalidate_until: Wall,
     /// Until when it may stand in for a provider that cannot be asked.
     pub stale_until: Wall,
     /// The provider must be asked before each use.
-    pub ask_always: bool,
+    pub always_revalidate: bool,
     /// It must not be used when it is old, whatever happens.
-    pub strict: bool,
+    pub must_revalidate: bool,
     /// The lifetime that was chosen for it, which adapts.
     pub lifetime: Span,
 }
@@ -133,7 +135,7 @@ pub struct Demand {
 
 /// What to do with an answer that was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum FreshnessDecision {
     /// Use it.
     Fresh,
     /// Use it and say that it is old.
@@ -142,7 +144,7 @@ pub enum Look {
         refresh: bool,
     },
     /// Ask the provider first.
-    Ask {
+    Fetch {
         /// If the provider cannot be asked now, or fails, it may be used.
         fallback: bool,
     },
@@ -152,15 +154,15 @@ impl Demand {
     /// What a request's headers say. In `ttl` mode only that nothing may be kept: clients send
     /// `no-cache` by habit, and a call that must not be answered from the cache has a switch.
     #[must_use]
-    pub fn read(mode: Mode, headers: &impl Headers) -> Demand {
-        let control = Control::read("cache-control", headers);
-        if mode == Mode::Ttl {
+    pub fn read(mode: FreshnessMode, headers: &impl Headers) -> Demand {
+        let control = CacheControl::read("cache-control", headers);
+        if mode == FreshnessMode::Ttl {
             return Demand {
                 no_store: control.no_store,
                 ..Demand::default()
             };
         }
-        let old_style = !control.is_there && fields::has_token(headers, "pragma", "no-cache");
+        let old_style = !control.is_present && fields::has_token(headers, "pragma", "no-cache");
         Demand {
             no_cache: control.no_cache || old_style,
             no_store: control.no_store,
@@ -172,53 +174,53 @@ impl Demand {
     }
 }
 
-impl Kept {
+impl Freshness {
     /// How old it is.
     #[must_use]
     pub fn age(&self, now: Wall) -> Span {
-        now.since(self.born)
+        now.since(self.generated_at)
     }
 
     /// May it be used?
     #[must_use]
-    pub fn look(&self, demand: &Demand, now: Wall) -> Look {
-        let fallback = !self.strict && !self.ask_always && now < self.stale_until;
-        let ask = Look::Ask { fallback };
+    pub fn decide(&self, demand: &Demand, now: Wall) -> FreshnessDecision {
+        let fallback = !self.must_revalidate && !self.always_revalidate && now < self.stale_until;
+        let ask = FreshnessDecision::Fetch { fallback };
         if demand.no_cache {
-            return Look::Ask { fallback: false };
+            return FreshnessDecision::Fetch { fallback: false };
         }
-        if self.ask_always {
+        if self.always_revalidate {
             return ask;
         }
         let left = self.fresh_until.since(now);
         let is_too_old = demand.max_age.is_some_and(|most| self.age(now) > most);
         if is_too_old || demand.min_fresh.is_some_and(|least| left < least) {
             // Whoever asks for a newer one would rather wait.
-            return Look::Ask { fallback: false };
+            return FreshnessDecision::Fetch { fallback: false };
         }
         if now < self.fresh_until {
-            return Look::Fresh;
+            return FreshnessDecision::Fresh;
         }
-        if self.strict {
+        if self.must_revalidate {
             return ask;
         }
         let old_by = now.since(self.fresh_until);
         if demand.max_stale.is_some_and(|most| old_by <= most) {
-            return Look::Stale { refresh: false };
+            return FreshnessDecision::Stale { refresh: false };
         }
-        if now < self.beside_until {
-            return Look::Stale { refresh: true };
+        if now < self.revalidate_until {
+            return FreshnessDecision::Stale { refresh: true };
         }
         ask
     }
 
     /// The same answer with another lifetime, from when it came.
     #[must_use]
-    pub fn lasting(self, got: Wall, lifetime: Span, stale: Span) -> Kept {
+    pub fn with_lifetime(self, got: Wall, lifetime: Span, stale: Span) -> Freshness {
         let fresh_until = (got + lifetime).min(FOREVER);
-        Kept {
+        Freshness {
             fresh_until,
-            beside_until: fresh_until,
+            revalidate_until: fresh_until,
             stale_until: (fresh_until + stale).min(FOREVER),
             lifetime,
             ..self
@@ -227,8 +229,10 @@ impl Kept {
 
     /// May it stand in for a provider that cannot be asked?
     #[must_use]
-    pub fn may_stand_in(&self, now: Wall) -> bool {
-        !self.strict && !self.ask_always && now < self.stale_until.max(self.fresh_until)
+    pub fn may_serve_stale(&self, now: Wall) -> bool {
+        !self.must_revalidate
+            && !self.always_revalidate
+            && now < self.stale_until.max(self.fresh_until)
     }
 }
 

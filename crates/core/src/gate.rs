@@ -12,19 +12,21 @@
 //! Never: counts permits, reads a clock, or wakes anybody itself.
 
 mod waiter;
-pub use waiter::{Effects, Order, Place, Resolution, Resolved, Settings, WAITING_MAX, Waiter};
-mod seat;
+pub use waiter::{
+    Blocker, Effects, GateSettings, Order, Resolution, Resolved, WAITING_MAX, Waiter,
+};
+mod position;
 mod offer;
-mod answer;
-mod line;
+mod verdicts;
+mod queue;
 mod block;
 mod off_peak;
 pub use off_peak::{OffPeak, OffPeakError};
 mod recall;
-mod share;
-pub use share::{CALLERS_MAX, CallerId, Share};
+mod callers;
+pub use callers::{CALLERS_MAX, CallerId, CallerShare};
 #[cfg(test)]
-mod stage;
+mod test_gate;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -42,10 +44,10 @@ use crate::ask::{Ask, CellId, PermitId, Priority, ScopeId, Terms};
 use crate::time::{Micros, Now};
 
 use block::Block;
-use line::Line;
+use callers::CallerAccounts;
 use offer::Offered;
-use recall::Recalled;
-use share::Shares;
+use queue::WaitQueue;
+use recall::RecalledWaiters;
 
 /// The most asks in one offer. A transaction of 64 costs hardly more than one of 1 (14 against
 /// 12 µs measured on SQLite), and larger ones would hold the lock against other processes.
@@ -58,20 +60,20 @@ const BATCH_FIRST: usize = 2;
 /// The calls that wait for one provider.
 #[derive(Debug)]
 pub struct Gate {
-    settings: Settings,
+    settings: GateSettings,
     waiting: BTreeMap<PermitId, Entry>,
-    ready: Line,
-    blocks: BTreeMap<Place, Block>,
+    ready: WaitQueue,
+    blocks: BTreeMap<Blocker, Block>,
     /// The batch that the ledger has now, whether or not those who asked still wait.
     offered: BTreeMap<PermitId, Offered>,
     /// How many of the batch each place has to decide.
-    offered_to: BTreeMap<Place, usize>,
+    offered_to_blocker: BTreeMap<Blocker, usize>,
     /// What changed while the ledger had the batch: its verdicts may be older than that.
-    missed: Missed,
+    missed: MissedEvents,
     deadlines: BTreeSet<(Micros, PermitId)>,
-    wakes: BTreeSet<(Micros, Place)>,
-    shares: Shares,
-    recalled: Recalled,
+    wakes: BTreeSet<(Micros, Blocker)>,
+    callers: CallerAccounts,
+    recalled: RecalledWaiters,
     arrivals: u64,
     effects: Effects,
 }
@@ -82,32 +84,32 @@ struct Entry {
     caller: CallerId,
     deadline: Micros,
     arrival: u64,
-    seat: Seat,
+    position: Position,
     /// It has had a chance.
-    asked: bool,
+    was_offered: bool,
 }
 
 /// Events that came between an offer and its verdicts.
 #[derive(Debug, Default)]
-struct Missed {
+struct MissedEvents {
     everything: bool,
     /// Only places that the batch asks, so no more than a batch has.
-    places: BTreeSet<Place>,
+    blockers: BTreeSet<Blocker>,
 }
 
 /// Where a waiter stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seat {
+enum Position {
     Ready,
-    Line(Place),
+    Queued(Blocker),
     Offered,
 }
 
-impl Seat {
-    fn place(self) -> Option<Place> {
+impl Position {
+    fn blocker(self) -> Option<Blocker> {
         match self {
-            Seat::Line(place) => Some(place),
-            Seat::Ready | Seat::Offered => None,
+            Position::Queued(place) => Some(place),
+            Position::Ready | Position::Offered => None,
         }
     }
 }
@@ -115,19 +117,19 @@ impl Seat {
 impl Gate {
     /// An empty gate.
     #[must_use]
-    pub fn new(settings: Settings) -> Gate {
+    pub fn new(settings: GateSettings) -> Gate {
         Gate {
             settings,
             waiting: BTreeMap::new(),
-            ready: Line::default(),
+            ready: WaitQueue::default(),
             blocks: BTreeMap::new(),
             offered: BTreeMap::new(),
-            offered_to: BTreeMap::new(),
-            missed: Missed::default(),
+            offered_to_blocker: BTreeMap::new(),
+            missed: MissedEvents::default(),
             deadlines: BTreeSet::new(),
             wakes: BTreeSet::new(),
-            shares: Shares::default(),
-            recalled: Recalled::default(),
+            callers: CallerAccounts::default(),
+            recalled: RecalledWaiters::default(),
             arrivals: 0,
             effects: Effects::default(),
         }
@@ -135,12 +137,12 @@ impl Gate {
 
     /// Changes how it works from now on. Those who wait keep their seniority and are asked for
     /// anew, because what kept them may not be there any more.
-    pub fn configure(&mut self, settings: Settings) {
-        let seated: Vec<(PermitId, Seat)> = self
+    pub fn configure(&mut self, settings: GateSettings) {
+        let seated: Vec<(PermitId, Position)> = self
             .waiting
             .iter()
-            .map(|(id, entry)| (*id, entry.seat))
-            .filter(|(_, seat)| *seat != Seat::Offered)
+            .map(|(id, entry)| (*id, entry.position))
+            .filter(|(_, seat)| *seat != Position::Offered)
             .collect();
         for &(id, seat) in &seated {
             self.unlink(id, seat);
@@ -149,13 +151,13 @@ impl Gate {
         self.blocks.clear();
         self.wakes.clear();
         for &(id, _) in &seated {
-            self.link(id, Seat::Ready);
+            self.link(id, Position::Ready);
         }
     }
 
     /// What a caller is promised and allowed.
-    pub fn set_share(&mut self, caller: CallerId, share: Share) {
-        self.shares.set(caller, share);
+    pub fn set_share(&mut self, caller: CallerId, share: CallerShare) {
+        self.callers.set(caller, share);
     }
 
     /// How many wait, at this priority.
@@ -173,7 +175,7 @@ impl Gate {
         let nobody = self.waiting.is_empty() && self.offered.is_empty() && self.ready.is_empty();
         let nothing = self.blocks.is_empty() && self.wakes.is_empty() && self.deadlines.is_empty();
         let nobody = nobody && self.recalled.is_empty();
-        nobody && nothing && self.offered_to.is_empty() && self.missed.places.is_empty()
+        nobody && nothing && self.offered_to_blocker.is_empty() && self.missed.blockers.is_empty()
     }
 
     /// A call wants a permit.
@@ -184,10 +186,10 @@ impl Gate {
             deadline,
             seniority,
         } = waiter;
-        ask.priority = ask.priority.min(self.shares.highest(caller));
+        ask.priority = ask.priority.min(self.callers.max_priority(caller));
         let arrival = seniority.unwrap_or(self.arrivals);
         self.arrivals = self.arrivals.max(arrival) + 1;
-        let is_back = self.recalled.came_back(arrival);
+        let is_back = self.recalled.returned(arrival);
         let expected = if is_back { 0 } else { self.recalled.len() };
         if self.waiting.len() + expected >= self.settings.waiting_max {
             self.effects.resolve.push(Resolved {
@@ -199,19 +201,19 @@ impl Gate {
         }
         let id = ask.id;
         // The same id twice is an owner's mistake; the newer one stands.
-        self.leave(id);
+        self.remove(id);
         let entry = Entry {
             ask,
             caller,
             deadline,
             arrival,
-            seat: Seat::Ready,
-            asked: false,
+            position: Position::Ready,
+            was_offered: false,
         };
-        self.shares.arrived(caller);
+        self.callers.arrived(caller);
         self.deadlines.insert((deadline, id));
         self.waiting.insert(id, entry);
-        self.seat(id, now);
+        self.enqueue(id, now);
     }
 
     /// Nobody waits and nothing is known to be closed: a call of this priority may be asked for at
@@ -223,43 +225,43 @@ impl Gate {
             && self.blocks.is_empty()
             && self.recalled.is_empty();
         let hours = self.settings.off_peak.as_ref();
-        nobody && hours.is_none_or(|hours| priority > hours.confines())
+        nobody && hours.is_none_or(|hours| priority > hours.max_priority())
     }
 
     /// The priority that this caller's calls have at most.
     #[must_use]
-    pub fn highest(&self, caller: CallerId) -> Priority {
-        self.shares.highest(caller)
+    pub fn max_priority(&self, caller: CallerId) -> Priority {
+        self.callers.max_priority(caller)
     }
 
     /// A call of this caller got its permit without standing in line.
-    pub fn went_past(&mut self, caller: CallerId, terms: &Terms) {
-        self.shares.arrived(caller);
-        self.shares.served(caller, terms);
-        self.shares.left(caller);
+    pub fn record_bypass(&mut self, caller: CallerId, terms: &Terms) {
+        self.callers.arrived(caller);
+        self.callers.served(caller, terms);
+        self.callers.departed(caller);
     }
 
     /// The call is no longer wanted. If the ledger has it, its permit comes back unsent.
     pub fn cancel(&mut self, id: PermitId) {
-        if let Some(entry) = self.leave(id) {
-            self.gone(&entry);
+        if let Some(entry) = self.remove(id) {
+            self.on_left(&entry);
         }
     }
 
     /// The ledger says that these cells have come free earlier than their time.
     pub fn freed(&mut self, cells: &[CellId]) {
         for &cell in cells {
-            self.happened(Place::Cell(cell));
+            self.on_change(Blocker::Cell(cell));
         }
-        self.happened(Place::Front);
+        self.on_change(Blocker::Front);
     }
 
     /// The ledger says that these scopes have changed.
     pub fn scopes_changed(&mut self, scopes: &[ScopeId]) {
         for &scope in scopes {
-            self.happened(Place::Scope(scope));
+            self.on_change(Blocker::Scope(scope));
         }
-        self.happened(Place::Front);
+        self.on_change(Blocker::Front);
     }
 
     /// Everything may have changed: the ledger was away, or its events were too many to follow.
@@ -268,10 +270,10 @@ impl Gate {
         self.open_all();
     }
 
-    fn happened(&mut self, place: Place) {
+    fn on_change(&mut self, place: Blocker) {
         self.open(place);
         if self.is_offered_to(place) {
-            self.missed.places.insert(place);
+            self.missed.blockers.insert(place);
         }
     }
 
@@ -294,7 +296,7 @@ impl Gate {
             self.recalled.until(),
         ];
         let soonest = timers.into_iter().flatten().min();
-        self.effects.arm = soonest.filter(|&at| at < Micros(u64::MAX));
+        self.effects.wake_at = soonest.filter(|&at| at < Micros(u64::MAX));
         std::mem::take(&mut self.effects)
     }
 
@@ -314,25 +316,25 @@ impl Gate {
             let Some(entry) = self.waiting.get(&id) else {
                 continue;
             };
-            if entry.seat == Seat::Offered {
+            if entry.position == Position::Offered {
                 continue;
             }
-            let place = entry.seat.place();
+            let place = entry.position.blocker();
             let too_late = deadline < now || !self.offered.is_empty();
-            if self.is_held_up(entry) || (entry.asked && too_late) {
+            if self.is_blocked(entry) || (entry.was_offered && too_late) {
                 self.time_out(id, place);
             }
         }
     }
 
-    fn time_out(&mut self, id: PermitId, place: Option<Place>) {
-        if let Some(entry) = self.resolve(id, Resolution::TimedOut { place }) {
-            self.gone(&entry);
+    fn time_out(&mut self, id: PermitId, place: Option<Blocker>) {
+        if let Some(entry) = self.resolve(id, Resolution::TimedOut { blocker: place }) {
+            self.on_left(&entry);
         }
     }
 
     fn resolve(&mut self, id: PermitId, resolution: Resolution) -> Option<Entry> {
-        let entry = self.leave(id)?;
+        let entry = self.remove(id)?;
         self.effects.resolve.push(Resolved {
             ask: entry.ask.clone(),
             seniority: entry.arrival,

@@ -23,22 +23,22 @@ mod class;
 pub use class::{Class, Fault};
 mod settings;
 pub use settings::{
-    HealthSettings, Mode, PROBE_CONCURRENCY_MAX, RAMP_FACTOR_MIN, RampAfter, RampSettings,
+    HealthMode, HealthSettings, PROBE_CONCURRENCY_MAX, RAMP_FACTOR_MIN, RampAfter, RampSettings,
     WINDOW_RESULTS_MAX, WhenBlocked,
 };
 mod window;
 pub use window::Counts;
 mod pace;
-pub use pace::{Base, Pace, Rate};
+pub use pace::{BasePace, Pace, Rate};
 mod phase;
-mod answers;
-mod orders;
-mod shared;
-mod moves;
+mod results;
+mod commands;
+mod ledger_view;
+mod transitions;
 mod status;
-pub use status::{Breaker, Door, Status, Why};
+pub use status::{Admission, BlockReason, Breaker, HealthStatus};
 #[cfg(test)]
-mod bench;
+mod harness;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests_recovery;
 #[cfg(test)]
 mod tests_modes;
 #[cfg(test)]
-mod tests_orders;
+mod tests_commands;
 #[cfg(test)]
 mod tests_shared;
 #[cfg(test)]
@@ -65,12 +65,12 @@ use crate::problem::Problem;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
-use phase::{Phase, Runs};
-use window::Window;
+use phase::{ConsecutiveCounts, HealthPhase};
+use window::ResultWindow;
 
 /// The five states, spelt as the documents spell them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum HealthState {
     /// All is well.
     Normal,
     /// Slower, because some calls fail.
@@ -110,13 +110,13 @@ pub enum Reason {
 
 /// What happens to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum HealthEvent {
     /// An attempt has come to its end, one way or another.
-    Answered(Answer),
+    Completed(AttemptResult),
     /// The same for an attempt that was granted before a cool-down closed its scope
     /// ([`Cooldown::is_old_news`](crate::cooldown::Cooldown::is_old_news)): it counts in the ratio
     /// and advances nothing else (A4).
-    AnsweredLate(Answer),
+    CompletedLate(AttemptResult),
     /// An attempt got its permit.
     Granted,
     /// An attempt ended and nothing was learned: its caller went away.
@@ -129,12 +129,12 @@ pub enum Event {
     /// An operator wants something.
     Operator(Command),
     /// What the health scope looks like in the ledger: at the start, and after every change.
-    Shared(ScopeView),
+    ScopeChanged(ScopeView),
 }
 
 /// The end of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct AttemptResult {
     /// What it says about the provider.
     pub class: Class,
     /// When the attempt got its permit, on the clock of `now`. Attempts granted before the scope
@@ -169,9 +169,9 @@ pub enum Action {
         /// How long ago the rest began.
         age: Span,
         /// How long from then; `None` = until opened.
-        rest: Option<Span>,
+        closed_for: Option<Span>,
         /// What follows the rest.
-        then: Reopen,
+        reopen: Reopen,
     },
     /// Open the health scope for everybody.
     Open,
@@ -181,18 +181,18 @@ pub enum Action {
         /// So many close it.
         in_a_row: u32,
         /// For how long.
-        rest: Span,
+        closed_for: Span,
     },
     /// An attempt went well after one of ours had failed.
-    Well,
+    Succeeded,
     /// From now on this extra local pace holds, in place of the last one.
     Pace(Pace),
     /// To be told: log line, metric, event stream.
     Transition {
         /// The state before.
-        from: State,
+        from: HealthState,
         /// The state after.
-        to: State,
+        to: HealthState,
         /// Why.
         reason: Reason,
     },
@@ -205,24 +205,24 @@ pub type Actions = SmallVec<[Action; 4]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     settings: HealthSettings,
-    base: Base,
-    phase: Phase,
+    base: BasePace,
+    phase: HealthPhase,
     /// When the state began.
     since: Micros,
-    window: Window,
-    runs: Runs,
+    window: ResultWindow,
+    consecutive: ConsecutiveCounts,
     /// HalfOpens that have failed since Normal: each makes the next Sleep longer.
     failed_probes: u32,
     /// Attempts granted before this are old news.
-    fence: Micros,
+    valid_from: Micros,
     /// The latest time that a `Retry-After` named since the last success.
-    told_until: Option<Micros>,
+    retry_after_until: Option<Micros>,
     /// Since when there was nothing but Sleep and HalfOpen.
     trouble_since: Option<Micros>,
     /// A 429 was part of the present trouble.
-    was_refused: bool,
+    saw_429: bool,
     /// This Sleep or HalfOpen is CacheOnly's try to recover.
-    on_trial: bool,
+    auto_recovering: bool,
     /// The ledger has shown the scope closed since we closed it: from then on, open means that
     /// another process opened it.
     seen_closed: bool,
@@ -231,7 +231,11 @@ pub struct Health {
 
 impl Health {
     /// A machine in Normal. `Err`: every setting that cannot be obeyed.
-    pub fn new(settings: HealthSettings, base: Base, now: Micros) -> Result<Health, Vec<Problem>> {
+    pub fn new(
+        settings: HealthSettings,
+        base: BasePace,
+        now: Micros,
+    ) -> Result<Health, Vec<Problem>> {
         let problems = settings.check();
         if !problems.is_empty() {
             return Err(problems);
@@ -239,16 +243,16 @@ impl Health {
         Ok(Health {
             settings,
             base,
-            phase: Phase::normal(),
+            phase: HealthPhase::normal(),
             since: now,
-            window: Window::default(),
-            runs: Runs::default(),
+            window: ResultWindow::default(),
+            consecutive: ConsecutiveCounts::default(),
             failed_probes: 0,
-            fence: Micros::default(),
-            told_until: None,
+            valid_from: Micros::default(),
+            retry_after_until: None,
             trouble_since: None,
-            was_refused: false,
-            on_trial: false,
+            saw_429: false,
+            auto_recovering: false,
             seen_closed: false,
             pace: Pace::default(),
         })
@@ -256,22 +260,22 @@ impl Health {
 
     /// The whole machine: what happens, when, and what follows from it.
     #[must_use]
-    pub fn on(&mut self, event: Event, now: Micros) -> Actions {
+    pub fn on(&mut self, event: HealthEvent, now: Micros) -> Actions {
         let mut actions = Actions::new();
         // Before our timers: what they would end may have another end by now, or be over.
-        if let Event::Shared(view) = event {
-            self.saw(view, now, &mut actions);
+        if let HealthEvent::ScopeChanged(view) = event {
+            self.on_scope_view(view, now, &mut actions);
         }
         self.run_timers(now, &mut actions);
         match event {
-            Event::Answered(answer) => self.answered(answer, true, now, &mut actions),
-            Event::AnsweredLate(answer) => self.answered(answer, false, now, &mut actions),
-            Event::Granted => self.granted(now, &mut actions),
-            Event::Dropped { granted } => self.dropped(granted, now, &mut actions),
-            Event::Tick | Event::Shared(_) => {}
-            Event::Operator(command) => self.ordered(command, now, &mut actions),
+            HealthEvent::Completed(answer) => self.on_result(answer, true, now, &mut actions),
+            HealthEvent::CompletedLate(answer) => self.on_result(answer, false, now, &mut actions),
+            HealthEvent::Granted => self.on_granted(now, &mut actions),
+            HealthEvent::Dropped { granted } => self.on_dropped(granted, now, &mut actions),
+            HealthEvent::Tick | HealthEvent::ScopeChanged(_) => {}
+            HealthEvent::Operator(command) => self.on_command(command, now, &mut actions),
         }
-        self.tell_pace(&mut actions);
+        self.update_pace(&mut actions);
         actions
     }
 
@@ -279,7 +283,7 @@ impl Health {
     pub fn configure(
         &mut self,
         settings: HealthSettings,
-        base: Base,
+        base: BasePace,
         now: Micros,
     ) -> Result<Actions, Vec<Problem>> {
         let problems = settings.check();
@@ -290,30 +294,40 @@ impl Health {
         self.settings = settings;
         self.base = base;
         let is_left_over = match (&self.phase, settings.mode) {
-            (Phase::Throttle(_), Mode::Breaker | Mode::Off)
-            | (Phase::Sleep { .. } | Phase::HalfOpen(_), Mode::Off) => true,
-            (Phase::Throttle(_) | Phase::Sleep { .. } | Phase::HalfOpen(_), _)
-            | (Phase::Normal { .. } | Phase::Offline { .. } | Phase::CacheOnly { .. }, _) => false,
+            (HealthPhase::Throttle(_), HealthMode::Breaker | HealthMode::Off)
+            | (HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_), HealthMode::Off) => true,
+            (
+                HealthPhase::Throttle(_) | HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_),
+                _,
+            )
+            | (
+                HealthPhase::Normal { .. }
+                | HealthPhase::Offline { .. }
+                | HealthPhase::CacheOnly { .. },
+                _,
+            ) => false,
         };
         if is_left_over {
             self.enter_normal(Reason::Policy, now, &mut actions);
         }
         self.run_timers(now, &mut actions);
-        self.tell_pace(&mut actions);
+        self.update_pace(&mut actions);
         Ok(actions)
     }
 
-    /// When the machine wants [`Event::Tick`]; `None` = not before something else happens.
+    /// When the machine wants [`HealthEvent::Tick`]; `None` = not before something else happens.
     #[must_use]
     pub fn next_tick(&self) -> Option<Micros> {
         match &self.phase {
-            Phase::Normal { ramp, .. } => ramp.map(|ramp| ramp.next),
-            Phase::Throttle(_) | Phase::Offline { .. } | Phase::HalfOpen(_) => None,
-            Phase::Sleep { until, .. } => {
-                Some(self.gives_up_at().map_or(*until, |at| at.min(*until)))
+            HealthPhase::Normal { ramp, .. } => ramp.map(|ramp| ramp.next),
+            HealthPhase::Throttle(_) | HealthPhase::Offline { .. } | HealthPhase::HalfOpen(_) => {
+                None
+            }
+            HealthPhase::Sleep { until, .. } => {
+                Some(self.cache_only_at().map_or(*until, |at| at.min(*until)))
             }
             // The end that an operator named holds, whatever recovers by itself.
-            Phase::CacheOnly { ends, .. } => {
+            HealthPhase::CacheOnly { ends, .. } => {
                 let tries = || self.settings.auto_recover.map(|every| self.since + every);
                 ends.or_else(tries)
             }
@@ -322,7 +336,7 @@ impl Health {
 
     /// The state by name.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HealthState {
         self.phase.state()
     }
 
@@ -331,11 +345,11 @@ impl Health {
     /// climbs by at least 1 % a step.
     fn run_timers(&mut self, now: Micros, actions: &mut Actions) {
         while self.next_tick().is_some_and(|due| due <= now) {
-            self.fire(now, actions);
+            self.fire_timer(now, actions);
         }
     }
 
-    fn tell_pace(&mut self, actions: &mut Actions) {
+    fn update_pace(&mut self, actions: &mut Actions) {
         let pace = self.wanted_pace();
         if pace != self.pace {
             self.pace = pace;
@@ -349,47 +363,54 @@ impl Action {
     #[must_use]
     pub fn settle(self, scope: ScopeId) -> Option<Settle> {
         match self {
-            Action::Close { age, rest, then } => Some(Settle::Close {
+            Action::Close {
+                age,
+                closed_for: rest,
+                reopen: then,
+            } => Some(Settle::Close {
                 scope,
                 age,
-                rest,
-                then,
+                closed_for: rest,
+                reopen: then,
             }),
             Action::Open => Some(Settle::Open { scope }),
-            Action::Failed { in_a_row, rest } => Some(Settle::Failed {
+            Action::Failed {
+                in_a_row,
+                closed_for: rest,
+            } => Some(Settle::Failed {
                 scope,
                 age: Span::ZERO,
                 in_a_row,
-                rest,
+                closed_for: rest,
             }),
-            Action::Well => Some(Settle::Well { scope }),
+            Action::Succeeded => Some(Settle::Succeeded { scope }),
             Action::Pace(_) | Action::Transition { .. } => None,
         }
     }
 }
 
-impl State {
+impl HealthState {
     /// As in log lines: `HalfOpen`.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn log_name(self) -> &'static str {
         match self {
-            State::Normal => "Normal",
-            State::Throttle => "Throttle",
-            State::Sleep => "Sleep",
-            State::HalfOpen => "HalfOpen",
-            State::CacheOnly => "CacheOnly",
+            HealthState::Normal => "Normal",
+            HealthState::Throttle => "Throttle",
+            HealthState::Sleep => "Sleep",
+            HealthState::HalfOpen => "HalfOpen",
+            HealthState::CacheOnly => "CacheOnly",
         }
     }
 
     /// As in JSON and metrics: `half_open`.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
-            State::Normal => "normal",
-            State::Throttle => "throttle",
-            State::Sleep => "sleep",
-            State::HalfOpen => "half_open",
-            State::CacheOnly => "cache_only",
+            HealthState::Normal => "normal",
+            HealthState::Throttle => "throttle",
+            HealthState::Sleep => "sleep",
+            HealthState::HalfOpen => "half_open",
+            HealthState::CacheOnly => "cache_only",
         }
     }
 }

@@ -15,7 +15,7 @@ pub mod scope;
 pub mod turn;
 pub mod table;
 pub mod gate;
-pub mod loss;
+pub mod store_loss;
 pub mod ratio;
 pub mod problem;
 pub mod backoff;
@@ -30,4 +30,4 @@ pub mod entity;
 pub mod feedback;
 pub mod fresh;
 #[cfg(test)]
-mod drive;
+mod test_ledger;

@@ -12,42 +12,42 @@ mod algorithm;
 pub use algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 mod rule;
 pub use rule::{AMOUNT_MAX, DRIFT_PPM, IN_FLIGHT_TAIL, PERIOD_MAX, Rule, SLOTS_EXACT, SUB_WINDOWS};
-mod part;
+mod node_share;
 mod room;
 pub(crate) use room::Settled;
 mod holds;
 mod sliding;
-pub use sliding::Rung;
+pub use sliding::Strictness;
 mod paced;
 mod bucket;
-mod phase;
+mod window_counter;
 mod fixed;
-mod almanac;
-pub use almanac::AGREE_WITHIN;
+mod trusted_clock;
+pub use trusted_clock::CLOCK_TOLERANCE;
 mod calendar;
-pub use calendar::{Calendar, EDGE_MARGIN, Per};
+pub use calendar::{Calendar, CalendarPeriod, EDGE_MARGIN};
 mod in_flight;
-mod told;
+mod reported;
 mod cell;
 pub use cell::Cell;
-mod look;
-pub use look::View;
-mod adopt;
+mod view;
+pub use view::CellView;
+mod learn;
 mod inherit;
-mod carry;
-mod image;
-mod image_read;
-pub use image::Damaged;
+mod rebase;
+mod encode;
+mod decode;
+pub use encode::Damaged;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod image_tests;
+mod codec_tests;
 #[cfg(test)]
-mod low_tests;
+mod low_priority_tests;
 #[cfg(test)]
 mod window_tests;
 #[cfg(test)]
-mod told_tests;
+mod reported_tests;
 #[cfg(test)]
 mod bucket_tests;
 #[cfg(test)]

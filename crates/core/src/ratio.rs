@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_reads_as_people_write_it() {
+    fn a_share_prints_as_people_write_it() {
         assert_eq!(Ppm::of(12, 50).to_string(), "0.24");
         assert_eq!(Ppm::of(1, 3).to_string(), "0.333333");
         assert_eq!(Ppm::of(0, 0).to_string(), "0.0");

@@ -13,7 +13,7 @@ pub use budget::{Budget, BudgetSettings};
 mod tests;
 
 use crate::ask::Priority;
-use crate::backoff::{Backoff, BackoffNames, Dice, RETRY_AFTER_FLOOR, heeded};
+use crate::backoff::{Backoff, BackoffNames, Dice, RETRY_AFTER_FLOOR, effective_retry_after};
 use crate::health::Class;
 use crate::problem::{Problem, Problems};
 use crate::time::{Micros, Span};
@@ -61,7 +61,7 @@ pub enum Safety {
 
 /// One failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed {
+pub struct FailedAttempt {
     /// How urgent the call is.
     pub priority: Priority,
     /// How many of its retries the call has used up.
@@ -76,7 +76,7 @@ pub struct Failed {
     /// neither the call's retries nor the budget: the call was lent to all the others.
     pub probe: bool,
     /// What is left until the caller's deadline; `None` = no deadline.
-    pub left: Option<Span>,
+    pub time_remaining: Option<Span>,
 }
 
 /// What to do with a failed attempt.
@@ -90,12 +90,12 @@ pub enum Decision {
         counts: bool,
     },
     /// Hand the failure to the caller.
-    Stop(Stop),
+    Stop(StopReason),
 }
 
 /// Why a call is not tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// It was no failure, or one that trying again cannot mend (A11: other 4xx).
     Final,
     /// Repeating may act twice.
@@ -170,27 +170,27 @@ impl RetrySettings {
     /// Decides about one failed attempt. Takes a token from the budget only if it is tried again.
     pub fn decide(
         &self,
-        failed: &Failed,
+        failed: &FailedAttempt,
         budget: &mut Budget,
         dice: Dice,
         now: Micros,
     ) -> Decision {
         if !failed.class.is_failure() {
-            return Decision::Stop(Stop::Final);
+            return Decision::Stop(StopReason::Final);
         }
         if !failed.safety.is_safe() {
-            return Decision::Stop(Stop::Unsafe);
+            return Decision::Stop(StopReason::Unsafe);
         }
         if !failed.probe && failed.used >= self.retries.of(failed.priority) {
-            return Decision::Stop(Stop::Spent);
+            return Decision::Stop(StopReason::Spent);
         }
-        let after = heeded(failed.retry_after, self.retry_after_floor)
+        let after = effective_retry_after(failed.retry_after, self.retry_after_floor)
             .unwrap_or_else(|| self.backoff.wait(failed.used, dice));
-        if failed.left.is_some_and(|left| after >= left) {
-            return Decision::Stop(Stop::Deadline);
+        if failed.time_remaining.is_some_and(|left| after >= left) {
+            return Decision::Stop(StopReason::Deadline);
         }
-        if !failed.probe && !budget.take(&self.budget, now) {
-            return Decision::Stop(Stop::Budget);
+        if !failed.probe && !budget.try_take(&self.budget, now) {
+            return Decision::Stop(StopReason::Budget);
         }
         Decision::Again {
             after,

@@ -8,35 +8,38 @@
 //! Never: decides when to close. Health does, and says so by a settle: at once, or by how many
 //! failures in a row.
 
-mod image;
+mod codec;
 
-use crate::ask::{On, PermitId, Reopen};
+use crate::ask::{PermitId, Reopen, WakeOn};
 use crate::time::{Micros, Span};
 
 /// The state of one scope. A new one is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    state: State,
+    state: ScopeState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ScopeState {
     /// Everybody goes. So many attempts have failed in a row, whoever made them.
-    Open { failed: u32 },
+    Open { failures: u32 },
     /// Nobody goes until then; `None` = until somebody opens it.
-    Closed { until: Option<Micros>, then: Reopen },
+    Closed {
+        until: Option<Micros>,
+        reopen: Reopen,
+    },
     /// One call tries; if nothing is heard of it until then, another one may.
-    Probe { holder: PermitId, until: Micros },
+    Probe { permit: PermitId, until: Micros },
 }
 
-impl State {
+impl ScopeState {
     /// Open, and nothing is known against it.
-    const WELL: State = State::Open { failed: 0 };
+    const HEALTHY: ScopeState = ScopeState::Open { failures: 0 };
 }
 
-impl Default for State {
-    fn default() -> State {
-        State::WELL
+impl Default for ScopeState {
+    fn default() -> ScopeState {
+        ScopeState::HEALTHY
     }
 }
 
@@ -48,12 +51,12 @@ pub enum ScopeView {
     /// Nobody goes for this long; `None` = until opened by hand.
     Closed {
         /// The rest of the rest.
-        left: Option<Span>,
+        remaining: Option<Span>,
     },
     /// Nobody goes; answers come from the cache only.
     CacheOnly {
         /// The rest of it; `None` = until opened by hand.
-        left: Option<Span>,
+        remaining: Option<Span>,
     },
     /// One call at a time tries.
     Probing,
@@ -61,34 +64,38 @@ pub enum ScopeView {
 
 impl Scope {
     /// May this ask go? `Err` says how long not.
-    pub(crate) fn room(&self, id: PermitId, now: Micros) -> Result<(), (Span, On)> {
+    pub(crate) fn check(&self, id: PermitId, now: Micros) -> Result<(), (Span, WakeOn)> {
         match self.state {
-            State::Open { .. } => Ok(()),
-            State::Closed {
+            ScopeState::Open { .. } => Ok(()),
+            ScopeState::Closed {
                 until: Some(until), ..
             } if now >= until => Ok(()),
-            State::Closed {
+            ScopeState::Closed {
                 until: Some(until), ..
-            } => Err((until.since(now), On::Time)),
-            State::Closed { until: None, .. } => Err((Span(u64::MAX), On::Event)),
-            State::Probe { holder, until } if holder == id || now >= until => Ok(()),
-            State::Probe { until, .. } => Err((until.since(now), On::Event)),
+            } => Err((until.since(now), WakeOn::Time)),
+            ScopeState::Closed { until: None, .. } => Err((Span(u64::MAX), WakeOn::Event)),
+            ScopeState::Probe {
+                permit: holder,
+                until,
+            } if holder == id || now >= until => Ok(()),
+            ScopeState::Probe { until, .. } => Err((until.since(now), WakeOn::Event)),
         }
     }
 
     /// The ask goes. After a rest that asks for a probe, it is the probe.
     pub(crate) fn take(&mut self, id: PermitId, arrives_by: Micros) {
         self.state = match self.state {
-            State::Open { .. } => self.state,
-            State::Closed {
-                then: Reopen::All, ..
-            } => State::WELL,
-            State::Closed {
-                then: Reopen::Probe | Reopen::ByHand,
+            ScopeState::Open { .. } => self.state,
+            ScopeState::Closed {
+                reopen: Reopen::All,
+                ..
+            } => ScopeState::HEALTHY,
+            ScopeState::Closed {
+                reopen: Reopen::Probe | Reopen::ByOperator,
                 ..
             }
-            | State::Probe { .. } => State::Probe {
-                holder: id,
+            | ScopeState::Probe { .. } => ScopeState::Probe {
+                permit: id,
                 until: arrives_by,
             },
         };
@@ -99,63 +106,67 @@ impl Scope {
     /// middle of a sleep must not let everybody through at its end.
     pub(crate) fn close(&mut self, until: Option<Micros>, then: Reopen) {
         let then = match (self.state, then) {
-            (_, Reopen::ByHand) => Reopen::ByHand,
+            (_, Reopen::ByOperator) => Reopen::ByOperator,
             // A rest that ends does not change what a hold is; another hold does.
             (
-                State::Closed {
-                    then: Reopen::ByHand,
+                ScopeState::Closed {
+                    reopen: Reopen::ByOperator,
                     ..
                 },
                 Reopen::All | Reopen::Probe,
-            ) if until.is_some() => Reopen::ByHand,
+            ) if until.is_some() => Reopen::ByOperator,
             (
-                State::Closed {
-                    then: Reopen::Probe | Reopen::ByHand,
+                ScopeState::Closed {
+                    reopen: Reopen::Probe | Reopen::ByOperator,
                     ..
                 }
-                | State::Probe { .. },
+                | ScopeState::Probe { .. },
                 Reopen::All,
             )
             | (_, Reopen::Probe) => Reopen::Probe,
             (
-                State::Open { .. }
-                | State::Closed {
-                    then: Reopen::All, ..
+                ScopeState::Open { .. }
+                | ScopeState::Closed {
+                    reopen: Reopen::All,
+                    ..
                 },
                 Reopen::All,
             ) => Reopen::All,
         };
         let until = match (self.state, until) {
-            (State::Closed { until: None, .. }, _) | (_, None) => None,
+            (ScopeState::Closed { until: None, .. }, _) | (_, None) => None,
             (
-                State::Closed {
+                ScopeState::Closed {
                     until: Some(old), ..
                 },
                 Some(new),
             ) => Some(old.max(new)),
-            (State::Open { .. } | State::Probe { .. }, Some(new)) => Some(new),
+            (ScopeState::Open { .. } | ScopeState::Probe { .. }, Some(new)) => Some(new),
         };
-        self.state = State::Closed { until, then };
+        self.state = ScopeState::Closed {
+            until,
+            reopen: then,
+        };
     }
 
     /// Opens it for everybody.
     pub(crate) fn open(&mut self) {
-        self.state = State::WELL;
+        self.state = ScopeState::HEALTHY;
     }
 
     /// An attempt failed. `true` if that closed it: it was one of `in_a_row` with nothing but
     /// failures between them. What failed while it was closed is old news.
-    pub(crate) fn failed(&mut self, in_a_row: u32, until: Micros, now: Micros) -> bool {
+    pub(crate) fn record_failure(&mut self, in_a_row: u32, until: Micros, now: Micros) -> bool {
         let before = match self.state {
-            State::Open { failed } => failed,
-            State::Closed {
+            ScopeState::Open { failures: failed } => failed,
+            ScopeState::Closed {
                 until: Some(until),
-                then: Reopen::All,
+                reopen: Reopen::All,
             } if now >= until => 0,
-            State::Closed { .. } | State::Probe { .. } => return false,
+            ScopeState::Closed { .. } | ScopeState::Probe { .. } => return false,
         };
         let failed = before.saturating_add(1);
-        self.state = State::Open { failed };
+        self.state = ScopeState::Open { failures: failed };
         let is_enough = failed >= in_a_row;
         if is_enough {
             self.close(Some(until), Reopen::Probe);
@@ -164,8 +175,8 @@ impl Scope {
     }
 
     /// An attempt went well: what failed before it is no row any more.
-    pub(crate) fn went_well(&mut self) {
-        if let State::Open { failed } = &mut self.state {
+    pub(crate) fn record_success(&mut self) {
+        if let ScopeState::Open { failures: failed } = &mut self.state {
             *failed = 0;
         }
     }
@@ -173,48 +184,50 @@ impl Scope {
     /// Nothing is lost if it is forgotten: a scope that is missing is open.
     pub(crate) fn is_idle(&self, now: Micros) -> bool {
         match self.state {
-            State::Open { failed } => failed == 0,
-            State::Closed { .. } | State::Probe { .. } => self.look(now) == ScopeView::Open,
+            ScopeState::Open { failures: failed } => failed == 0,
+            ScopeState::Closed { .. } | ScopeState::Probe { .. } => {
+                self.peek(now) == ScopeView::Open
+            }
         }
     }
 
     /// The probe never left: the next one may try. `true` if this permit held the place.
-    pub(crate) fn give_back(&mut self, id: PermitId, now: Micros) -> bool {
+    pub(crate) fn return_probe(&mut self, id: PermitId, now: Micros) -> bool {
         match self.state {
-            State::Probe { holder, .. } if holder == id => {
-                self.state = State::Closed {
+            ScopeState::Probe { permit: holder, .. } if holder == id => {
+                self.state = ScopeState::Closed {
                     until: Some(now),
-                    then: Reopen::Probe,
+                    reopen: Reopen::Probe,
                 };
                 true
             }
-            State::Open { .. } | State::Closed { .. } | State::Probe { .. } => false,
+            ScopeState::Open { .. } | ScopeState::Closed { .. } | ScopeState::Probe { .. } => false,
         }
     }
 
     /// What it looks like at `now`.
     #[must_use]
-    pub fn look(&self, now: Micros) -> ScopeView {
+    pub fn peek(&self, now: Micros) -> ScopeView {
         match self.state {
-            State::Open { .. } => ScopeView::Open,
-            State::Closed {
+            ScopeState::Open { .. } => ScopeView::Open,
+            ScopeState::Closed {
                 until: Some(until),
-                then: Reopen::All,
+                reopen: Reopen::All,
             } if now >= until => ScopeView::Open,
-            State::Closed {
+            ScopeState::Closed {
                 until: Some(until),
-                then: Reopen::Probe | Reopen::ByHand,
+                reopen: Reopen::Probe | Reopen::ByOperator,
             } if now >= until => ScopeView::Probing,
-            State::Closed {
+            ScopeState::Closed {
                 until,
-                then: Reopen::ByHand,
+                reopen: Reopen::ByOperator,
             } => ScopeView::CacheOnly {
-                left: until.map(|until| until.since(now)),
+                remaining: until.map(|until| until.since(now)),
             },
-            State::Closed { until, .. } => ScopeView::Closed {
-                left: until.map(|until| until.since(now)),
+            ScopeState::Closed { until, .. } => ScopeView::Closed {
+                remaining: until.map(|until| until.since(now)),
             },
-            State::Probe { .. } => ScopeView::Probing,
+            ScopeState::Probe { .. } => ScopeView::Probing,
         }
     }
 }

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::ask::{CellId, ScopeId};
-use crate::limit::{Cell, Damaged, Rule, View};
+use crate::limit::{Cell, CellView, Damaged, Rule};
 use crate::scope::{Scope, ScopeView};
 use crate::time::{Micros, Now, Span};
-use crate::turn::Cells;
+use crate::turn::CellStore;
 
 /// Cells and scopes by their ids.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Table {
     swept_to: Option<CellId>,
 }
 
-impl Cells for Table {
+impl CellStore for Table {
     fn cell(&mut self, id: CellId) -> &mut Cell {
         self.cells.entry(id).or_default()
     }
@@ -41,17 +41,17 @@ impl Table {
 
     /// What a limit looks like; one that was never used has everything left.
     #[must_use]
-    pub fn look(&self, id: CellId, rule: &Rule, now: Now) -> View {
+    pub fn peek(&self, id: CellId, rule: &Rule, now: Now) -> CellView {
         self.cells.get(&id).map_or_else(
-            || Cell::default().look(rule, now),
-            |cell| cell.look(rule, now),
+            || Cell::default().peek(rule, now),
+            |cell| cell.peek(rule, now),
         )
     }
 
     /// The scope as it stands; one that was never closed is open.
     #[must_use]
-    pub fn look_scope(&self, id: ScopeId, now: Micros) -> ScopeView {
-        self.scopes.get(&id).copied().unwrap_or_default().look(now)
+    pub fn peek_scope(&self, id: ScopeId, now: Micros) -> ScopeView {
+        self.scopes.get(&id).copied().unwrap_or_default().peek(now)
     }
 
     /// How many cells are kept.

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_two_units_and_never_too_early() {
+    fn a_duration_for_people_has_two_units_and_is_rounded_up() {
         for (micros, words) in [
             (350_000, "350 ms"),
             (999_001, "1000 ms"),

@@ -13,15 +13,15 @@
 use smallvec::SmallVec;
 
 use crate::ask::{
-    Ask, By, CellId, Marks, On, Outcome, PermitId, Priority, ScopeId, Scopes, Settle, Term, Terms,
-    Verdict, Why,
+    Ask, BlockedBy, CellId, Marks, NeverReason, Outcome, PermitId, Priority, ScopeId, Scopes,
+    Settle, Term, Terms, Verdict, WakeOn,
 };
 use crate::limit::{Cell, Rule, SettleAt, Settled};
 use crate::scope::Scope;
 use crate::time::{Now, Span};
 
 /// Where cells and scopes are kept. Both are empty when they are first asked for.
-pub trait Cells {
+pub trait CellStore {
     /// The state of one limit for one key.
     fn cell(&mut self, id: CellId) -> &mut Cell;
     /// The state of one scope.
@@ -36,11 +36,11 @@ pub struct Turn {
     /// Cells in which somebody who was refused earlier may be lucky now.
     pub freed: Vec<CellId>,
     /// Scopes that have changed.
-    pub scopes: Vec<ScopeId>,
+    pub changed_scopes: Vec<ScopeId>,
 }
 
 /// Applies `settles`, then decides `asks` in the order given.
-pub fn turn(cells: &mut impl Cells, now: Now, settles: &[Settle], asks: &[Ask]) -> Turn {
+pub fn turn(cells: &mut impl CellStore, now: Now, settles: &[Settle], asks: &[Ask]) -> Turn {
     let mut turn = Turn {
         verdicts: Vec::with_capacity(asks.len()),
         ..Turn::default()
@@ -59,37 +59,37 @@ pub fn turn(cells: &mut impl Cells, now: Now, settles: &[Settle], asks: &[Ask]) 
 /// What earlier asks of the same turn mean for later ones.
 #[derive(Debug, Default)]
 struct Batch {
-    refused: SmallVec<[Refused; 4]>,
+    rejected: SmallVec<[Rejection; 4]>,
     granted: SmallVec<[(CellId, u64); 4]>,
 }
 
 /// A cell or scope that has refused an ask of this turn.
 #[derive(Debug)]
-struct Refused {
-    place: Place,
+struct Rejection {
+    target: CellOrScope,
     priority: Priority,
     after: Span,
-    on: On,
+    on: WakeOn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CellOrScope {
     Cell(CellId),
     Scope(ScopeId),
 }
 
-fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
-    if let Some(why) = hopeless(&ask.terms, ask.priority) {
+fn decide(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) -> Verdict {
+    if let Some(why) = too_costly(&ask.terms, ask.priority) {
         return Verdict::Never(why);
     }
     match longest_wait(cells, now, ask, batch) {
         Some((by, after, on)) => {
             let place = match by {
-                By::Term(index) => Place::Cell(ask.terms[index].cell),
-                By::Scope(index) => Place::Scope(ask.scopes[index]),
+                BlockedBy::Term(index) => CellOrScope::Cell(ask.terms[index].cell),
+                BlockedBy::Scope(index) => CellOrScope::Scope(ask.scopes[index]),
             };
-            batch.refused.push(Refused {
-                place,
+            batch.rejected.push(Rejection {
+                target: place,
                 priority: ask.priority,
                 after,
                 on,
@@ -104,81 +104,90 @@ fn decide(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Ver
 
 /// What an ask takes in all from this cell. One that is named twice is asked for the sum and
 /// charged once; otherwise either name alone would fit where both together do not.
-fn cost_in(terms: &Terms, cell: CellId) -> u64 {
+fn cost_in_cell(terms: &Terms, cell: CellId) -> u64 {
     let same = terms.iter().filter(|term| term.cell == cell);
     same.fold(0, |sum, term| sum.saturating_add(term.cost))
 }
 
 /// Where this cell is named first.
-fn first_named(terms: &Terms, cell: CellId) -> Option<usize> {
+fn first_term_of(terms: &Terms, cell: CellId) -> Option<usize> {
     terms.iter().position(|term| term.cell == cell)
 }
 
 /// A cost above what the limit ever has for this ask can never be granted.
 #[must_use]
-pub fn hopeless(terms: &Terms, priority: Priority) -> Option<Why> {
+pub fn too_costly(terms: &Terms, priority: Priority) -> Option<NeverReason> {
     terms.iter().enumerate().find_map(|(index, term)| {
-        let most = term.rule.most().saturating_sub(term.leaves(priority));
-        let too_costly = cost_in(terms, term.cell) > most && !term.rule.is_shadow();
-        too_costly.then_some(Why::TooCostly { term: index, most })
+        let most = term
+            .rule
+            .max_cost()
+            .saturating_sub(term.reserve_for(priority));
+        let too_costly = cost_in_cell(terms, term.cell) > most && !term.rule.is_shadow();
+        too_costly.then_some(NeverReason::TooCostly {
+            term: index,
+            max_cost: most,
+        })
     })
 }
 
 /// Asks every scope and every cell, and keeps the answer that takes longest: waiting for anything
 /// less would only be refused again.
 fn longest_wait(
-    cells: &mut impl Cells,
+    cells: &mut impl CellStore,
     now: Now,
     ask: &Ask,
     batch: &Batch,
-) -> Option<(By, Span, On)> {
-    let mut longest: Option<(By, Span, On)> = None;
-    let mut keep = |by: By, after: Span, on: On| {
+) -> Option<(BlockedBy, Span, WakeOn)> {
+    let mut longest: Option<(BlockedBy, Span, WakeOn)> = None;
+    let mut keep = |by: BlockedBy, after: Span, on: WakeOn| {
         if longest.is_none_or(|(_, so_far, _)| after > so_far) {
             longest = Some((by, after, on));
         }
     };
     for (index, &id) in ask.scopes.iter().enumerate() {
         let scope = cells.scope(id);
-        if let Err((after, on)) = scope.room(ask.id, now.at) {
-            keep(By::Scope(index), after, on);
-        } else if let Some((after, on)) = batch.blocks(Place::Scope(id), ask.priority) {
-            keep(By::Scope(index), after, on);
+        if let Err((after, on)) = scope.check(ask.id, now.at) {
+            keep(BlockedBy::Scope(index), after, on);
+        } else if let Some((after, on)) = batch.rejection_for(CellOrScope::Scope(id), ask.priority)
+        {
+            keep(BlockedBy::Scope(index), after, on);
         }
     }
     for (index, term) in ask.terms.iter().enumerate() {
         let cell = cells.cell(term.cell);
         cell.refresh(&term.rule, now);
-        cell.publish(ask.id.owner, &term.rule, now.at);
-        let cost = cost_in(&ask.terms, term.cell);
-        let leave = term.leaves(ask.priority);
+        cell.set_owner_limit(ask.id.owner, &term.rule, now.at);
+        let cost = cost_in_cell(&ask.terms, term.cell);
+        let leave = term.reserve_for(ask.priority);
         let room = cell.room(&term.rule, cost, leave, ask.priority, now);
         if term.rule.is_shadow() || cost == 0 {
             continue;
         }
         if let Err((after, on)) = room {
-            keep(By::Term(index), after, on);
-        } else if let Some((after, on)) = batch.blocks(Place::Cell(term.cell), ask.priority) {
-            keep(By::Term(index), after, on);
+            keep(BlockedBy::Term(index), after, on);
+        } else if let Some((after, on)) =
+            batch.rejection_for(CellOrScope::Cell(term.cell), ask.priority)
+        {
+            keep(BlockedBy::Term(index), after, on);
         } else if batch.is_full(term, cost) {
-            keep(By::Term(index), Span::ZERO, On::Time);
+            keep(BlockedBy::Term(index), Span::ZERO, WakeOn::Time);
         }
     }
     longest
 }
 
-fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Marks {
-    let arrives_by = now.at + ask.evidence.longest();
+fn grant(cells: &mut impl CellStore, now: Now, ask: &Ask, batch: &mut Batch) -> Marks {
+    let arrives_by = now.at + ask.evidence.latest_arrival();
     for &id in &ask.scopes {
         cells.scope(id).take(ask.id, arrives_by);
     }
     let mut marks = Marks::new();
     for (index, term) in ask.terms.iter().enumerate() {
-        let first = first_named(&ask.terms, term.cell).filter(|&first| first < index);
+        let first = first_term_of(&ask.terms, term.cell).filter(|&first| first < index);
         let mark = first.and_then(|first| marks.get(first).copied());
         marks.push(mark.unwrap_or_else(|| {
-            let cost = cost_in(&ask.terms, term.cell);
-            batch.count(term.cell, cost);
+            let cost = cost_in_cell(&ask.terms, term.cell);
+            batch.add(term.cell, cost);
             let cell = cells.cell(term.cell);
             cell.take(&term.rule, cost, ask.id, ask.evidence, now)
         }));
@@ -188,11 +197,11 @@ fn grant(cells: &mut impl Cells, now: Now, ask: &Ask, batch: &mut Batch) -> Mark
 
 impl Batch {
     /// Was this place refused to somebody at least as urgent?
-    fn blocks(&self, place: Place, priority: Priority) -> Option<(Span, On)> {
+    fn rejection_for(&self, place: CellOrScope, priority: Priority) -> Option<(Span, WakeOn)> {
         let refused = self
-            .refused
+            .rejected
             .iter()
-            .find(|refused| refused.place == place && priority <= refused.priority)?;
+            .find(|refused| refused.target == place && priority <= refused.priority)?;
         Some((refused.after, refused.on))
     }
 
@@ -207,7 +216,7 @@ impl Batch {
         granted > 0 && granted.saturating_add(cost) > term.rule.batch_max()
     }
 
-    fn count(&mut self, cell: CellId, cost: u64) {
+    fn add(&mut self, cell: CellId, cost: u64) {
         if let Some((_, sum)) = self.granted.iter_mut().find(|(id, _)| *id == cell) {
             *sum = sum.saturating_add(cost);
         } else {
@@ -216,7 +225,7 @@ impl Batch {
     }
 }
 
-fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
+fn apply(cells: &mut impl CellStore, now: Now, settle: &Settle, turn: &mut Turn) {
     match settle {
         Settle::Permit {
             id,
@@ -224,14 +233,14 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
             scopes,
             outcome,
         } => {
-            tell_scopes(cells, now, *id, scopes, outcome, turn);
+            settle_scopes(cells, now, *id, scopes, outcome, turn);
             for (index, term) in terms.iter().enumerate() {
-                if first_named(terms, term.cell) != Some(index) {
+                if first_term_of(terms, term.cell) != Some(index) {
                     continue;
                 }
                 let cell = cells.cell(term.cell);
                 cell.refresh(&term.rule, now);
-                let cost = cost_in(terms, term.cell);
+                let cost = cost_in_cell(terms, term.cell);
                 if settle_term(cell, now, *id, index, term, cost, outcome) {
                     turn.freed.push(term.cell);
                 }
@@ -240,41 +249,41 @@ fn apply(cells: &mut impl Cells, now: Now, settle: &Settle, turn: &mut Turn) {
         Settle::Close {
             scope,
             age,
-            rest,
-            then,
+            closed_for: rest,
+            reopen: then,
         } => {
             let until = rest.map(|rest| (now.at - *age) + rest);
             cells.scope(*scope).close(until, *then);
-            turn.scopes.push(*scope);
+            turn.changed_scopes.push(*scope);
         }
-        Settle::Carry {
+        Settle::Inherit {
             from,
-            former,
+            old_rule: former,
             to,
             rule,
-        } => carry(cells, now, (*from, former), (*to, rule)),
+        } => inherit(cells, now, (*from, former), (*to, rule)),
         Settle::Open { scope } => {
             cells.scope(*scope).open();
-            turn.scopes.push(*scope);
+            turn.changed_scopes.push(*scope);
         }
         Settle::Failed {
             scope,
             age,
             in_a_row,
-            rest,
+            closed_for: rest,
         } => {
             let until = (now.at - *age) + *rest;
-            if cells.scope(*scope).failed(*in_a_row, until, now.at) {
-                turn.scopes.push(*scope);
+            if cells.scope(*scope).record_failure(*in_a_row, until, now.at) {
+                turn.changed_scopes.push(*scope);
             }
         }
-        Settle::Well { scope } => cells.scope(*scope).went_well(),
+        Settle::Succeeded { scope } => cells.scope(*scope).record_success(),
     }
 }
 
 /// What one cell has counted counts in another too.
-fn carry(
-    cells: &mut impl Cells,
+fn inherit(
+    cells: &mut impl CellStore,
     now: Now,
     (from, former): (CellId, &Rule),
     (to, rule): (CellId, &Rule),
@@ -285,12 +294,12 @@ fn carry(
     let heir = cells.cell(to);
     heir.refresh(rule, now);
     let passed = heir.inherit((to, rule), &giver, (from, former), now);
-    cells.cell(from).pass(passed);
+    cells.cell(from).set_hand_over(passed);
 }
 
 /// What the scopes of a permit hear of it.
-fn tell_scopes(
-    cells: &mut impl Cells,
+fn settle_scopes(
+    cells: &mut impl CellStore,
     now: Now,
     id: PermitId,
     scopes: &Scopes,
@@ -298,14 +307,16 @@ fn tell_scopes(
     turn: &mut Turn,
 ) {
     match outcome {
-        Outcome::Arrived { refused: false, .. } | Outcome::Whole { .. } => {
-            scopes.iter().for_each(|id| cells.scope(*id).went_well());
+        Outcome::Arrived { limited: false, .. } | Outcome::Complete { .. } => {
+            scopes
+                .iter()
+                .for_each(|id| cells.scope(*id).record_success());
         }
         Outcome::Unsent => {
             let given_back = scopes
                 .iter()
-                .filter(|scope| cells.scope(**scope).give_back(id, now.at));
-            turn.scopes.extend(given_back);
+                .filter(|scope| cells.scope(**scope).return_probe(id, now.at));
+            turn.changed_scopes.extend(given_back);
         }
         Outcome::Arrived { .. }
         | Outcome::Failed { .. }
@@ -330,25 +341,27 @@ fn settle_term(
         id,
         cost,
         at: now.at - age,
-        proved,
+        proven: proved,
     };
     match outcome {
         Outcome::Arrived {
             age,
-            refused,
+            limited: refused,
             readings,
         } => {
             let settled = settled(*age, !refused);
-            let granted = cell.open(id).map_or(settled.at, |(_, granted)| granted);
+            let granted = cell
+                .pending_call(id)
+                .map_or(settled.at, |(_, granted)| granted);
             let mut freed = match rule.settles_at() {
                 SettleAt::Head => cell.settle(rule, settled, now.at).freed,
                 SettleAt::End => false,
             };
             for reading in readings.iter().filter(|reading| reading.term == index) {
-                freed |= cell.adopt(rule, reading, cost, granted, *refused, now);
+                freed |= cell.apply_reading(rule, reading, cost, granted, *refused, now);
             }
             if *refused && !readings.iter().any(|reading| reading.term == index) {
-                cell.refused_in_silence(rule, granted, now.at);
+                cell.limited_without_reading(rule, granted, now.at);
             }
             freed
         }
@@ -356,12 +369,12 @@ fn settle_term(
             SettleAt::Head => cell.settle(rule, settled(*age, false), now.at).freed,
             SettleAt::End => false,
         },
-        Outcome::Finished { age } | Outcome::Whole { age } => {
+        Outcome::Finished { age } | Outcome::Complete { age } => {
             cell.settle(rule, settled(*age, true), now.at).freed
         }
         Outcome::Unsent => cell.undo(rule, id).freed,
         Outcome::Unknown { age, late } => cell.give_up(rule, id, (now.at - *age) + *late).freed,
-        Outcome::Alive { by } => {
+        Outcome::Alive { extend_by: by } => {
             cell.extend(rule, id, now.at + *by);
             false
         }

@@ -20,7 +20,7 @@ use smallvec::smallvec;
 use tollgate_core::ask::{
     Ask, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, Scopes, Settle, Term, Verdict,
 };
-use tollgate_core::gate::{CallerId, Gate, Resolution, Settings, Waiter};
+use tollgate_core::gate::{CallerId, Gate, GateSettings, Resolution, Waiter};
 use tollgate_core::limit::Rule;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span, Wall};
@@ -35,7 +35,7 @@ const WAITERS: [u64; 5] = [10, 100, 1_000, 10_000, 100_000];
 const PACE: u64 = 2_000;
 
 /// How long each row is measured.
-const LASTS: Span = Span::from_secs(3);
+const ROW_DURATION: Span = Span::from_secs(3);
 
 const BEGIN: &str = "<!-- ledger-growth:begin -->";
 const END: &str = "<!-- ledger-growth:end -->";
@@ -45,7 +45,7 @@ fn main() {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["child", folder, gap_us] => child(folder, Span(gap_us.parse().unwrap())),
-        ["--out", file] => put_into(file, &tables()),
+        ["--out", file] => write_tables(file, &tables()),
         _ => println!("{}", tables()),
     }
 }
@@ -56,8 +56,8 @@ fn tables() -> String {
          |---|---|---|---|---|---|---|---|---|\n",
     );
     for processes in PROCESSES {
-        let paced = together(processes, Span(1_000_000 * processes / PACE));
-        let flat = together(processes, Span::ZERO);
+        let paced = run_processes(processes, Span(1_000_000 * processes / PACE));
+        let flat = run_processes(processes, Span::ZERO);
         writeln!(
             text,
             "| {processes} | {:.1} k/s | {:.1} µs | {:.2} ms | {:.2} ms | {:.1} k/s | {:.1} µs | {:.2} ms | {:.2} |",
@@ -76,7 +76,7 @@ fn tables() -> String {
         "\n| waiting in one line | CPU to join | CPU to go, in order | CPU to leave | memory of each |\n|---|---|---|---|---|\n",
     );
     for waiters in WAITERS {
-        let line = line(waiters);
+        let line = queue_cost(waiters);
         writeln!(
             text,
             "| {waiters} | {:.2} µs | {:.2} µs | {:.2} µs | {} |",
@@ -88,7 +88,7 @@ fn tables() -> String {
 }
 
 /// Puts the tables between the marks.
-fn put_into(file: &str, tables: &str) {
+fn write_tables(file: &str, tables: &str) {
     let text = std::fs::read_to_string(file).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
@@ -104,7 +104,7 @@ struct Row {
     least_of_most: f64,
 }
 
-fn together(processes: u64, gap: Span) -> Row {
+fn run_processes(processes: u64, gap: Span) -> Row {
     let folder = std::env::temp_dir().join(format!("tollgate-growth-{}", std::process::id()));
     let start = |_| {
         Command::new(std::env::current_exe().unwrap())
@@ -129,7 +129,7 @@ fn together(processes: u64, gap: Span) -> Row {
     waits.sort_by(f64::total_cmp);
     let most = each.iter().copied().fold(0.0, f64::max);
     Row {
-        rate: waits.len() as f64 / (LASTS.0 as f64 / 1e6),
+        rate: waits.len() as f64 / (ROW_DURATION.0 as f64 / 1e6),
         cpu: cpu / waits.len() as f64,
         p50: waits[waits.len() / 2],
         p99: waits[waits.len() * 99 / 100],
@@ -150,7 +150,7 @@ fn child(folder: &str, gap: Span) {
     let (started, began) = (cpu(), ledger.now().at);
     runtime.block_on(async {
         let mut due = began;
-        while due.since(began) < LASTS {
+        while due.since(began) < ROW_DURATION {
             let pause = due.since(ledger.now().at);
             if pause > Span::ZERO {
                 tokio::time::sleep(pause.into()).await;
@@ -176,7 +176,7 @@ fn child(folder: &str, gap: Span) {
 }
 
 /// What a line of so many costs each of them.
-struct Line {
+struct QueueCost {
     join: f64,
     go: f64,
     leave: f64,
@@ -185,20 +185,20 @@ struct Line {
 
 /// So many calls wait behind a bucket that lets one go each millisecond, in virtual time: how much it
 /// costs each to join, to go, and (others of as many) to leave.
-fn line(waiters: u64) -> Line {
+fn queue_cost(waiters: u64) -> QueueCost {
     // Small lines are made several times, so that there is something to measure.
     let rounds = (20_000 / waiters).max(1);
     let rule = Arc::new(Rule::bucket(1_000, Span::from_secs(1), 1).unwrap());
     let (mut join, mut go, mut leave, mut memory) = (0.0, 0.0, 0.0, 0);
     for _ in 0..rounds {
         let before = resident();
-        let (mut gate, mut now, spent) = joined(waiters, &rule);
+        let (mut gate, mut now, spent) = filled_gate(waiters, &rule);
         join += spent;
         memory = memory.max(resident().saturating_sub(before));
         let started = cpu();
-        let_go(&mut gate, &mut now, waiters);
+        serve_all(&mut gate, &mut now, waiters);
         go += cpu() - started;
-        let (mut gate, _, _) = joined(waiters, &rule);
+        let (mut gate, _, _) = filled_gate(waiters, &rule);
         let started = cpu();
         for seq in 1..=waiters {
             gate.cancel(id(1, seq));
@@ -206,7 +206,7 @@ fn line(waiters: u64) -> Line {
         leave += cpu() - started;
     }
     let each = |spent: f64| spent / (waiters * rounds) as f64;
-    Line {
+    QueueCost {
         join: each(join),
         go: each(go),
         leave: each(leave),
@@ -218,10 +218,10 @@ fn line(waiters: u64) -> Line {
     }
 }
 
-fn joined(waiters: u64, rule: &Arc<Rule>) -> (Gate, Now, f64) {
-    let mut gate = Gate::new(Settings {
+fn filled_gate(waiters: u64, rule: &Arc<Rule>) -> (Gate, Now, f64) {
+    let mut gate = Gate::new(GateSettings {
         waiting_max: usize::try_from(waiters).unwrap(),
-        ..Settings::default()
+        ..GateSettings::default()
     });
     let now = Now {
         at: Micros(1_000_000_000),
@@ -242,7 +242,7 @@ fn joined(waiters: u64, rule: &Arc<Rule>) -> (Gate, Now, f64) {
 }
 
 /// Time passes from timer to timer until all have gone, in the order in which they came.
-fn let_go(gate: &mut Gate, now: &mut Now, waiters: u64) {
+fn serve_all(gate: &mut Gate, now: &mut Now, waiters: u64) {
     let mut table = Table::default();
     let mut went = 0;
     while went < waiters {
@@ -259,7 +259,7 @@ fn let_go(gate: &mut Gate, now: &mut Now, waiters: u64) {
             let verdicts = turn(&mut table, *now, &[], &effects.offer).verdicts;
             let ids = effects.offer.iter().map(|ask| ask.id);
             gate.verdicts(ids.zip(verdicts).collect(), *now);
-        } else if let Some(arm) = effects.arm.filter(|_| !has_news) {
+        } else if let Some(arm) = effects.wake_at.filter(|_| !has_news) {
             now.at = now.at.max(arm);
         }
     }
@@ -279,13 +279,13 @@ fn ask(cell: CellId, rule: &Arc<Rule>, owner: u32, seq: u64) -> Ask {
             cell,
             rule: rule.clone(),
             cost: 1,
-            leave: 0,
+            reserve: 0,
         }],
         scopes: Scopes::new(),
         priority: Priority::Normal,
-        patience: Span::from_secs(30),
+        max_wait: Span::from_secs(30),
         evidence: Evidence::Report {
-            by: Span::from_secs(30),
+            timeout: Span::from_secs(30),
             late: Span::from_secs(5),
         },
     }
@@ -298,7 +298,7 @@ fn arrived(ask: Ask) -> Settle {
         scopes: ask.scopes,
         outcome: Outcome::Arrived {
             age: Span::ZERO,
-            refused: false,
+            limited: false,
             readings: Vec::new(),
         },
     }

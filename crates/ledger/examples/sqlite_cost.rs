@@ -34,7 +34,7 @@ struct Row {
 fn main() {
     let folder = std::env::temp_dir().join(format!("tollgate-cost-{}", std::process::id()));
     if let Some(shared) = std::env::args().nth(1) {
-        return share(&shared);
+        return run_child(&shared);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -79,7 +79,7 @@ fn main() {
     );
     println!("|---|---|---|---|---|");
     for processes in [1, 2, 4, 8] {
-        together(&folder, processes);
+        run_processes(&folder, processes);
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -168,7 +168,7 @@ async fn callers(name: &str, cell: CellId, ledger: &Ledger, rule: &Arc<Rule>) {
 }
 
 /// How processes on one folder share: each makes transactions of one permit for two seconds.
-fn together(folder: &std::path::Path, processes: usize) {
+fn run_processes(folder: &std::path::Path, processes: usize) {
     let start = |_| {
         Command::new(std::env::current_exe().unwrap())
             .arg(folder)
@@ -199,7 +199,7 @@ fn together(folder: &std::path::Path, processes: usize) {
     );
 }
 
-fn share(folder: &str) {
+fn run_child(folder: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
@@ -233,13 +233,13 @@ fn ask(cell: CellId, rule: &Arc<Rule>, seq: &mut u64) -> Ask {
             cell,
             rule: rule.clone(),
             cost: 1,
-            leave: 0,
+            reserve: 0,
         }],
         scopes: Scopes::new(),
         priority: Priority::Normal,
-        patience: Span::from_secs(30),
+        max_wait: Span::from_secs(30),
         evidence: Evidence::Report {
-            by: Span::from_secs(30),
+            timeout: Span::from_secs(30),
             late: Span::from_secs(5),
         },
     }
@@ -254,7 +254,7 @@ fn settle_all(ledger: &Ledger, asks: Vec<Ask>, verdicts: Vec<(PermitId, Verdict)
                 scopes: ask.scopes,
                 outcome: Outcome::Arrived {
                     age: Span::ZERO,
-                    refused: false,
+                    limited: false,
                     readings: Vec::new(),
                 },
             });

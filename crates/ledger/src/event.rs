@@ -24,9 +24,9 @@ pub enum Event {
     /// The store cannot be reached.
     Lost,
     /// The store is there again.
-    Back,
+    Recovered,
     /// Too much happened to follow: ask again for everything.
-    Anything,
+    Resync,
 }
 
 /// The events of one ledger, from the moment this was made.
@@ -44,7 +44,7 @@ impl Events {
     pub async fn next(&mut self) -> Option<Event> {
         match self.receiver.recv().await {
             Ok(event) => Some(event),
-            Err(broadcast::error::RecvError::Lagged(_)) => Some(Event::Anything),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some(Event::Resync),
             Err(broadcast::error::RecvError::Closed) => None,
         }
     }
@@ -53,7 +53,7 @@ impl Events {
     pub fn try_next(&mut self) -> Option<Event> {
         match self.receiver.try_recv() {
             Ok(event) => Some(event),
-            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Event::Anything),
+            Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Event::Resync),
             Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed) => {
                 None
             }

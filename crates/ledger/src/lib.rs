@@ -11,10 +11,10 @@ mod clock;
 pub use clock::{Clock, ManualClock};
 mod event;
 pub use event::{EVENTS_MAX, Event, Events};
-mod offered;
-pub use offered::{Decided, Loss, Lost, Offered};
-mod heirs;
-use heirs::Heirs;
+mod offer;
+pub use offer::{OfferVerdicts, PendingOffer, StoreLoss, StoreLost};
+mod cell_forwarding;
+use cell_forwarding::CellForwarding;
 mod memory;
 pub use memory::MemoryLedger;
 #[cfg(feature = "sqlite")]
@@ -31,7 +31,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_core::ask::{Ask, CellId, OwnerId, ScopeId, Settle, Verdict};
-use tollgate_core::limit::{Rule, View};
+use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 
@@ -74,7 +74,7 @@ impl Ledger {
 
     /// An empty ledger in this process on the same clock, for what must go on without the store.
     #[must_use]
-    pub fn beside(&self) -> Ledger {
+    pub fn empty_in_memory(&self) -> Ledger {
         Ledger::memory(match self {
             Ledger::Memory(memory) => memory.clock(),
             #[cfg(feature = "sqlite")]
@@ -94,17 +94,17 @@ impl Ledger {
 
     /// Why the store cannot be reached, while it cannot: a sentence for people.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
+    pub fn loss_reason(&self) -> Option<String> {
         match self {
             Ledger::Memory(_) => None,
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.trouble(),
+            Ledger::Sqlite(sqlite) => sqlite.loss_reason(),
         }
     }
 
     /// Since when the store cannot be reached, while it cannot. Cheap enough to ask per call.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<StoreLoss> {
         match self {
             Ledger::Memory(_) => None,
             #[cfg(feature = "sqlite")]
@@ -114,18 +114,18 @@ impl Ledger {
 
     /// While the store is lost: closes a scope for `rest` from the moment at which it is back,
     /// before anything is granted. Said again, the last word counts. Forgotten once it is back.
-    pub fn close_on_return(&self, scope: ScopeId, rest: Span) {
+    pub fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
         match self {
             Ledger::Memory(_) => {}
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.close_on_return(scope, rest),
+            Ledger::Sqlite(sqlite) => sqlite.close_on_recovery(scope, rest),
         }
     }
 
     /// Asks for permits, all in one transaction and in this order. If the answer is dropped before
     /// it is taken, what was granted comes back unsent. Everything settled before is counted first;
     /// an offer without asks is answered when it is.
-    pub fn offer(&self, asks: Vec<Ask>) -> Offered {
+    pub fn offer(&self, asks: Vec<Ask>) -> PendingOffer {
         match self {
             Ledger::Memory(memory) => memory.offer(self, asks),
             #[cfg(feature = "sqlite")]
@@ -137,9 +137,9 @@ impl Ledger {
     /// time, ask with [`Ledger::offer`]. What was granted is the asker's to settle. Also when it was
     /// decided.
     #[must_use]
-    pub fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
+    pub fn try_offer(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
         match self {
-            Ledger::Memory(memory) => memory.offer_at_once(ask),
+            Ledger::Memory(memory) => memory.try_offer(ask),
             #[cfg(feature = "sqlite")]
             Ledger::Sqlite(_) => None,
         }
@@ -148,11 +148,11 @@ impl Ledger {
     /// Nobody of this process waits for these cells any more. Where processes share a ledger, others
     /// are held up for those who wait. Costs a transaction, so it is said only when the last one has
     /// left; who is served or waits on says so by asking.
-    pub fn left(&self, cells: &[CellId]) {
+    pub fn stop_waiting(&self, cells: &[CellId]) {
         match self {
             Ledger::Memory(_) => {}
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.left(cells),
+            Ledger::Sqlite(sqlite) => sqlite.stop_waiting(cells),
         }
     }
 
@@ -170,10 +170,10 @@ impl Ledger {
     /// called from `Drop`; a settle that is lost only delays a slot.
     pub fn settle(&self, settle: Settle) {
         let settle = self.forwarded(&settle).unwrap_or(settle);
-        self.settle_as_it_is(settle);
+        self.settle_in_store(settle);
     }
 
-    fn settle_as_it_is(&self, settle: Settle) {
+    fn settle_in_store(&self, settle: Settle) {
         match self {
             Ledger::Memory(memory) => memory.settle(&settle),
             #[cfg(feature = "sqlite")]
@@ -183,10 +183,10 @@ impl Ledger {
 
     /// A settle that concerns cells which others have taken over from, if so.
     fn forwarded(&self, settle: &Settle) -> Option<Settle> {
-        let heirs: &Heirs = match self {
-            Ledger::Memory(memory) => memory.heirs(),
+        let heirs: &CellForwarding = match self {
+            Ledger::Memory(memory) => memory.forwarding(),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.heirs(),
+            Ledger::Sqlite(sqlite) => sqlite.forwarding(),
         };
         heirs.forward(settle, || self.at())
     }
@@ -194,7 +194,7 @@ impl Ledger {
     /// As [`Ledger::settle`], for those who need the terms again: memory only looks at them.
     pub fn settle_ref(&self, settle: &Settle) {
         if let Some(settle) = self.forwarded(settle) {
-            return self.settle_as_it_is(settle);
+            return self.settle_in_store(settle);
         }
         match self {
             Ledger::Memory(memory) => memory.settle(settle),
@@ -216,56 +216,62 @@ impl Ledger {
     /// What these limits look like, without taking anything. The question is put at once, after all
     /// that was settled before; whoever awaits the answer keeps no thread. What cannot be known looks
     /// used up.
-    pub fn look(&self, cells: Vec<(CellId, Arc<Rule>)>) -> impl Future<Output = Vec<View>> + use<> {
-        let answer: Result<_, Later<_>> = match self {
-            Ledger::Memory(memory) => Ok(memory.look(&cells)),
+    pub fn peek(
+        &self,
+        cells: Vec<(CellId, Arc<Rule>)>,
+    ) -> impl Future<Output = Vec<CellView>> + use<> {
+        let answer: Result<_, BoxedReply<_>> = match self {
+            Ledger::Memory(memory) => Ok(memory.peek(&cells)),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.look(cells))),
+            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.peek(cells))),
         };
-        at_once_or_later(answer)
+        ready_or_await(answer)
     }
 
     /// As [`Ledger::look`], for those who cannot wait: what is seen goes to `then`, at once where it
     /// is known at once, else on the ledger's own thread, so it must be short and must not block.
     /// What cannot be known is not told.
-    pub fn look_then(
+    pub fn peek_then(
         &self,
         cells: Vec<(CellId, Arc<Rule>)>,
-        then: impl FnOnce(Vec<View>) + Send + 'static,
+        then: impl FnOnce(Vec<CellView>) + Send + 'static,
     ) {
         match self {
-            Ledger::Memory(memory) => then(memory.look(&cells)),
+            Ledger::Memory(memory) => then(memory.peek(&cells)),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.look_then(cells, then),
+            Ledger::Sqlite(sqlite) => sqlite.peek_then(cells, then),
         }
     }
 
     /// What a scope looks like; the question is put at once. What cannot be known looks closed.
-    pub fn look_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
-        let known = self.known_scope(scope);
-        async move { known.await.unwrap_or(ScopeView::Closed { left: None }) }
+    pub fn peek_scope(&self, scope: ScopeId) -> impl Future<Output = ScopeView> + use<> {
+        let known = self.try_peek_scope(scope);
+        async move { known.await.unwrap_or(ScopeView::Closed { remaining: None }) }
     }
 
     /// As [`Ledger::look_scope`], for those to whom "closed" and "cannot be known now" are not the same;
     /// the latter is `None`.
-    pub fn known_scope(&self, scope: ScopeId) -> impl Future<Output = Option<ScopeView>> + use<> {
-        let answer: Result<_, Later<_>> = match self {
-            Ledger::Memory(memory) => Ok(Some(memory.look_scope(scope))),
+    pub fn try_peek_scope(
+        &self,
+        scope: ScopeId,
+    ) -> impl Future<Output = Option<ScopeView>> + use<> {
+        let answer: Result<_, BoxedReply<_>> = match self {
+            Ledger::Memory(memory) => Ok(Some(memory.peek_scope(scope))),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.known_scope(scope))),
+            Ledger::Sqlite(sqlite) => Err(Box::pin(sqlite.try_peek_scope(scope))),
         };
-        at_once_or_later(answer)
+        ready_or_await(answer)
     }
 
     /// What a scope looked like a moment ago, for what is told and not decided by it: nobody waits.
     /// In memory it is exact; a store that takes time is asked for the next one who glances, and a
     /// scope of which nothing is known yet looks open.
     #[must_use]
-    pub fn glance(&self, scope: ScopeId) -> ScopeView {
+    pub fn last_seen_scope(&self, scope: ScopeId) -> ScopeView {
         match self {
-            Ledger::Memory(memory) => memory.look_scope(scope),
+            Ledger::Memory(memory) => memory.peek_scope(scope),
             #[cfg(feature = "sqlite")]
-            Ledger::Sqlite(sqlite) => sqlite.glance(scope),
+            Ledger::Sqlite(sqlite) => sqlite.last_seen_scope(scope),
         }
     }
 
@@ -301,10 +307,10 @@ impl Ledger {
 }
 
 /// An answer of another thread.
-type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedReply<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// An answer that is there, or one that comes from another thread.
-async fn at_once_or_later<T>(answer: Result<T, Later<T>>) -> T {
+async fn ready_or_await<T>(answer: Result<T, BoxedReply<T>>) -> T {
     match answer {
         Ok(known) => known,
         Err(later) => later.await,

@@ -10,18 +10,18 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 use tollgate_core::ask::{Ask, CellId, ScopeId, Settle, Verdict};
-use tollgate_core::limit::{Rule, View};
+use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now};
 use tollgate_core::turn::{Turn, turn};
 
-use crate::heirs::Heirs;
-use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Offered};
+use crate::cell_forwarding::CellForwarding;
+use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, PendingOffer};
 
 /// Cells looked at per transaction with asks. Each of those makes at most a handful, so looking at
 /// this many keeps up with any number of keys; a settle alone makes none that was not there.
-const SWEEP: usize = 8;
+const SWEEP_CELLS: usize = 8;
 
 /// A ledger in this process; clones share it.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ struct Shared {
     clock: Clock,
     table: Mutex<Table>,
     events: broadcast::Sender<Event>,
-    heirs: Heirs,
+    forwarding: CellForwarding,
 }
 
 impl MemoryLedger {
@@ -45,18 +45,18 @@ impl MemoryLedger {
                 clock,
                 table: Mutex::default(),
                 events,
-                heirs: Heirs::default(),
+                forwarding: CellForwarding::default(),
             }),
         }
     }
 
-    pub(crate) fn heirs(&self) -> &Heirs {
-        &self.shared.heirs
+    pub(crate) fn forwarding(&self) -> &CellForwarding {
+        &self.shared.forwarding
     }
 
     /// How many cells are kept.
     #[must_use]
-    pub fn cells(&self) -> usize {
+    pub fn cell_count(&self) -> usize {
         self.shared.table.lock().len()
     }
 
@@ -64,13 +64,13 @@ impl MemoryLedger {
         self.shared.clock.clone()
     }
 
-    pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
+    pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> PendingOffer {
         let (turn, _) = self.turn(&[], &asks);
         let answer = asks.into_iter().zip(turn.verdicts).collect();
-        Offered::ready(ledger.clone(), Ok((self.at(), answer)))
+        PendingOffer::ready(ledger.clone(), Ok((self.at(), answer)))
     }
 
-    pub(crate) fn offer_at_once(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
+    pub(crate) fn try_offer(&self, ask: &Ask) -> Option<(Verdict, Micros)> {
         let (mut turn, at) = self.turn(&[], std::slice::from_ref(ask));
         turn.verdicts.pop().map(|verdict| (verdict, at))
     }
@@ -83,15 +83,15 @@ impl MemoryLedger {
         Events::new(self.shared.events.subscribe())
     }
 
-    pub(crate) fn look(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<View> {
+    pub(crate) fn peek(&self, cells: &[(CellId, Arc<Rule>)]) -> Vec<CellView> {
         let table = self.shared.table.lock();
         let now = self.shared.clock.now();
-        let look = |(id, rule): &(CellId, Arc<Rule>)| table.look(*id, rule, now);
+        let look = |(id, rule): &(CellId, Arc<Rule>)| table.peek(*id, rule, now);
         cells.iter().map(look).collect()
     }
 
-    pub(crate) fn look_scope(&self, scope: ScopeId) -> ScopeView {
-        self.shared.table.lock().look_scope(scope, self.at())
+    pub(crate) fn peek_scope(&self, scope: ScopeId) -> ScopeView {
+        self.shared.table.lock().peek_scope(scope, self.at())
     }
 
     pub(crate) fn at(&self) -> Micros {
@@ -109,20 +109,20 @@ impl MemoryLedger {
         let now = self.shared.clock.now();
         let turn = turn(&mut *table, now, settles, asks);
         if !asks.is_empty() {
-            table.sweep(now.at, SWEEP);
+            table.sweep(now.at, SWEEP_CELLS);
         }
         drop(table);
         if !turn.freed.is_empty() {
-            self.tell(Event::Freed(turn.freed.as_slice().into()));
+            self.send_event(Event::Freed(turn.freed.as_slice().into()));
         }
-        if !turn.scopes.is_empty() {
-            self.tell(Event::Scopes(turn.scopes.as_slice().into()));
+        if !turn.changed_scopes.is_empty() {
+            self.send_event(Event::Scopes(turn.changed_scopes.as_slice().into()));
         }
         (turn, now.at)
     }
 
     /// Nobody listening is no error: then nobody waits.
-    fn tell(&self, event: Event) {
+    fn send_event(&self, event: Event) {
         drop(self.shared.events.send(event));
     }
 }

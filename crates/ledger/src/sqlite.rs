@@ -13,20 +13,20 @@
 //! Never: works over a network file system, in a child after `fork`, or with clocks that processes
 //! do not share (`Clock::Tokio`).
 
-mod book;
-mod clerk;
-mod glance;
+mod database;
+mod ledger_thread;
+mod last_seen;
 mod inbox;
-mod keeper;
+mod checkpointer;
 mod lock;
-mod note;
+mod generation;
 mod open;
-mod page;
-mod share;
+mod rows;
+mod fairness;
 mod store;
 mod tables;
-mod trouble;
-pub use trouble::OpenError;
+mod error;
+pub use error::OpenError;
 mod waiters;
 mod wake;
 
@@ -41,23 +41,23 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{broadcast, oneshot};
 use tollgate_core::ask::{Ask, CellId, OwnerId, Reopen, ScopeId, Settle};
-use tollgate_core::limit::{Rule, Rung, View};
+use tollgate_core::limit::{CellView, Rule, Strictness};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span};
 
-use crate::heirs::Heirs;
-use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, Loss, Lost, Offered};
-use book::{Question, Reply};
-use clerk::Clerk;
-use glance::Glances;
-use inbox::{Asked, Inbox, Offer, Told};
+use crate::cell_forwarding::CellForwarding;
+use crate::{Clock, EVENTS_MAX, Event, Events, Ledger, PendingOffer, StoreLoss, StoreLost};
+use database::{PeekQuery, PeekReply};
+use inbox::{Inbox, Offer, PeekRequest, QueuedSettle};
+use last_seen::LastSeenScopes;
+use ledger_thread::LedgerThread;
 use open::OPEN_WAIT;
 use store::Store;
-use wake::Waiting;
+use wake::AwaitedSignals;
 
 /// Whoever looks waits this long for the ledger thread; past it everything looks used up. Longer than
 /// that thread waits for the lock: what is looked at late is then a disk that hangs.
-const LOOK_WAIT: Duration = Duration::from_millis(1_500);
+const PEEK_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// A ledger in a state folder; clones share it.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub struct SqliteLedger {
 }
 
 /// Scopes that are closed when the store comes back: one per provider, as many as offers wait.
-const ON_RETURN_MAX: usize = 1_024;
+const CLOSES_MAX: usize = 1_024;
 
 /// What handles and the ledger's threads share.
 #[derive(Debug)]
@@ -74,25 +74,25 @@ struct Shared {
     clock: Clock,
     inbox: Inbox,
     events: broadcast::Sender<Event>,
-    waiting: Mutex<Waiting>,
-    trouble: Mutex<Option<String>>,
+    awaited_signals: Mutex<AwaitedSignals>,
+    loss_reason: Mutex<Option<String>>,
     /// When the store was lost, on the ledger's clock; [`NOT_LOST`] while it is there.
     lost_at: AtomicU64,
     /// It does not come back by itself.
     is_final: AtomicBool,
-    on_return: Mutex<BTreeMap<ScopeId, Span>>,
+    closes_on_recovery: Mutex<BTreeMap<ScopeId, Span>>,
     /// This process among those that share the folder; 0 until it is open.
     owner: AtomicU32,
-    damaged: AtomicU64,
+    damaged_rows: AtomicU64,
     /// How long the log was at the last checkpoint that could not move all of it.
     log_pages: AtomicI64,
     /// Little of the log is left to be moved: the ledger thread does it.
-    is_nearly_moved: AtomicBool,
+    is_log_nearly_moved: AtomicBool,
     /// The disk has failed a checkpoint.
-    is_broken: AtomicBool,
-    is_over: AtomicBool,
-    heirs: Heirs,
-    glances: Glances,
+    has_disk_failed: AtomicBool,
+    is_closing: AtomicBool,
+    forwarding: CellForwarding,
+    last_seen: LastSeenScopes,
 }
 
 const NOT_LOST: u64 = u64::MAX;
@@ -102,7 +102,7 @@ const NOT_LOST: u64 = u64::MAX;
 struct Handle {
     shared: Arc<Shared>,
     pid: u32,
-    clerk: Mutex<Option<JoinHandle<()>>>,
+    ledger_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SqliteLedger {
@@ -125,7 +125,7 @@ impl SqliteLedger {
         let (store, error) = match opened.and_then(|opened| Store::start(opened, folder, &shared)) {
             Ok(store) => (Some(store), None),
             Err(error) => {
-                shared.lost(now.at, error.in_full(), false);
+                shared.mark_lost(now.at, error.with_source(), false);
                 (None, Some(error))
             }
         };
@@ -137,13 +137,13 @@ impl SqliteLedger {
         folder: &Path,
         store: Option<Store>,
     ) -> Result<SqliteLedger, OpenError> {
-        let clerk = Clerk::new(shared.clone(), folder, store);
+        let clerk = LedgerThread::new(shared.clone(), folder, store);
         let clerk = spawn("tollgate-ledger", move || clerk.run())
             .map_err(|source| OpenError::from_io(folder, source))?;
         let handle = Handle {
             shared,
             pid: std::process::id(),
-            clerk: Mutex::new(Some(clerk)),
+            ledger_thread: Mutex::new(Some(clerk)),
         };
         Ok(SqliteLedger {
             handle: Arc::new(handle),
@@ -159,10 +159,10 @@ impl SqliteLedger {
 
     /// Since when the store cannot be reached, while it cannot.
     #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
+    pub fn loss(&self) -> Option<StoreLoss> {
         let shared = &self.handle.shared;
         let since = shared.lost_at.load(Ordering::Acquire);
-        (since != NOT_LOST).then(|| Loss {
+        (since != NOT_LOST).then(|| StoreLoss {
             since: Micros(since),
             is_final: shared.is_final.load(Ordering::Acquire),
         })
@@ -170,47 +170,50 @@ impl SqliteLedger {
 
     /// Closes a scope for so long from the moment at which the store is back, before anything is
     /// granted.
-    pub(crate) fn close_on_return(&self, scope: ScopeId, rest: Span) {
-        let mut closes = self.handle.shared.on_return.lock();
-        if closes.len() < ON_RETURN_MAX || closes.contains_key(&scope) {
+    pub(crate) fn close_on_recovery(&self, scope: ScopeId, rest: Span) {
+        let mut closes = self.handle.shared.closes_on_recovery.lock();
+        if closes.len() < CLOSES_MAX || closes.contains_key(&scope) {
             closes.insert(scope, rest);
         }
     }
 
     /// Why the store cannot be reached, while it cannot.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
+    pub fn loss_reason(&self) -> Option<String> {
         if self.is_forked() {
             return Some(
                 "this process was forked off the one that opened the ledger; open it again here"
                     .to_owned(),
             );
         }
-        self.handle.shared.trouble.lock().clone()
+        self.handle.shared.loss_reason.lock().clone()
     }
 
     /// How many stored rows could not be believed since it was opened; their limits count as used
     /// up for one period.
     #[must_use]
-    pub fn damaged(&self) -> u64 {
-        self.handle.shared.damaged.load(Ordering::Relaxed)
+    pub fn damaged_rows(&self) -> u64 {
+        self.handle.shared.damaged_rows.load(Ordering::Relaxed)
     }
 
     pub(crate) fn clock(&self) -> Clock {
         self.handle.shared.clock.clone()
     }
 
-    pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> Offered {
+    pub(crate) fn offer(&self, ledger: &Ledger, asks: Vec<Ask>) -> PendingOffer {
         if self.is_forked() {
-            return Offered::ready(ledger.clone(), Err(Lost));
+            return PendingOffer::ready(ledger.clone(), Err(StoreLost));
         }
         let (answer, receiver) = oneshot::channel();
-        self.handle.shared.inbox.offer(Offer { asks, answer });
-        Offered::waiting(ledger.clone(), receiver)
+        self.handle.shared.inbox.offer(Offer {
+            asks,
+            reply: answer,
+        });
+        PendingOffer::waiting(ledger.clone(), receiver)
     }
 
-    pub(crate) fn heirs(&self) -> &Heirs {
-        &self.handle.shared.heirs
+    pub(crate) fn forwarding(&self) -> &CellForwarding {
+        &self.handle.shared.forwarding
     }
 
     pub(crate) fn settle(&self, settle: Settle) {
@@ -219,13 +222,13 @@ impl SqliteLedger {
         }
         let shared = &self.handle.shared;
         let at = shared.clock.at();
-        shared.glances.settled(&settle, at);
-        shared.inbox.settle(Told { settle, at });
+        shared.last_seen.on_settle(&settle, at);
+        shared.inbox.settle(QueuedSettle { settle, at });
     }
 
-    pub(crate) fn left(&self, cells: &[CellId]) {
+    pub(crate) fn stop_waiting(&self, cells: &[CellId]) {
         if !self.is_forked() {
-            self.handle.shared.inbox.left(cells);
+            self.handle.shared.inbox.stop_waiting(cells);
         }
     }
 
@@ -233,53 +236,53 @@ impl SqliteLedger {
         Events::new(self.handle.shared.events.subscribe())
     }
 
-    pub(crate) fn look(
+    pub(crate) fn peek(
         &self,
         cells: Vec<(CellId, Arc<Rule>)>,
-    ) -> impl Future<Output = Vec<View>> + use<> {
-        let unknown: Vec<View> = cells.iter().map(|(_, rule)| used_up(rule)).collect();
-        let reply = self.ask(Question::Cells(cells));
+    ) -> impl Future<Output = Vec<CellView>> + use<> {
+        let unknown: Vec<CellView> = cells.iter().map(|(_, rule)| used_up_view(rule)).collect();
+        let reply = self.send_peek(PeekQuery::Cells(cells));
         async move {
             match reply.await {
-                Some(Reply::Cells(views)) => views,
-                Some(Reply::Scope(_)) | None => unknown,
+                Some(PeekReply::Cells(views)) => views,
+                Some(PeekReply::Scope(_)) | None => unknown,
             }
         }
     }
 
-    pub(crate) fn look_then(
+    pub(crate) fn peek_then(
         &self,
         cells: Vec<(CellId, Arc<Rule>)>,
-        then: impl FnOnce(Vec<View>) + Send + 'static,
+        then: impl FnOnce(Vec<CellView>) + Send + 'static,
     ) {
-        self.ask_then(Question::Cells(cells), |reply| {
-            if let Reply::Cells(views) = reply {
+        self.send_peek_then(PeekQuery::Cells(cells), |reply| {
+            if let PeekReply::Cells(views) = reply {
                 then(views);
             }
         });
     }
 
-    pub(crate) fn known_scope(
+    pub(crate) fn try_peek_scope(
         &self,
         scope: ScopeId,
     ) -> impl Future<Output = Option<ScopeView>> + use<> {
-        let reply = self.ask(Question::Scope(scope));
+        let reply = self.send_peek(PeekQuery::Scope(scope));
         async move {
             match reply.await {
-                Some(Reply::Scope(view)) => Some(view),
-                Some(Reply::Cells(_)) | None => None,
+                Some(PeekReply::Scope(view)) => Some(view),
+                Some(PeekReply::Cells(_)) | None => None,
             }
         }
     }
 
-    pub(crate) fn glance(&self, scope: ScopeId) -> ScopeView {
+    pub(crate) fn last_seen_scope(&self, scope: ScopeId) -> ScopeView {
         let shared = &self.handle.shared;
-        let glance = shared.glances.at(scope, shared.clock.at());
-        if glance.is_to_be_asked {
+        let glance = shared.last_seen.get(scope, shared.clock.at());
+        if glance.needs_refresh {
             let keeper = Arc::downgrade(shared);
-            self.ask_then(Question::Scope(scope), move |reply| {
-                if let (Reply::Scope(view), Some(shared)) = (reply, keeper.upgrade()) {
-                    shared.glances.note(scope, view, shared.clock.at());
+            self.send_peek_then(PeekQuery::Scope(scope), move |reply| {
+                if let (PeekReply::Scope(view), Some(shared)) = (reply, keeper.upgrade()) {
+                    shared.last_seen.record(scope, view, shared.clock.at());
                 }
             });
         }
@@ -295,17 +298,20 @@ impl SqliteLedger {
     }
 
     /// Puts a question at once; the answer comes when the ledger thread has come to it.
-    fn ask(&self, question: Question) -> impl Future<Output = Option<Reply>> + use<> {
+    fn send_peek(&self, question: PeekQuery) -> impl Future<Output = Option<PeekReply>> + use<> {
         let (reply, answer) = oneshot::channel();
-        self.ask_then(question, |seen| drop(reply.send(seen)));
-        async move { tokio::time::timeout(LOOK_WAIT, answer).await.ok()?.ok() }
+        self.send_peek_then(question, |seen| drop(reply.send(seen)));
+        async move { tokio::time::timeout(PEEK_TIMEOUT, answer).await.ok()?.ok() }
     }
 
     /// What cannot be known is not answered.
-    fn ask_then(&self, question: Question, then: impl FnOnce(Reply) + Send + 'static) {
+    fn send_peek_then(&self, question: PeekQuery, then: impl FnOnce(PeekReply) + Send + 'static) {
         if !self.is_forked() && self.loss().is_none() {
             let reply = Box::new(then);
-            self.handle.shared.inbox.ask(Asked { question, reply });
+            self.handle.shared.inbox.peek(PeekRequest {
+                query: question,
+                on_reply: reply,
+            });
         }
     }
 
@@ -322,51 +328,51 @@ impl Shared {
             clock,
             inbox: Inbox::default(),
             events,
-            waiting: Mutex::default(),
-            trouble: Mutex::default(),
+            awaited_signals: Mutex::default(),
+            loss_reason: Mutex::default(),
             lost_at: AtomicU64::new(NOT_LOST),
             is_final: AtomicBool::new(false),
-            on_return: Mutex::default(),
+            closes_on_recovery: Mutex::default(),
             owner: AtomicU32::new(0),
-            damaged: AtomicU64::new(0),
+            damaged_rows: AtomicU64::new(0),
             log_pages: AtomicI64::new(0),
-            is_nearly_moved: AtomicBool::new(false),
-            is_broken: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            heirs: Heirs::default(),
-            glances: Glances::default(),
+            is_log_nearly_moved: AtomicBool::new(false),
+            has_disk_failed: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            forwarding: CellForwarding::default(),
+            last_seen: LastSeenScopes::default(),
         })
     }
 
     /// Nobody listening is no error: then nobody waits.
-    fn tell(&self, event: Event) {
+    fn send_event(&self, event: Event) {
         drop(self.events.send(event));
     }
 
-    fn lost(&self, at: Micros, why: String, is_final: bool) {
-        *self.trouble.lock() = Some(why);
+    fn mark_lost(&self, at: Micros, why: String, is_final: bool) {
+        *self.loss_reason.lock() = Some(why);
         self.is_final.store(is_final, Ordering::Release);
         self.lost_at.store(at.0, Ordering::Release);
-        self.tell(Event::Lost);
+        self.send_event(Event::Lost);
     }
 
-    fn found(&self) {
-        self.on_return.lock().clear();
+    fn mark_recovered(&self) {
+        self.closes_on_recovery.lock().clear();
         self.lost_at.store(NOT_LOST, Ordering::Release);
-        *self.trouble.lock() = None;
-        self.tell(Event::Back);
+        *self.loss_reason.lock() = None;
+        self.send_event(Event::Recovered);
     }
 
     /// What is to be settled first when the store is back.
-    fn on_return(&self) -> Vec<Told> {
+    fn recovery_settles(&self) -> Vec<QueuedSettle> {
         let at = self.clock.now().at;
-        let closes = self.on_return.lock();
-        let close = |(&scope, &rest): (&ScopeId, &Span)| Told {
+        let closes = self.closes_on_recovery.lock();
+        let close = |(&scope, &rest): (&ScopeId, &Span)| QueuedSettle {
             settle: Settle::Close {
                 scope,
                 age: Span::ZERO,
-                rest: Some(rest),
-                then: Reopen::All,
+                closed_for: Some(rest),
+                reopen: Reopen::All,
             },
             at,
         };
@@ -381,12 +387,12 @@ impl Drop for Handle {
         if std::process::id() != self.pid {
             return;
         }
-        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.is_closing.store(true, Ordering::Release);
         self.shared.inbox.close();
         // Whoever was answered on the clerk's own thread may be the last that held this: it ends by itself.
         let is_elsewhere =
             |clerk: &JoinHandle<()>| clerk.thread().id() != std::thread::current().id();
-        if let Some(clerk) = self.clerk.lock().take().filter(is_elsewhere) {
+        if let Some(clerk) = self.ledger_thread.lock().take().filter(is_elsewhere) {
             drop(clerk.join());
         }
     }
@@ -399,13 +405,13 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Jo
 }
 
 /// What a limit looks like of which nothing can be known now.
-fn used_up(rule: &Rule) -> View {
-    View {
+fn used_up_view(rule: &Rule) -> CellView {
+    CellView {
         limit: rule.limit(),
         used: rule.limit(),
         remaining: 0,
         window_age: None,
         reset_after: None,
-        rung: Rung::default(),
+        strictness: Strictness::default(),
     }
 }

@@ -17,9 +17,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use http_body_util::{BodyExt, Full};
-use tollgate::path::{Call, Said, Target, Trail, call};
-use tollgate::{Error, Options, Shop};
-use tollgate_config::{Draft, World};
+use tollgate::path::{Call, CallOptions, CallTrace, Target, call};
+use tollgate::{Error, Options, ProviderRegistry};
+use tollgate_config::{Environment, ProviderFile};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::http::{Report, Settings, SimProvider};
@@ -160,18 +160,20 @@ fn start(folder: &Path, files: &str, callers: usize, seconds: u64) -> Child {
 async fn child(folder: &str, files: &str, callers: usize, seconds: &str) {
     let ledger = Ledger::sqlite(folder, Clock::System).unwrap();
     let providers = files.split("---\n").map(|text| {
-        let checked = Draft::read("x.yaml", text).unwrap().check(&World::empty());
+        let checked = ProviderFile::read("x.yaml", text)
+            .unwrap()
+            .check(&Environment::empty());
         checked.provider.unwrap()
     });
     let providers: Vec<_> = providers.collect();
     let names: Vec<String> = providers.iter().map(|one| one.name.clone()).collect();
-    let shop = Shop::build(providers, ledger, Options::default()).unwrap();
+    let shop = ProviderRegistry::build(providers, ledger, Options::default()).unwrap();
     let span = Duration::from_secs(seconds.parse().unwrap());
     let mut tasks = tokio::task::JoinSet::new();
     for name in names {
         for _ in 0..callers.max(1) {
             let (shop, name) = (shop.clone(), name.clone());
-            tasks.spawn(async move { while ask(&shop, &name).await && callers > 0 {} });
+            tasks.spawn(async move { while call_provider(&shop, &name).await && callers > 0 {} });
         }
     }
     let all = async { while tasks.join_next().await.is_some() {} };
@@ -184,7 +186,7 @@ async fn child(folder: &str, files: &str, callers: usize, seconds: &str) {
 }
 
 /// One call. `false`: there is nothing to be had for a long time.
-async fn ask(shop: &Shop, name: &str) -> bool {
+async fn call_provider(shop: &ProviderRegistry, name: &str) -> bool {
     let call_ = Call {
         target: Target::Provider {
             name: name.to_owned(),
@@ -194,12 +196,12 @@ async fn ask(shop: &Shop, name: &str) -> bool {
         method: Method::GET,
         headers: HeaderMap::new(),
         body: Full::new(Bytes::new()),
-        said: Said {
+        options: CallOptions {
             timeout: Some(Span::from_secs(30)),
-            ..Said::default()
+            ..CallOptions::default()
         },
     };
-    match call(shop, call_, &mut Trail::default()).await {
+    match call(shop, call_, &mut CallTrace::default()).await {
         Ok(reply) => {
             drop(reply.body.collect().await);
             true

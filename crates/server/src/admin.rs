@@ -6,12 +6,12 @@
 //!
 //! Never: carries calls to providers; the gateway does.
 
-mod answer;
+mod response;
 mod cache;
-mod orders;
+mod commands;
 mod providers;
 mod routes;
-mod safety;
+mod access;
 mod token;
 pub use token::{TokenError, TokenFile};
 
@@ -25,13 +25,13 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::event::Fact;
+use tollgate::event::LogEvent;
 use tollgate_config::Secret;
 use tollgate_core::time::Span;
 
+use crate::accept_loop::{self, ConnectionHandler, shutdown_requested};
 use crate::daemon::Daemon;
-use crate::doorway::{self, Host, ended};
-use safety::Safety;
+use access::AccessPolicy;
 
 /// Connections at a time: commands, probes and a few open dashboards. One is a task and some
 /// 20 KiB, so this many are 5 MiB.
@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: usize = 256;
 const HEAD_MAX: usize = 32 * 1024;
 
 /// How long a head may take to come, and how long a connection may lie idle between two.
-const HEAD_WAIT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How the admin address works.
 #[derive(Clone, Debug)]
@@ -76,8 +76,8 @@ pub enum AdminError {
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
-    ending: watch::Sender<bool>,
-    door: JoinSet<()>,
+    shutdown: watch::Sender<bool>,
+    tasks: JoinSet<()>,
 }
 
 impl Admin {
@@ -91,19 +91,19 @@ impl Admin {
         if options.token.is_none() && !address.ip().is_loopback() {
             return Err(AdminError::NoToken(address));
         }
-        daemon.shop().add_own_address(address);
+        daemon.registry().add_own_address(address);
         let ending = watch::Sender::new(false);
-        let safety = Safety::new(address, options.token);
+        let safety = AccessPolicy::new(address, options.token);
         let router = routes::router(daemon.clone(), safety, ending.subscribe());
         let mut door = JoinSet::new();
-        let host = Reception(router);
+        let host = AdminHandler(router);
         let grace = options.grace.into();
-        door.spawn(doorway::accept(listener, host, ending.subscribe(), grace));
-        Fact::Listening { address }.tell();
+        door.spawn(accept_loop::run(listener, host, ending.subscribe(), grace));
+        LogEvent::Listening { address }.emit();
         Ok(Admin {
             address,
-            ending,
-            door,
+            shutdown: ending,
+            tasks: door,
         })
     }
 
@@ -115,42 +115,46 @@ impl Admin {
 
     /// Ends in good order: accepts nothing more, finishes what is under way, drops the rest.
     pub async fn drain(mut self) {
-        self.ending.send_replace(true);
-        while self.door.join_next().await.is_some() {}
+        self.shutdown.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
 /// Whoever comes to the admin address.
-struct Reception(axum::Router);
+struct AdminHandler(axum::Router);
 
-impl Host for Reception {
-    fn has_room(&self, inside: usize) -> bool {
+impl ConnectionHandler for AdminHandler {
+    fn has_capacity(&self, inside: usize) -> bool {
         inside < CONNECTIONS_MAX
     }
 
-    fn receive(
+    fn handle(
         &self,
         stream: TcpStream,
         _peer: SocketAddr,
         ending: watch::Receiver<bool>,
     ) -> Option<impl Future<Output = ()> + Send + 'static> {
-        Some(connection(stream, self.0.clone(), ending))
+        Some(serve_connection(stream, self.0.clone(), ending))
     }
 }
 
-async fn connection(stream: TcpStream, router: axum::Router, mut ending: watch::Receiver<bool>) {
+async fn serve_connection(
+    stream: TcpStream,
+    router: axum::Router,
+    mut ending: watch::Receiver<bool>,
+) {
     stream.set_nodelay(true).ok();
     let mut connection = std::pin::pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WAIT)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_MAX)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
     );
     tokio::select! {
         // What goes wrong on a client's connection is the client's affair.
         _ended = connection.as_mut() => return,
-        () = ended(&mut ending) => connection.as_mut().graceful_shutdown(),
+        () = shutdown_requested(&mut ending) => connection.as_mut().graceful_shutdown(),
     }
     connection.await.ok();
 }

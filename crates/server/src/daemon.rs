@@ -7,27 +7,27 @@
 //! Never: serves a socket, or knows who asks. Addresses of providers are opened and closed by the
 //! gateway's doors, within the same change.
 
-mod notice;
+mod warnings;
 mod view;
-pub use view::{Described, Named};
+pub use view::{ProviderDetails, ProviderSummary};
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use tollgate::event::Fact;
-use tollgate::shop::{BuildError, Live, Unknown};
-use tollgate::{Error, Shop};
+use tollgate::event::LogEvent;
+use tollgate::providers::{ActiveProvider, BuildError, Unknown};
+use tollgate::{Error, ProviderRegistry};
 use tollgate_config::config::UnknownDomain;
 use tollgate_config::load::Change;
-use tollgate_config::overlay::which;
+use tollgate_config::overlay::canonical_key;
 use tollgate_config::{
-    Config, Level, Loaded, Origin, Place, Problem, Problems, Set, Sources, World,
+    Config, Environment, Level, Loaded, Origin, Place, Problem, Problems, ProviderSetting, Sources,
 };
 use tollgate_config::{Reloaded, reload};
 use tollgate_core::health::Command;
 
-use crate::gateway::{Doors, Shut};
+use crate::gateway::{ListenError, Listeners};
 
 /// The most settings that one request changes, and that are kept per process: there are some sixty
 /// per provider, and nobody tunes a thousand by hand.
@@ -41,25 +41,25 @@ pub struct Daemon {
 
 #[derive(Debug)]
 struct Shared {
-    shop: Shop,
+    registry: ProviderRegistry,
     /// Files and variables of this machine.
-    world: fn() -> World<'static>,
+    world: fn() -> Environment<'static>,
     /// One change at a time. Held while files are read, so only where waiting is allowed.
     changing: Mutex<()>,
     /// Held for a moment.
-    state: Mutex<State>,
+    state: Mutex<DaemonState>,
     /// The gateway's doors, once there are any.
-    doors: OnceLock<Doors>,
+    listeners: OnceLock<Listeners>,
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct DaemonState {
     sources: Sources,
     loaded: Arc<Loaded>,
     /// Why the last configuration that was valid in itself could not be obeyed.
-    unbuilt: Option<String>,
+    build_error: Option<String>,
     /// Addresses of providers that could not be had.
-    shut: Vec<Shut>,
+    listen_errors: Vec<ListenError>,
 }
 
 /// What came of a change.
@@ -68,20 +68,20 @@ pub struct Outcome {
     /// What is different.
     pub changed: Vec<Change>,
     /// What was refused; the old version of it stays.
-    pub refused: Vec<String>,
+    pub rejected: Vec<String>,
     /// Warnings of what was taken.
     pub warnings: Vec<String>,
 }
 
 /// Why a setting was not changed; nothing was.
 #[derive(Debug, thiserror::Error)]
-pub enum NotSet {
+pub enum SetError {
     /// No such provider.
     #[error(transparent)]
     Provider(#[from] Error),
     /// The settings cannot be obeyed.
     #[error("nothing was changed")]
-    Refused(Vec<String>),
+    Rejected(Vec<String>),
     /// More than anybody tunes by hand.
     #[error("more than {SETTINGS_MAX} settings; nothing was changed")]
     TooMany,
@@ -91,38 +91,38 @@ impl Daemon {
     /// The configuration that this shop was built from.
     #[must_use]
     pub fn new(
-        shop: Shop,
+        shop: ProviderRegistry,
         sources: Sources,
         loaded: Loaded,
-        world: fn() -> World<'static>,
+        world: fn() -> Environment<'static>,
     ) -> Daemon {
-        let state = State {
+        let state = DaemonState {
             sources,
             loaded: Arc::new(loaded),
-            unbuilt: None,
-            shut: Vec::new(),
+            build_error: None,
+            listen_errors: Vec::new(),
         };
         Daemon {
             shared: Arc::new(Shared {
-                shop,
+                registry: shop,
                 world,
                 changing: Mutex::new(()),
                 state: Mutex::new(state),
-                doors: OnceLock::new(),
+                listeners: OnceLock::new(),
             }),
         }
     }
 
     /// From now on the addresses of providers (`listen`) follow the configuration through these doors.
-    pub fn serves(&self, doors: Doors) {
+    pub fn set_listeners(&self, doors: Listeners) {
         // A daemon has one gateway; the first one stays.
-        let _known = self.shared.doors.set(doors);
+        let _known = self.shared.listeners.set(doors);
     }
 
     /// The providers.
     #[must_use]
-    pub fn shop(&self) -> &Shop {
-        &self.shared.shop
+    pub fn registry(&self) -> &ProviderRegistry {
+        &self.shared.registry
     }
 
     /// The configuration in force.
@@ -141,9 +141,9 @@ impl Daemon {
     #[must_use]
     pub fn reload(&self) -> Outcome {
         let _one_at_a_time = self.shared.changing.lock();
-        let mut state = self.state();
+        let mut state = self.snapshot();
         let reloaded = reload(&state.loaded, &state.sources, &(self.shared.world)());
-        let outcome = self.take(&mut state, reloaded);
+        let outcome = self.apply(&mut state, reloaded);
         *self.shared.state.lock() = state;
         outcome
     }
@@ -153,156 +153,168 @@ impl Daemon {
         &self,
         provider: &str,
         settings: &[(String, Option<String>)],
-    ) -> Result<Outcome, NotSet> {
-        let live = self.shared.shop.named(provider)?;
+    ) -> Result<Outcome, SetError> {
+        let live = self.shared.registry.named(provider)?;
         let _one_at_a_time = self.shared.changing.lock();
-        let mut state = self.state();
+        let mut state = self.snapshot();
         let mut sources = state.sources.clone();
         for (key, value) in settings {
-            let wanted =
-                which(key).map_err(|problem| NotSet::Refused(vec![problem.to_string()]))?;
-            let same = |set: &Set| {
-                let is_it = |set: &str| which(set).is_ok_and(|set| set == wanted);
+            let wanted = canonical_key(key)
+                .map_err(|problem| SetError::Rejected(vec![problem.to_string()]))?;
+            let same = |set: &ProviderSetting| {
+                let is_it = |set: &str| canonical_key(set).is_ok_and(|set| set == wanted);
                 set.provider == provider && is_it(&set.key)
             };
             sources.patched.retain(|set| !same(set));
-            sources.patched.extend(value.as_ref().map(|value| Set {
-                provider: provider.to_owned(),
-                key: key.clone(),
-                value: value.clone(),
-            }));
+            sources
+                .patched
+                .extend(value.as_ref().map(|value| ProviderSetting {
+                    provider: provider.to_owned(),
+                    key: key.clone(),
+                    value: value.clone(),
+                }));
         }
         if settings.len() > SETTINGS_MAX || sources.patched.len() > SETTINGS_MAX {
-            return Err(NotSet::TooMany);
+            return Err(SetError::TooMany);
         }
         let world = (self.shared.world)();
         let before = reload(&state.loaded, &state.sources, &world);
         let after = reload(&before.loaded, &sources, &world);
-        let mut guilty = guilty(provider, &before, &after);
-        guilty.extend(self.unheard(provider, &state, &after.loaded.config));
+        let mut guilty = new_problems(provider, &before, &after);
+        guilty.extend(self.listen_problems(provider, &state, &after.loaded.config));
         if !guilty.is_empty() {
-            return Err(NotSet::Refused(guilty));
+            return Err(SetError::Rejected(guilty));
         }
         let order = "set";
-        Fact::Ordered {
+        LogEvent::OperatorCommand {
             provider: live.name(),
-            order,
+            command: order,
         }
-        .tell();
+        .emit();
         let mut changed = before.changed;
         changed.extend(after.changed.clone());
-        let outcome = self.take(&mut state, Reloaded { changed, ..after });
+        let outcome = self.apply(&mut state, Reloaded { changed, ..after });
         state.sources = sources;
         *self.shared.state.lock() = state;
         Ok(outcome)
     }
 
     /// Why a provider cannot have the address that was set for it now.
-    fn unheard(&self, provider: &str, state: &State, config: &Config) -> Vec<String> {
+    fn listen_problems(&self, provider: &str, state: &DaemonState, config: &Config) -> Vec<String> {
         let listen = |config: &Config| config.provider(provider).and_then(|one| one.listen);
-        let doors = self.shared.doors.get();
+        let doors = self.shared.listeners.get();
         let doors = doors.filter(|_| listen(&state.loaded.config) != listen(config));
         let ready = doors.map(|doors| doors.prepare(addresses(config)));
         let shut = ready.into_iter().flat_map(|ready| ready.problems);
         shut.filter(|shut| shut.provider == provider)
-            .map(|shut| shut.why)
+            .map(|shut| shut.message)
             .collect()
     }
 
     /// Before an order: what the ledger remembers of the provider must be known, or the order would be
     /// about a provider that looks new.
-    pub async fn meet(&self, provider: &str) -> Result<(), Error> {
-        self.shared.shop.ordered(provider)?.caught_up().await;
+    pub async fn catch_up(&self, provider: &str) -> Result<(), Error> {
+        self.shared
+            .registry
+            .named_or_unknown(provider)?
+            .sync_health()
+            .await;
         Ok(())
     }
 
     /// An operator wants something of a provider; `reset` and `resume` also of one entity.
-    pub fn order(
+    pub fn command(
         &self,
         provider: &str,
         entity: Option<&str>,
         command: Command,
-    ) -> Result<Arc<Live>, Error> {
-        let live = self.shared.shop.ordered(provider)?;
+    ) -> Result<Arc<ActiveProvider>, Error> {
+        let live = self.shared.registry.named_or_unknown(provider)?;
         let order = match command {
             Command::Offline => "offline",
             Command::CacheOnly { .. } => "cache-only",
             Command::Resume => "resume",
             Command::Reset => "reset",
         };
-        Fact::Ordered { provider, order }.tell();
+        LogEvent::OperatorCommand {
+            provider,
+            command: order,
+        }
+        .emit();
         match entity {
             Some(entity) => live.reset_entity(entity),
-            None => live.order(command),
+            None => live.apply_command(command),
         }
         Ok(live)
     }
 
     /// What is in force now. Whoever changes it holds `changing` until it has put the new state back.
-    fn state(&self) -> State {
+    fn snapshot(&self) -> DaemonState {
         self.shared.state.lock().clone()
     }
 
     /// Obeys what was loaded, as far as it can be obeyed.
-    fn take(&self, state: &mut State, reloaded: Reloaded) -> Outcome {
+    fn apply(&self, state: &mut DaemonState, reloaded: Reloaded) -> Outcome {
         let Reloaded {
             mut loaded,
             mut changed,
-            refused,
+            rejected: refused,
         } = reloaded;
         let mut refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
         // Also where nothing has changed: an address that could not be had the last time may be free.
-        let doors = self.shared.doors.get();
+        let doors = self.shared.listeners.get();
         let ready = doors.map(|doors| (doors, doors.prepare(addresses(&loaded.config))));
-        let follow = || -> Vec<Shut> {
+        let follow = || -> Vec<ListenError> {
             let ready = ready.into_iter();
-            ready.flat_map(|(doors, new)| doors.follow(new)).collect()
+            ready.flat_map(|(doors, new)| doors.apply(new)).collect()
         };
         if changed.is_empty() {
-            state.shut = follow();
+            state.listen_errors = follow();
         } else {
             match self.build(&loaded.config) {
                 Ok(()) => {
-                    state.unbuilt = None;
-                    state.shut = follow();
+                    state.build_error = None;
+                    state.listen_errors = follow();
                 }
                 Err(error) => {
                     let problem = error.to_string();
                     refused.push(problem.clone());
-                    state.unbuilt = Some(problem);
+                    state.build_error = Some(problem);
                     changed.clear();
                     loaded = (*state.loaded).clone();
                 }
             }
         }
-        refused.extend(state.shut.iter().map(|shut| shut.why.clone()));
+        refused.extend(state.listen_errors.iter().map(|shut| shut.message.clone()));
         for problem in &refused {
-            Fact::NotReloaded { problem }.tell();
+            LogEvent::ReloadRejected { problem }.emit();
         }
         let is_warning = |problem: &&Problem| problem.level == Level::Warning;
         let warnings = loaded.problems.iter().filter(is_warning);
         let mut warnings: Vec<String> = warnings.map(ToString::to_string).collect();
-        for one in &loaded.governed {
-            let before = state.loaded.governed(&one.provider.name);
+        for one in &loaded.providers {
+            let before = state.loaded.provider(&one.provider.name);
             let before = before.map(|before| &*before.provider);
-            warnings.extend(notice::of_change(before, &one.provider));
+            warnings.extend(warnings::for_change(before, &one.provider));
         }
         state.loaded = Arc::new(loaded);
         Outcome {
             changed,
-            refused,
+            rejected: refused,
             warnings,
         }
     }
 
     fn build(&self, config: &Config) -> Result<(), BuildError> {
-        let providers = config.all().map(|provider| (**provider).clone());
-        self.shared.shop.replace(providers.collect())?;
-        self.shared.shop.know(&config.callers);
-        self.shared.shop.set_unknown(match config.unknown_domain {
-            UnknownDomain::Allow => Unknown::Allow,
-            UnknownDomain::Refuse => Unknown::Refuse,
-        });
+        let providers = config.all_providers().map(|provider| (**provider).clone());
+        self.shared.registry.replace(providers.collect())?;
+        self.shared.registry.set_callers(&config.callers);
+        self.shared
+            .registry
+            .set_unknown(match config.unknown_domain {
+                UnknownDomain::Allow => Unknown::Allow,
+                UnknownDomain::Refuse => Unknown::Refuse,
+            });
         Ok(())
     }
 }
@@ -310,14 +322,14 @@ impl Daemon {
 /// The addresses that providers have for themselves, the built-in ones too.
 fn addresses(config: &Config) -> Vec<(SocketAddr, String)> {
     config
-        .all()
+        .all_providers()
         .filter_map(|provider| Some((provider.listen?, provider.name.clone())))
         .collect()
 }
 
 /// What is wrong with the change from one to the other: what was set and is refused or changes
 /// nothing, and what it makes of its provider.
-fn guilty(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<String> {
+fn new_problems(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<String> {
     let is_set = |problem: &&Problem| {
         let level = problem.level != Level::Note;
         level && Origin::of(&problem.place) == Origin::Set
@@ -325,9 +337,9 @@ fn guilty(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<String> {
     let is_error = |problem: &&Problem| problem.level == Level::Error;
     let empty = Problems::default();
     let of = |reloaded: &Reloaded| -> Vec<String> {
-        let governed = reloaded.loaded.governed(provider);
+        let governed = reloaded.loaded.provider(provider);
         let own = governed.map_or(&empty, |governed| &governed.problems);
-        let all = [&reloaded.refused, &reloaded.loaded.problems];
+        let all = [&reloaded.rejected, &reloaded.loaded.problems];
         let set = all
             .into_iter()
             .flat_map(|problems| problems.iter().filter(is_set));
@@ -345,7 +357,7 @@ fn guilty(provider: &str, before: &Reloaded, after: &Reloaded) -> Vec<String> {
     }
     // A file that is broken already would swallow the setting.
     let is_broken = |reloaded: &Reloaded| {
-        let governed = reloaded.loaded.governed(provider);
+        let governed = reloaded.loaded.provider(provider);
         governed.is_some_and(|governed| governed.problems.has_errors())
     };
     if guilty.is_empty() && is_broken(after) {

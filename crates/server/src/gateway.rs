@@ -8,23 +8,23 @@
 //! Never: knows what a call is about.
 
 mod address;
-mod answer;
-mod carry;
-mod crowd;
-mod doors;
-pub use doors::Doors;
-pub(crate) use doors::Shut;
+mod handler;
+mod sendfile;
+mod connection_cap;
+mod listeners;
+pub(crate) use listeners::ListenError;
+pub use listeners::Listeners;
 mod framing;
-mod full;
+mod overload;
 mod head;
-mod lane;
-mod line;
-pub use line::Patience;
+mod hit_fast_path;
+mod watched_stream;
+pub use watched_stream::ClientTimeouts;
 mod links;
-mod rates;
-mod unread;
+mod rate_headers;
+mod parse_error;
 mod upgrade;
-mod visit;
+mod client_connection;
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,12 +32,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::net::TcpListener;
-use tollgate::Shop;
-use tollgate::event::Fact;
+use tollgate::ProviderRegistry;
+use tollgate::event::LogEvent;
 use tollgate_core::time::Span;
 
-use crowd::Crowd;
-use full::Full;
+use connection_cap::ConnectionCap;
+use overload::Overload;
 
 /// How a gateway works.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct GatewayOptions {
     /// How long calls under way may take after the order to end.
     pub grace: Span,
     /// How long callers may take.
-    pub patience: Patience,
+    pub timeouts: ClientTimeouts,
 }
 
 impl Default for GatewayOptions {
@@ -65,14 +65,14 @@ impl Default for GatewayOptions {
             connections_per_address_max: 1_024,
             counts_this_host: false,
             grace: Span::from_secs(10),
-            patience: Patience::default(),
+            timeouts: ClientTimeouts::default(),
         }
     }
 }
 
 /// What an address of the gateway is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum ListenerKind {
     /// Every provider.
     All,
     /// This provider only: its paths stand for themselves.
@@ -82,91 +82,99 @@ pub enum Door {
 /// A gateway. It serves until it is drained or dropped.
 #[derive(Debug)]
 pub struct Gateway {
-    doors: Doors,
+    listeners: Listeners,
 }
 
 /// An address that is being served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listening {
+pub struct ListenAddress {
     /// Where.
     pub address: SocketAddr,
     /// For what.
-    pub door: Door,
+    pub kind: ListenerKind,
 }
 
 #[derive(Debug)]
-struct State {
-    shop: Shop,
+struct GatewayState {
+    registry: ProviderRegistry,
     options: GatewayOptions,
     /// It ends: no door is opened any more.
-    is_ending: AtomicBool,
-    crowd: Arc<Crowd>,
-    full: Full,
+    is_draining: AtomicBool,
+    connection_cap: Arc<ConnectionCap>,
+    overload: Overload,
     /// What tells the ids of two runs apart.
-    run: String,
+    run_id: String,
     calls: AtomicU64,
 }
 
 impl Gateway {
     /// A gateway to these providers that does not listen yet.
     #[must_use]
-    pub fn new(shop: Shop, options: GatewayOptions) -> Gateway {
-        let state = State::new(shop, options);
+    pub fn new(shop: ProviderRegistry, options: GatewayOptions) -> Gateway {
+        let state = GatewayState::new(shop, options);
         Gateway {
-            doors: Doors::new(Arc::new(state)),
+            listeners: Listeners::new(Arc::new(state)),
         }
     }
 
     /// Serves an address from now on. Port 0 = a free one.
-    pub async fn listen(&mut self, address: SocketAddr, door: Door) -> io::Result<Listening> {
+    pub async fn listen(
+        &mut self,
+        address: SocketAddr,
+        door: ListenerKind,
+    ) -> io::Result<ListenAddress> {
         let listener = TcpListener::bind(address).await?;
-        self.doors.open(listener, door, Some(address))
+        self.listeners.open(listener, door, Some(address))
     }
 
     /// Serves a socket that is open already, such as one that the service manager holds.
-    pub fn listen_on(&mut self, listener: TcpListener, door: Door) -> io::Result<Listening> {
-        self.doors.open(listener, door, None)
+    pub fn listen_on(
+        &mut self,
+        listener: TcpListener,
+        door: ListenerKind,
+    ) -> io::Result<ListenAddress> {
+        self.listeners.open(listener, door, None)
     }
 
     /// Its doors, for whoever opens and closes those of providers while it serves.
     #[must_use]
-    pub fn doors(&self) -> Doors {
-        self.doors.clone()
+    pub fn listeners(&self) -> Listeners {
+        self.listeners.clone()
     }
 
     /// Ends in good order: accepts nothing more, finishes what is under way, drops the rest.
     pub async fn drain(self) {
-        Fact::Draining.tell();
-        self.doors.drain().await;
+        LogEvent::Draining.emit();
+        self.listeners.drain().await;
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.doors.close_all();
+        self.listeners.close_all();
     }
 }
 
 /// An id for an answer to what never became a call: no head was read, or there was no room for it.
-fn stray_id() -> String {
+fn id_without_call() -> String {
     static STRAYS: AtomicU64 = AtomicU64::new(0);
     let number = STRAYS.fetch_add(1, Ordering::Relaxed);
     format!("{:x}-stray-{number}", std::process::id())
 }
 
-impl State {
-    fn new(shop: Shop, options: GatewayOptions) -> State {
+impl GatewayState {
+    fn new(shop: ProviderRegistry, options: GatewayOptions) -> GatewayState {
         let run = format!("{:x}", shop.ledger().now().wall.0 / 1_000);
-        let most = crowd::affordable(options.connections_max);
+        let most = connection_cap::max_connections(options.connections_max);
         let most_of_one = options.connections_per_address_max;
-        let crowd = Crowd::new(most, most_of_one, options.counts_this_host);
-        State {
-            shop,
+        let crowd = ConnectionCap::new(most, most_of_one, options.counts_this_host);
+        GatewayState {
+            registry: shop,
             options,
-            is_ending: AtomicBool::new(false),
-            crowd: Arc::new(crowd),
-            full: Full::new(),
-            run,
+            is_draining: AtomicBool::new(false),
+            connection_cap: Arc::new(crowd),
+            overload: Overload::new(),
+            run_id: run,
             calls: AtomicU64::new(0),
         }
     }
@@ -175,14 +183,14 @@ impl State {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(call);
-        let mut id = String::with_capacity(self.run.len() + 1 + digits.len());
-        id.push_str(&self.run);
+        let mut id = String::with_capacity(self.run_id.len() + 1 + digits.len());
+        id.push_str(&self.run_id);
         id.push('-');
         id.push_str(digits);
         id
     }
 
     fn is_draining(&self) -> bool {
-        self.is_ending.load(Ordering::Acquire)
+        self.is_draining.load(Ordering::Acquire)
     }
 }

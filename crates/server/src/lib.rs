@@ -10,9 +10,11 @@
 pub mod admin;
 pub mod daemon;
 pub mod gateway;
-mod doorway;
-mod refusal;
+mod accept_loop;
+mod rejection;
 
 pub use admin::{Admin, AdminOptions};
 pub use daemon::Daemon;
-pub use gateway::{Door, Doors, Gateway, GatewayOptions, Listening, Patience};
+pub use gateway::{
+    ClientTimeouts, Gateway, GatewayOptions, ListenAddress, ListenerKind, Listeners,
+};

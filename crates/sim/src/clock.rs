@@ -22,15 +22,15 @@ pub struct NodeClock {
     pub suspends: Vec<(Micros, Micros)>,
     /// Whether the ledger clock stands still too while suspended (CLOCK_MONOTONIC does,
     /// CLOCK_BOOTTIME does not). The wall clock never does.
-    pub loses_suspends: bool,
+    pub stops_in_suspend: bool,
 }
 
 impl NodeClock {
     /// Both clocks at true time `truth`.
     #[must_use]
     pub fn read(&self, truth: Micros) -> Now {
-        let lost = if self.loses_suspends {
-            self.suspended_until(truth)
+        let lost = if self.stops_in_suspend {
+            self.suspended_time(truth)
         } else {
             Span::ZERO
         };
@@ -46,7 +46,7 @@ impl NodeClock {
 
     /// The first true time from `truth` on at which the ledger clock shows `at` or more.
     #[must_use]
-    pub fn when(&self, at: Micros, truth: Micros) -> Micros {
+    pub fn true_time_of(&self, at: Micros, truth: Micros) -> Micros {
         // The reading never goes back, so bisection finds the first instant; 64 halvings.
         let (mut low, mut high) = (truth.0, u64::MAX);
         while low < high {
@@ -62,7 +62,7 @@ impl NodeClock {
 
     /// When the node runs again, if it stands still at `truth`.
     #[must_use]
-    pub fn resumes(&self, truth: Micros) -> Option<Micros> {
+    pub fn resumes_at(&self, truth: Micros) -> Option<Micros> {
         let asleep = self
             .suspends
             .iter()
@@ -70,7 +70,7 @@ impl NodeClock {
         asleep.map(|(_, to)| *to)
     }
 
-    fn suspended_until(&self, truth: Micros) -> Span {
+    fn suspended_time(&self, truth: Micros) -> Span {
         let lengths = self
             .suspends
             .iter()
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_loses_suspends_stands_still_in_them() {
+    fn a_clock_that_stops_in_suspend_does_not_advance_during_it() {
         let counts = NodeClock {
             suspends: vec![(Micros(10), Micros(30))],
             ..NodeClock::default()
         };
         let loses = NodeClock {
-            loses_suspends: true,
+            stops_in_suspend: true,
             ..counts.clone()
         };
         assert_eq!(counts.read(Micros(40)).at, Micros(40));
@@ -154,27 +154,27 @@ mod tests {
                 wall: Wall(40)
             }
         );
-        assert_eq!(loses.resumes(Micros(10)), Some(Micros(30)));
-        assert_eq!(loses.resumes(Micros(30)), None);
+        assert_eq!(loses.resumes_at(Micros(10)), Some(Micros(30)));
+        assert_eq!(loses.resumes_at(Micros(30)), None);
     }
 
     #[test]
-    fn when_is_the_first_instant_that_shows_a_time() {
+    fn true_time_of_is_the_first_instant_that_shows_a_time() {
         let clock = NodeClock {
             at_start: Micros(1_000),
             drift_ppm: -300,
             suspends: vec![(Micros(5_000), Micros(9_000))],
-            loses_suspends: true,
+            stops_in_suspend: true,
             ..NodeClock::default()
         };
         for at in [1_000, 1_001, 5_997, 5_998, 5_999, 6_100, 20_000] {
-            let first = clock.when(Micros(at), Micros(0));
+            let first = clock.true_time_of(Micros(at), Micros(0));
             assert!(clock.read(first).at >= Micros(at), "{at}");
             assert!(
                 first.0 == 0 || clock.read(Micros(first.0 - 1)).at < Micros(at),
                 "{at}"
             );
         }
-        assert_eq!(clock.when(Micros(1), Micros(77)), Micros(77));
+        assert_eq!(clock.true_time_of(Micros(1), Micros(77)), Micros(77));
     }
 }

@@ -16,10 +16,10 @@ pub(crate) mod proxy;
 pub(crate) mod exactness;
 
 /// What a command ends with.
-pub(crate) type Done = Result<(), Box<dyn Error>>;
+pub(crate) type CommandResult = Result<(), Box<dyn Error>>;
 
 /// Runs a command's future on one thread: the provider is the slow side on purpose.
-fn block_on(command: impl Future<Output = Done>) -> Done {
+fn block_on(command: impl Future<Output = CommandResult>) -> CommandResult {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
@@ -28,17 +28,17 @@ fn block_on(command: impl Future<Output = Done>) -> Done {
 
 /// The two ways in which a run is ended from outside.
 #[derive(Debug)]
-struct Ending {
+struct ShutdownSignals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
-impl Ending {
+impl ShutdownSignals {
     /// Listens from now on; a signal before that still kills.
-    fn listen() -> io::Result<Ending> {
+    fn listen() -> io::Result<ShutdownSignals> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Ending {
+        Ok(ShutdownSignals {
             terminate,
             interrupt,
         })
@@ -54,7 +54,7 @@ impl Ending {
 }
 
 /// One line on stdout, at once.
-fn say(line: &str) -> io::Result<()> {
+fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -13,13 +13,14 @@ use tollgate_core::time::{Micros, Span};
 use crate::clock::NodeClock;
 use crate::latency::Latency;
 use crate::peer::{
-    GuardedLog, OwnWindow, Pace, ReferenceA, ReferenceB, Saturating, SendBucket, SendLog, ShavedLog,
+    GuardedLog, OwnWindow, Pace, ReferenceA, ReferenceB, RttAdjustedLog, Saturating, SendBucket,
+    SendLog,
 };
 use crate::rule::{Counting, RuleSpec};
 use crate::world::{Client, Runaway, Setup, World};
 
-mod ours;
-pub use ours::rows as our_rows;
+mod tollgate_rows;
+pub use tollgate_rows::rows as our_rows;
 #[cfg(test)]
 mod tests;
 
@@ -58,7 +59,7 @@ pub struct Cell {
     /// Use of the quota in percent, [`crate::judge::Judge::use_of`].
     pub used: f64,
     /// Refusals per 1000 requests that arrived.
-    pub refused: f64,
+    pub limited: f64,
 }
 
 impl fmt::Debug for Row {
@@ -154,9 +155,9 @@ pub fn columns() -> Vec<Column> {
 
 /// Every way of counting at 50 per second, in a LAN: which rule is exact for which.
 #[must_use]
-pub fn ways() -> Vec<Column> {
+pub fn all_countings() -> Vec<Column> {
     let (limit, window, phase) = (50, Span::from_secs(1), Span::from_millis(500));
-    let ways = [
+    let countings = [
         Counting::Sliding { limit, window },
         Counting::Fixed {
             limit,
@@ -193,7 +194,7 @@ pub fn ways() -> Vec<Column> {
         latency: Latency::LAN,
         length: Span::from_secs(120),
     };
-    ways.into_iter().map(column).collect()
+    countings.into_iter().map(column).collect()
 }
 
 /// The rules in use elsewhere, and the references.
@@ -226,7 +227,7 @@ pub fn rows() -> Vec<Row> {
             ReferenceA::new,
         )
         .with_nodes(4),
-        Row::paced("A − 0.9·min RTT (not provable)", ShavedLog::new),
+        Row::paced("A − 0.9·min RTT (not provable)", RttAdjustedLog::new),
         Row::for_buckets("B response-clocked bucket (reference)", ReferenceB::new),
     ]
 }
@@ -238,7 +239,7 @@ pub fn rows() -> Vec<Row> {
 pub fn cell(row: &Row, column: &Column, seeds: &[u64]) -> Result<Option<Cell>, Runaway> {
     let mut sum = Cell {
         used: 0.0,
-        refused: 0.0,
+        limited: 0.0,
     };
     for &seed in seeds {
         let Some(client) = (row.make)(column) else {
@@ -249,15 +250,15 @@ pub fn cell(row: &Row, column: &Column, seeds: &[u64]) -> Result<Option<Cell>, R
         setup.clocks = clocks(row.nodes);
         let mut world = World::new(setup, client);
         world.run_until(end)?;
-        let used = world.judge().use_of(&column.rule, Micros(0), end);
+        let used = world.judge().quota_used(&column.rule, Micros(0), end);
         sum.used += used.map_or(0.0, |used| used.percent());
-        sum.refused += world.judge().violations_per_1000();
+        sum.limited += world.judge().violations_per_1000();
     }
     #[expect(clippy::cast_precision_loss, reason = "a handful of seeds")]
     let runs = seeds.len().max(1) as f64;
     Ok(Some(Cell {
         used: sum.used / runs,
-        refused: sum.refused / runs,
+        limited: sum.limited / runs,
     }))
 }
 
@@ -306,10 +307,10 @@ impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} / ", self.used)?;
         // A single refusal must never look like none.
-        if self.refused == 0.0 {
+        if self.limited == 0.0 {
             f.write_char('0')
         } else {
-            write!(f, "{:.2}", self.refused)
+            write!(f, "{:.2}", self.limited)
         }
     }
 }

@@ -11,7 +11,7 @@ use tollgate_core::time::{Micros, Span};
 pub mod text;
 mod words;
 
-pub use words::{BadFault, parse_span};
+pub use words::{FaultParseError, parse_span};
 
 /// Faults in one plan. A scenario with more than 64 is a program, not a scenario; and every request
 /// walks the list, so it stays short.
@@ -94,7 +94,7 @@ pub enum When {
 
 /// A fault with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedFault {
     /// What goes wrong.
     pub fault: Fault,
     /// When it does.
@@ -108,7 +108,7 @@ pub struct PlanFull;
 
 /// The faults of one provider, past ones dropped.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct FaultPlan {
     entries: Vec<Entry>,
 }
 
@@ -119,14 +119,14 @@ struct Entry {
     /// Exclusive; `None` is for ever.
     until: Option<Micros>,
     /// Requests still to be struck; `None` is all.
-    left: Option<u32>,
+    remaining: Option<u32>,
 }
 
 /// All that goes wrong with one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Strike {
+pub struct AppliedFaults {
     /// What becomes of the request after it was counted.
-    pub fate: Fate,
+    pub response_fault: ResponseFault,
     /// What becomes of the body of the answer.
     pub body: BodyFault,
     /// Whether the head of the answer is huge.
@@ -137,10 +137,10 @@ pub struct Strike {
 
 /// What becomes of a request after it was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub enum ResponseFault {
     /// It is answered.
     #[default]
-    Answered,
+    Unaffected,
     /// It is answered with this status instead.
     Outage(u16),
     /// Its connection is reset.
@@ -163,12 +163,12 @@ pub enum BodyFault {
     Truncated,
 }
 
-impl Plan {
+impl FaultPlan {
     /// Adds a fault; `now` is what [`When::Now`] starts from.
     ///
     /// # Errors
     /// [`PlanFull`] if [`FAULTS_MAX`] faults are still to come or under way.
-    pub fn add(&mut self, planned: Planned, now: Micros) -> Result<(), PlanFull> {
+    pub fn add(&mut self, planned: PlannedFault, now: Micros) -> Result<(), PlanFull> {
         self.entries.retain(|entry| !entry.is_over(now));
         if self.entries.len() >= FAULTS_MAX {
             return Err(PlanFull);
@@ -183,7 +183,7 @@ impl Plan {
             fault: planned.fault,
             from,
             until,
-            left,
+            remaining: left,
         });
         Ok(())
     }
@@ -195,18 +195,18 @@ impl Plan {
 
     /// Whether bytes that arrive now would be met with a reset; uses nothing up.
     #[must_use]
-    pub fn may_refuse_to_read(&self, now: Micros) -> bool {
+    pub fn may_reset_unread(&self, now: Micros) -> bool {
         self.entries
             .iter()
             .any(|entry| entry.fault == Fault::ResetBefore && entry.is_on(now))
     }
 
     /// Whether bytes that arrive now are met with a reset instead of being read.
-    pub fn refuses_to_read(&mut self, now: Micros) -> bool {
+    pub fn resets_unread(&mut self, now: Micros) -> bool {
         let unread = |entry: &&mut Entry| entry.fault == Fault::ResetBefore && entry.is_on(now);
         match self.entries.iter_mut().find(unread) {
             Some(entry) => {
-                entry.take();
+                entry.use_one();
                 true
             }
             None => false,
@@ -215,11 +215,11 @@ impl Plan {
 
     /// What strikes a request that is counted now. Each fault planned for the next n requests is used
     /// up by one. Where two faults speak about the same thing, the one planned first wins.
-    pub fn strike(&mut self, now: Micros) -> Strike {
-        let mut strike = Strike::default();
+    pub fn apply_to_request(&mut self, now: Micros) -> AppliedFaults {
+        let mut strike = AppliedFaults::default();
         for entry in self.entries.iter_mut().filter(|entry| entry.is_on(now)) {
-            if strike.meets(entry.fault) {
-                entry.take();
+            if strike.apply(entry.fault) {
+                entry.use_one();
             }
         }
         strike
@@ -253,7 +253,7 @@ impl Plan {
 
     /// The number that the headers tell for `rule` now, if it is not the enforced one.
     #[must_use]
-    pub fn told(&self, rule: usize, base: u64, now: Micros) -> Option<u64> {
+    pub fn advertised(&self, rule: usize, base: u64, now: Micros) -> Option<u64> {
         self.amount(base, now, |fault| match fault {
             Fault::Tell { rule: which, to } if which == rule => Some(to),
             _ => None,
@@ -285,24 +285,24 @@ impl Entry {
     }
 
     fn is_over(&self, now: Micros) -> bool {
-        self.left == Some(0) || self.until.is_some_and(|until| until <= now)
+        self.remaining == Some(0) || self.until.is_some_and(|until| until <= now)
     }
 
-    fn take(&mut self) {
-        self.left = self.left.map(|left| left.saturating_sub(1));
+    fn use_one(&mut self) {
+        self.remaining = self.remaining.map(|left| left.saturating_sub(1));
     }
 }
 
-impl Strike {
+impl AppliedFaults {
     /// Takes up a fault; tells whether this request is struck by it.
-    fn meets(&mut self, fault: Fault) -> bool {
+    fn apply(&mut self, fault: Fault) -> bool {
         match fault {
-            Fault::Outage { status } => self.seals(Fate::Outage(status)),
-            Fault::ResetAfter => self.seals(Fate::Reset),
-            Fault::Hang => self.seals(Fate::Hang),
-            Fault::Drip { gap } => self.spoils(BodyFault::Drip(gap)),
-            Fault::Endless => self.spoils(BodyFault::Endless),
-            Fault::Truncate => self.spoils(BodyFault::Truncated),
+            Fault::Outage { status } => self.set_response_fault(ResponseFault::Outage(status)),
+            Fault::ResetAfter => self.set_response_fault(ResponseFault::Reset),
+            Fault::Hang => self.set_response_fault(ResponseFault::Hang),
+            Fault::Drip { gap } => self.set_body_fault(BodyFault::Drip(gap)),
+            Fault::Endless => self.set_body_fault(BodyFault::Endless),
+            Fault::Truncate => self.set_body_fault(BodyFault::Truncated),
             Fault::HugeHeaders => {
                 self.huge_headers = true;
                 true
@@ -316,15 +316,15 @@ impl Strike {
         }
     }
 
-    fn seals(&mut self, fate: Fate) -> bool {
-        let open = self.fate == Fate::Answered;
+    fn set_response_fault(&mut self, fate: ResponseFault) -> bool {
+        let open = self.response_fault == ResponseFault::Unaffected;
         if open {
-            self.fate = fate;
+            self.response_fault = fate;
         }
         open
     }
 
-    fn spoils(&mut self, body: BodyFault) -> bool {
+    fn set_body_fault(&mut self, body: BodyFault) -> bool {
         let whole = self.body == BodyFault::Whole;
         if whole {
             self.body = body;

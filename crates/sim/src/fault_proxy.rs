@@ -1,6 +1,6 @@
 //! A TCP relay that spoils connections on demand: delay, jitter, cut, half-close, stall, drop, refuse.
 //!
-//! Promises: works below any protocol; each direction has its own [`Lane`]; a switch takes effect at
+//! Promises: works below any protocol; each direction has its own [`LinkFaults`]; a switch takes effect at
 //! once on open connections too; bytes that are let through keep their order and are never changed;
 //! delay is latency, not a lower bandwidth (up to [`QUEUE_CHUNKS`] chunks are under way at a time).
 //!
@@ -34,7 +34,7 @@ const BACKLOG: u32 = 1_024;
 
 /// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lane {
+pub struct LinkFaults {
     /// Added to the way of every byte.
     pub delay: Span,
     /// Up to this much more, drawn anew for each chunk; order is kept.
@@ -63,11 +63,11 @@ pub enum Flow {
 
 /// The state of the whole relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
+pub struct ProxyFaults {
     /// From client to server.
-    pub up: Lane,
+    pub up: LinkFaults,
     /// From server to client.
-    pub down: Lane,
+    pub down: LinkFaults,
     /// New connections are refused by the kernel; open ones go on.
     pub refuse: bool,
     /// Connections opened before the last change of this number are reset.
@@ -78,7 +78,7 @@ pub struct Weather {
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
-    weather: watch::Sender<Weather>,
+    faults: watch::Sender<ProxyFaults>,
     tasks: JoinSet<()>,
 }
 
@@ -102,12 +102,12 @@ impl FaultProxy {
     ) -> io::Result<FaultProxy> {
         let listener = reserve(listen)?.listen(BACKLOG)?;
         let address = listener.local_addr()?;
-        let (weather, watched) = watch::channel(Weather::default());
+        let (weather, watched) = watch::channel(ProxyFaults::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(relay(listener, address, upstream, seed, watched));
         Ok(FaultProxy {
             address,
-            weather,
+            faults: weather,
             tasks,
         })
     }
@@ -120,23 +120,23 @@ impl FaultProxy {
 
     /// The state now.
     #[must_use]
-    pub fn weather(&self) -> Weather {
-        *self.weather.borrow()
+    pub fn faults(&self) -> ProxyFaults {
+        *self.faults.borrow()
     }
 
     /// Changes the state, for open connections and new ones.
-    pub fn switch(&self, change: impl FnOnce(&mut Weather)) {
-        self.weather.send_modify(change);
+    pub fn update(&self, change: impl FnOnce(&mut ProxyFaults)) {
+        self.faults.send_modify(change);
     }
 
     /// Resets every open connection now.
     pub fn cut(&self) {
-        self.switch(Weather::cut);
+        self.update(ProxyFaults::cut);
     }
 
     /// Everything passes again; connections that were cut or half-closed stay so.
     pub fn clear(&self) {
-        self.switch(Weather::clear);
+        self.update(ProxyFaults::clear);
     }
 
     /// Closes the port and every connection; returns when all tasks have ended.
@@ -145,7 +145,7 @@ impl FaultProxy {
     }
 }
 
-impl Weather {
+impl ProxyFaults {
     /// Resets every connection that is open now.
     pub fn cut(&mut self) {
         self.generation += 1;
@@ -153,9 +153,9 @@ impl Weather {
 
     /// Back to a sunny day.
     pub fn clear(&mut self) {
-        *self = Weather {
+        *self = ProxyFaults {
             generation: self.generation,
-            ..Weather::default()
+            ..ProxyFaults::default()
         };
     }
 }
@@ -178,14 +178,14 @@ async fn relay(
     address: SocketAddr,
     upstream: SocketAddr,
     seed: u64,
-    mut weather: watch::Receiver<Weather>,
+    mut weather: watch::Receiver<ProxyFaults>,
 ) {
     let mut connections = JoinSet::new();
     let mut port = Port::Open(listener);
     let mut opened: u64 = 0;
     loop {
         let refuse = weather.borrow_and_update().refuse;
-        port = port.turn(address, refuse);
+        port = port.set_refusing(address, refuse);
         tokio::select! {
             changed = weather.changed() => if changed.is_err() { return },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
@@ -207,7 +207,7 @@ enum Port {
 
 impl Port {
     /// Opens or shuts it. If it cannot be opened it stays shut until the next switch tries again.
-    fn turn(self, address: SocketAddr, refuse: bool) -> Port {
+    fn set_refusing(self, address: SocketAddr, refuse: bool) -> Port {
         match (self, refuse) {
             (Port::Open(listener), true) => {
                 drop(listener);
@@ -232,7 +232,7 @@ impl Port {
             // A failed accept (client gone already, no descriptors left) concerns that client alone.
             match listener.accept().await {
                 Ok((stream, _)) => return stream,
-                Err(_) => real_time::after(ACCEPT_PAUSE).await,
+                Err(_) => real_time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
@@ -243,7 +243,7 @@ async fn connection(
     mut client: TcpStream,
     upstream: SocketAddr,
     mut dice: fastrand::Rng,
-    mut weather: watch::Receiver<Weather>,
+    mut weather: watch::Receiver<ProxyFaults>,
 ) {
     let generation = weather.borrow().generation;
     let mut server = match TcpStream::connect(upstream).await {

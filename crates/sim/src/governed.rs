@@ -14,36 +14,36 @@ use std::sync::Arc;
 use fastrand::Rng;
 use tollgate_core::ask::Outcome as Settled;
 use tollgate_core::ask::{
-    Ask, CellId, Evidence, Marks, OwnerId, PermitId, Priority, Reading, Scopes, Settle, Term,
-    Terms, Unit, Verdict,
+    Ask, CellId, CostUnit, Evidence, LimitReading, Marks, OwnerId, PermitId, Priority, Scopes,
+    Settle, Term, Terms, Verdict,
 };
-use tollgate_core::gate::{CallerId, Gate, Resolution, Resolved, Share, Waiter};
-use tollgate_core::limit::{Rule, Rung};
+use tollgate_core::gate::{CallerId, CallerShare, Gate, Resolution, Resolved, Waiter};
+use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
 use tollgate_core::turn::turn;
 
 use crate::judge::Priority as Urgency;
-use crate::rule::{CallId, Standing, Unit as Counted};
+use crate::rule::{CallId, LimitStatus, Unit as Counted};
 use crate::world::{Call, Client, Effects, NodeId, Outcome};
 
 mod plan;
 mod store;
-pub use plan::{Limit, Plan, RuleChange};
-use store::Store;
+pub use plan::{GovernedPlan, Limit, RuleChange};
+use store::RestoringTable;
 
 /// Nodes that share one ledger.
 #[derive(Debug)]
 pub struct Governed {
-    plan: Plan,
+    plan: GovernedPlan,
     cells: Vec<(CellId, Arc<Rule>)>,
-    store: Store,
+    store: RestoringTable,
     nodes: Vec<Node>,
     calls: u64,
     dice: Rng,
     /// What became of calls that never went.
-    refused: Vec<(CallId, Resolution)>,
+    rejected: Vec<(CallId, Resolution)>,
     cancelled: u64,
-    refusals: Vec<(CallId, usize)>,
+    limited: Vec<(CallId, usize)>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Node {
     gate: Gate,
     seq: u64,
     waiting: BTreeMap<PermitId, Call>,
-    flying: BTreeMap<CallId, Permit>,
+    in_flight: BTreeMap<CallId, Permit>,
     /// Head back, body still coming.
     streaming: BTreeMap<CallId, Vec<Permit>>,
     /// What the ledger has decided but this node has not heard yet.
@@ -71,7 +71,7 @@ struct Permit {
 impl Governed {
     /// Nodes with this plan, and a ledger that has seen nothing.
     #[must_use]
-    pub fn new(plan: Plan) -> Governed {
+    pub fn new(plan: GovernedPlan) -> Governed {
         let cells = plan.limits.iter().enumerate().map(|(index, limit)| {
             (
                 CellId::named(&["sim", &index.to_string()]),
@@ -80,21 +80,21 @@ impl Governed {
         });
         Governed {
             cells: cells.collect(),
-            store: Store::new(plan.restore_ppm, plan.seed),
+            store: RestoringTable::new(plan.restore_ppm, plan.seed),
             nodes: Vec::new(),
             calls: 0,
             dice: Rng::with_seed(plan.seed),
-            refused: Vec::new(),
+            rejected: Vec::new(),
             cancelled: 0,
-            refusals: Vec::new(),
+            limited: Vec::new(),
             plan,
         }
     }
 
     /// Calls that never went, and why.
     #[must_use]
-    pub fn refused(&self) -> &[(CallId, Resolution)] {
-        &self.refused
+    pub fn rejected(&self) -> &[(CallId, Resolution)] {
+        &self.rejected
     }
 
     /// Calls that left while they waited.
@@ -105,19 +105,19 @@ impl Governed {
 
     /// What the provider refused, and by which of its rules.
     #[must_use]
-    pub fn refusals(&self) -> &[(CallId, usize)] {
-        &self.refusals
+    pub fn limited(&self) -> &[(CallId, usize)] {
+        &self.limited
     }
 
     /// How strict the provider has shown itself, by its first rule.
     #[must_use]
-    pub fn rung(&self, now: Now) -> Option<Rung> {
+    pub fn rung(&self, now: Now) -> Option<Strictness> {
         let (id, rule) = self.cells.first()?;
-        let now = self.store.on_its_clock(now);
+        let now = self.store.ledger_now(now);
         self.store
             .table()
             .get(*id)
-            .map(|cell| cell.look(rule, now).rung)
+            .map(|cell| cell.peek(rule, now).strictness)
     }
 
     fn node(&mut self, node: NodeId) -> &mut Node {
@@ -127,7 +127,7 @@ impl Governed {
                 gate,
                 seq: 0,
                 waiting: BTreeMap::new(),
-                flying: BTreeMap::new(),
+                in_flight: BTreeMap::new(),
                 streaming: BTreeMap::new(),
                 verdicts: None,
                 rules: BTreeMap::new(),
@@ -138,7 +138,7 @@ impl Governed {
 
     /// What a caller is promised, on every node.
     #[must_use]
-    pub fn with_share(mut self, nodes: usize, caller: u32, share: Share) -> Governed {
+    pub fn with_share(mut self, nodes: usize, caller: u32, share: CallerShare) -> Governed {
         for node in 0..nodes {
             self.node(NodeId(node))
                 .gate
@@ -152,8 +152,8 @@ impl Governed {
         let caller =
             CallerId(u32::try_from(call.id.0 % u64::from(self.plan.callers.max(1))).unwrap_or(0));
         let evidence = Evidence::Report {
-            by: self.plan.give_up,
-            late: self.plan.late,
+            timeout: self.plan.give_up,
+            late: self.plan.late_arrival,
         };
         let deadline = now.at + self.plan.patience;
         let priority = priority(call.priority);
@@ -169,7 +169,7 @@ impl Governed {
             terms,
             scopes: Scopes::new(),
             priority,
-            patience: Span::ZERO,
+            max_wait: Span::ZERO,
             evidence,
         };
         state.waiting.insert(id, call);
@@ -189,7 +189,7 @@ impl Governed {
         let limits = self.plan.limits.iter().zip(&self.cells).enumerate();
         let terms = limits.map(|(index, (limit, (cell, rule)))| {
             let rule = rules.and_then(|rules| rules.get(&index)).unwrap_or(rule);
-            let cost = cost(call, rule.counts())
+            let cost = cost(call, rule.cost_unit())
                 .saturating_mul(limit.estimate_percent)
                 .div_ceil(100);
             let leave = if call.priority == Urgency::High {
@@ -200,8 +200,8 @@ impl Governed {
             Term {
                 cell: *cell,
                 rule: rule.clone(),
-                cost: cost.min(rule.most().saturating_sub(leave)),
-                leave,
+                cost: cost.min(rule.max_cost().saturating_sub(leave)),
+                reserve: leave,
             }
         });
         terms.collect()
@@ -212,7 +212,7 @@ impl Governed {
         self.reconfigure(node, now);
         self.fill_backlog(node, now);
         loop {
-            self.hear(node, now);
+            self.deliver_verdicts(node, now);
             let out = self.node(node).gate.tick(now);
             for resolved in out.resolve {
                 self.resolved(node, resolved, now, effects);
@@ -221,9 +221,9 @@ impl Governed {
             if out.offer.is_empty() && out.settle.is_empty() {
                 let heard = self.node(node).verdicts.as_ref().map(|(at, _)| *at);
                 let others = heard.into_iter().chain(self.next_change(node));
-                return match out.arm.into_iter().chain(others).min() {
+                return match out.wake_at.into_iter().chain(others).min() {
                     Some(at) => effects.wake_at(at),
-                    None => effects.rest(),
+                    None => effects.clear_timer(),
                 };
             }
             if out.offer.is_empty() {
@@ -235,7 +235,7 @@ impl Governed {
         }
     }
 
-    fn hear(&mut self, node: NodeId, now: Now) {
+    fn deliver_verdicts(&mut self, node: NodeId, now: Now) {
         let state = self.node(node);
         if let Some((_, verdicts)) = state.verdicts.take_if(|(at, _)| *at <= now.at) {
             state.gate.verdicts(verdicts, now);
@@ -282,12 +282,12 @@ impl Governed {
                 marks,
                 seniority: resolved.seniority,
             };
-            self.node(node).flying.insert(call.id, permit);
+            self.node(node).in_flight.insert(call.id, permit);
             let delay = Span(self.dice.u64(0..=self.plan.write_delay.0));
             effects.send_after(delay, call);
         } else {
             effects.done(call.id);
-            self.refused.push((call.id, resolved.resolution));
+            self.rejected.push((call.id, resolved.resolution));
         }
         self.fill_backlog(node, now);
     }
@@ -366,12 +366,12 @@ impl Governed {
         );
     }
 
-    fn readings(&self, permit: &Permit, standings: &[Standing]) -> Vec<Reading> {
-        if !self.plan.told {
+    fn readings(&self, permit: &Permit, standings: &[LimitStatus]) -> Vec<LimitReading> {
+        if !self.plan.use_headers {
             return Vec::new();
         }
         let each = standings.iter().zip(&permit.marks).enumerate();
-        each.map(|(term, (standing, mark))| Reading {
+        each.map(|(term, (standing, mark))| LimitReading {
             term,
             mark: *mark,
             remaining: Some(standing.remaining),
@@ -384,16 +384,16 @@ impl Governed {
 }
 
 impl Client for Governed {
-    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+    fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         self.run(node, now, effects);
     }
 
-    fn submitted(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+    fn on_submit(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
         self.push(node, call, None, now);
         self.run(node, now, effects);
     }
 
-    fn answered(
+    fn on_response(
         &mut self,
         node: NodeId,
         call: Call,
@@ -401,29 +401,31 @@ impl Client for Governed {
         now: Now,
         effects: &mut Effects<'_>,
     ) {
-        let Some(permit) = self.node(node).flying.remove(&call.id) else {
+        let Some(permit) = self.node(node).in_flight.remove(&call.id) else {
             return;
         };
         let arrived = |refused, readings| Settled::Arrived {
             age: Span::ZERO,
-            refused,
+            limited: refused,
             readings,
         };
         let (settled, again) = match outcome {
-            Outcome::Accepted { standings } => {
-                (arrived(false, self.readings(&permit, standings)), false)
-            }
-            Outcome::Refused {
-                rule, standings, ..
+            Outcome::Accepted {
+                statuses: standings,
+            } => (arrived(false, self.readings(&permit, standings)), false),
+            Outcome::Limited {
+                rule,
+                statuses: standings,
+                ..
             } => {
-                self.refusals.push((call.id, *rule));
+                self.limited.push((call.id, *rule));
                 (arrived(true, self.readings(&permit, standings)), true)
             }
             Outcome::Unavailable => (Settled::Failed { age: Span::ZERO }, true),
-            Outcome::Silence => (
+            Outcome::NoResponse => (
                 Settled::Unknown {
                     age: Span::ZERO,
-                    late: self.plan.late,
+                    late: self.plan.late_arrival,
                 },
                 true,
             ),
@@ -434,7 +436,7 @@ impl Client for Governed {
         } else {
             effects.done(call.id);
         }
-        if *outcome != Outcome::Silence {
+        if *outcome != Outcome::NoResponse {
             self.node(node)
                 .streaming
                 .entry(call.id)
@@ -445,13 +447,13 @@ impl Client for Governed {
         self.run(node, now, effects);
     }
 
-    fn finished(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+    fn on_response_end(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
         let streaming = &mut self.node(node).streaming;
         let Some(mut permit) = streaming.get_mut(&call.id).and_then(Vec::pop) else {
             return;
         };
         for term in &mut permit.terms {
-            term.cost = cost(&call, term.rule.counts());
+            term.cost = cost(&call, term.rule.cost_unit());
         }
         self.settle(
             node,
@@ -471,11 +473,11 @@ fn priority(urgency: Urgency) -> Priority {
     }
 }
 
-fn cost(call: &Call, unit: Unit) -> u64 {
+fn cost(call: &Call, unit: CostUnit) -> u64 {
     call.cost.of(match unit {
-        Unit::Calls => Counted::Calls,
-        Unit::Tokens => Counted::Tokens,
-        Unit::Points => Counted::Points,
-        Unit::Bytes => Counted::Bytes,
+        CostUnit::Calls => Counted::Calls,
+        CostUnit::Tokens => Counted::Tokens,
+        CostUnit::Points => Counted::Points,
+        CostUnit::Bytes => Counted::Bytes,
     })
 }

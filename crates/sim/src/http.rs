@@ -32,28 +32,28 @@ use crate::judge::Judge;
 pub mod settings;
 pub mod style;
 mod clock;
-mod asked;
+mod request;
 mod scope;
-mod book;
+mod state;
 #[cfg(test)]
-mod book_tests;
+mod state_tests;
 pub mod report;
-mod desk;
-mod wire;
+mod context;
+mod fault_stream;
 mod body;
-mod answer;
+mod handler;
 mod control;
 mod serve;
 
-pub use asked::{CALL_ID_BYTES_MAX, NAME_CHARS_MAX};
-pub use book::{ARRIVALS_MAX, FaultError, LOG_LINES_MAX, SCOPES_MAX};
 pub use report::Report;
+pub use request::{CALL_ID_BYTES_MAX, NAME_CHARS_MAX};
 pub use serve::{CONNECTIONS_MAX, GRACE};
-pub use settings::{KeyPlace, Settings};
+pub use settings::{KeyLocation, Settings};
+pub use state::{ARRIVALS_MAX, FaultError, LOG_LINES_MAX, SCOPES_MAX};
 pub use style::Style;
 
-use desk::Desk;
-use serve::Door;
+use context::ServerContext;
+use serve::PortRole;
 
 /// Why a provider could not start.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub enum StartError {
 pub struct SimProvider {
     address: SocketAddr,
     control: Option<SocketAddr>,
-    desk: Arc<Desk>,
+    context: Arc<ServerContext>,
     stop: watch::Sender<bool>,
     tasks: JoinSet<()>,
 }
@@ -94,17 +94,25 @@ impl SimProvider {
             None => None,
         };
         let (stop, stopping) = watch::channel(false);
-        let desk = Arc::new(Desk::open(settings, stopping)?);
+        let desk = Arc::new(ServerContext::open(settings, stopping)?);
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve::accept(listener, Arc::clone(&desk), Door::Clients));
+        tasks.spawn(serve::accept(
+            listener,
+            Arc::clone(&desk),
+            PortRole::Clients,
+        ));
         let control = control.map(|(listener, address)| {
-            tasks.spawn(serve::accept(listener, Arc::clone(&desk), Door::Control));
+            tasks.spawn(serve::accept(
+                listener,
+                Arc::clone(&desk),
+                PortRole::Control,
+            ));
             address
         });
         Ok(SimProvider {
             address,
             control,
-            desk,
+            context: desk,
             stop,
             tasks,
         })
@@ -134,30 +142,31 @@ impl SimProvider {
     /// If it cannot be read, names a rule that is not there, or the plan is full.
     pub fn fault(&self, line: &str) -> Result<(), FaultError> {
         let planned = line.parse()?;
-        self.desk.with_book(|book, now| book.plan(&[planned], now))
+        self.context
+            .with_state(|book, now| book.plan(&[planned], now))
     }
 
     /// Forgets every fault.
     pub fn clear_faults(&self) {
-        let cleared = self.desk.with_book(|book, now| book.replan(&[], now));
+        let cleared = self.context.with_state(|book, now| book.replan(&[], now));
         cleared.expect("a list without faults always has room");
     }
 
     /// Forgets what was counted and logged; faults stay.
     pub fn reset(&self) {
-        self.desk.with_book(|book, now| book.reset(now));
+        self.context.with_state(|book, now| book.reset(now));
     }
 
     /// The judgement so far.
     #[must_use]
     pub fn report(&self) -> Report {
-        self.desk.report()
+        self.context.report()
     }
 
     /// A copy of the judge of every scope, by name, for questions that the report does not answer.
     #[must_use]
     pub fn judges(&self) -> Vec<(String, Judge)> {
-        let judged = self.desk.with_book(|book, _| book.judged());
+        let judged = self.context.with_state(|book, _| book.scope_records());
         judged
             .into_iter()
             .map(|judged| (judged.name, judged.judge))
@@ -168,7 +177,7 @@ impl SimProvider {
     pub async fn stop(mut self) -> Report {
         self.stop.send_replace(true);
         while self.tasks.join_next().await.is_some() {}
-        self.desk.report()
+        self.context.report()
     }
 }
 

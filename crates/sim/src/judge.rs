@@ -47,7 +47,7 @@ pub struct Arrival {
 
 /// Which arrivals are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum ArrivalFilter {
     /// All that reached the provider, refused or not.
     Arrived,
     /// Those it accepted.
@@ -56,7 +56,7 @@ pub enum Which {
 
 /// By which sequence order is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum OrderBy {
     /// As the sender let them go.
     Sent,
     /// As they met the limiter; the network may have reordered them.
@@ -102,7 +102,7 @@ impl Judge {
 
     /// A caller has asked for a call. Submissions are told in their order; the second of an id is
     /// ignored, since it is the same call.
-    pub fn submitted(&mut self, id: CallId, at: Micros, priority: Priority) {
+    pub fn record_submit(&mut self, id: CallId, at: Micros, priority: Priority) {
         let seq = self.submitted.len();
         self.submitted.entry(id).or_insert(Submitted {
             seq,
@@ -113,17 +113,17 @@ impl Judge {
     }
 
     /// The sender has let an attempt go. Told in order; needed only to judge order by it.
-    pub fn sent(&mut self, id: CallId) {
+    pub fn record_send(&mut self, id: CallId) {
         self.sent.push(id);
     }
 
     /// A request has met the limiter.
-    pub fn arrived(&mut self, arrival: Arrival) {
+    pub fn record_arrival(&mut self, arrival: Arrival) {
         self.arrivals.push(arrival);
     }
 
     /// The caller has its answer, whatever it says.
-    pub fn answered(&mut self, id: CallId) {
+    pub fn record_response(&mut self, id: CallId) {
         if let Some(call) = self.submitted.get_mut(&id) {
             call.answered = true;
         }
@@ -163,8 +163,8 @@ impl Judge {
     /// The most units in any window `[t, t + window)`. Some window that starts with an arrival
     /// holds the most, so those are tried, one by one.
     #[must_use]
-    pub fn most_in_any(&self, window: Span, unit: Unit, which: Which) -> u64 {
-        let mut log: Vec<&Arrival> = self.these(which).collect();
+    pub fn max_in_any_window(&self, window: Span, unit: Unit, which: ArrivalFilter) -> u64 {
+        let mut log: Vec<&Arrival> = self.filtered(which).collect();
         log.sort_by_key(|arrival| arrival.at);
         let units_from = |first: usize| -> u64 {
             let end = log[first].at + window;
@@ -180,13 +180,13 @@ impl Judge {
     #[must_use]
     pub fn waits(&self, priority: Priority) -> Option<Waits> {
         let mut first: BTreeMap<CallId, Micros> = BTreeMap::new();
-        for arrival in self.these(Which::Accepted) {
+        for arrival in self.filtered(ArrivalFilter::Accepted) {
             let at = first.entry(arrival.id).or_insert(arrival.at);
             *at = (*at).min(arrival.at);
         }
         let mut waits: Vec<Span> = first
             .iter()
-            .filter_map(|(id, at)| Some(at.since(self.of(*id, priority)?.at)))
+            .filter_map(|(id, at)| Some(at.since(self.submitted_call(*id, priority)?.at)))
             .collect();
         waits.sort_unstable();
         let max = *waits.last()?;
@@ -204,7 +204,7 @@ impl Judge {
     pub fn duplicates(&self) -> Vec<CallId> {
         let mut seen = BTreeSet::new();
         let twice: BTreeSet<CallId> = self
-            .these(Which::Accepted)
+            .filtered(ArrivalFilter::Accepted)
             .filter(|arrival| !seen.insert(arrival.id))
             .map(|arrival| arrival.id)
             .collect();
@@ -221,10 +221,10 @@ impl Judge {
     /// Calls that a later submitted call of the same priority has overtaken, judged by the first
     /// time each was seen. Calls never seen are not judged.
     #[must_use]
-    pub fn overtaken(&self, seen: Seen) -> Vec<CallId> {
+    pub fn overtaken(&self, seen: OrderBy) -> Vec<CallId> {
         let order: Vec<CallId> = match seen {
-            Seen::Sent => self.sent.clone(),
-            Seen::Arrived => self.by_arrival(),
+            OrderBy::Sent => self.sent.clone(),
+            OrderBy::Arrived => self.by_arrival(),
         };
         let mut once = BTreeSet::new();
         let mut newest: BTreeMap<Priority, usize> = BTreeMap::new();
@@ -248,13 +248,13 @@ impl Judge {
         log.into_iter().map(|arrival| arrival.id).collect()
     }
 
-    fn these(&self, which: Which) -> impl Iterator<Item = &Arrival> {
+    fn filtered(&self, which: ArrivalFilter) -> impl Iterator<Item = &Arrival> {
         self.arrivals
             .iter()
-            .filter(move |arrival| which == Which::Arrived || arrival.accepted)
+            .filter(move |arrival| which == ArrivalFilter::Arrived || arrival.accepted)
     }
 
-    fn of(&self, id: CallId, priority: Priority) -> Option<&Submitted> {
+    fn submitted_call(&self, id: CallId, priority: Priority) -> Option<&Submitted> {
         self.submitted
             .get(&id)
             .filter(|call| call.priority == priority)

@@ -14,7 +14,7 @@ pub mod world;
 pub mod peer;
 pub mod exactness;
 pub mod governed;
-pub mod healthy;
+pub mod governed_health;
 pub mod fault;
 #[cfg(feature = "http")]
 mod real_time;

@@ -37,14 +37,14 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(error.as_ref());
+            print_error(error.as_ref());
             ExitCode::FAILURE
         }
     }
 }
 
 /// Prints an error and its causes on one line.
-fn complain(error: &dyn Error) {
+fn print_error(error: &dyn Error) {
     let mut line = format!("tollgate-sim: {error}");
     let mut cause = error.source();
     while let Some(error) = cause {

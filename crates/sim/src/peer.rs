@@ -22,7 +22,7 @@ pub use reference::{ReferenceA, ReferenceB};
 
 /// Calls a node sends in one callback; the rest follow in another at the same instant. So a rule
 /// that never says stop is called off by the world before it fills the memory.
-const BREATH_MAX: usize = 1_000;
+const SENDS_PER_WAKE_MAX: usize = 1_000;
 
 /// When a rule lets the next call go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Next {
     /// Not before this.
     At(Micros),
     /// Not before some call is answered.
-    OnAnswer,
+    OnResponse,
 }
 
 /// A rule that paces one node: asked, told of each send, told of each answer. Time is the node's
@@ -41,9 +41,9 @@ pub trait Pace {
     /// May a call go?
     fn next(&mut self, now: Micros) -> Next;
     /// A call went.
-    fn sent(&mut self, id: CallId, now: Micros);
+    fn on_sent(&mut self, id: CallId, now: Micros);
     /// Its answer is back.
-    fn answered(&mut self, _id: CallId, _now: Micros) {}
+    fn on_response(&mut self, _id: CallId, _now: Micros) {}
 }
 
 /// Nodes that always have one more call to make, of cost 1, and send whenever their rule allows.
@@ -61,7 +61,7 @@ pub struct OwnWindow {
     limit: u64,
     window: Span,
     ends: Micros,
-    left: u64,
+    remaining: u64,
 }
 
 /// A log of sends: a slot is free again W (and a guard) after it was taken (p-throttle and p-queue
@@ -98,7 +98,7 @@ pub struct GuardedLog {
 /// A log of answers that takes 0.9 of the shortest round trip it has seen for granted. The shortest
 /// seen is no bound on the next, so nothing is proved by it.
 #[derive(Debug)]
-pub struct ShavedLog {
+pub struct RttAdjustedLog {
     limit: usize,
     window: Span,
     shortest: Span,
@@ -112,14 +112,14 @@ impl<P: Pace> Saturating<P> {
         Saturating { pace, last: 0 }
     }
 
-    fn go(&mut self, now: Micros, effects: &mut Effects<'_>) {
+    fn send_allowed(&mut self, now: Micros, effects: &mut Effects<'_>) {
         let ledger = ledger_time(now, effects);
-        for _ in 0..BREATH_MAX {
+        for _ in 0..SENDS_PER_WAKE_MAX {
             match self.pace.next(ledger) {
                 Next::Go => {
                     self.last += 1;
                     let id = CallId(self.last);
-                    self.pace.sent(id, ledger);
+                    self.pace.on_sent(id, ledger);
                     effects.send(Call {
                         id,
                         cost: Cost::CALL,
@@ -129,7 +129,7 @@ impl<P: Pace> Saturating<P> {
                 // Clocks differ between nodes, so a delay crosses from one to the other, never
                 // an instant.
                 Next::At(at) => return effects.wake_at(now + at.since(ledger)),
-                Next::OnAnswer => return effects.rest(),
+                Next::OnResponse => return effects.clear_timer(),
             }
         }
         effects.wake_at(now);
@@ -137,11 +137,11 @@ impl<P: Pace> Saturating<P> {
 }
 
 impl<P: Pace> Client for Saturating<P> {
-    fn wake(&mut self, _node: NodeId, now: Now, effects: &mut Effects<'_>) {
-        self.go(now.at, effects);
+    fn on_wake(&mut self, _node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.send_allowed(now.at, effects);
     }
 
-    fn answered(
+    fn on_response(
         &mut self,
         _node: NodeId,
         call: Call,
@@ -149,8 +149,8 @@ impl<P: Pace> Client for Saturating<P> {
         now: Now,
         effects: &mut Effects<'_>,
     ) {
-        self.pace.answered(call.id, ledger_time(now.at, effects));
-        self.go(now.at, effects);
+        self.pace.on_response(call.id, ledger_time(now.at, effects));
+        self.send_allowed(now.at, effects);
     }
 }
 
@@ -162,7 +162,7 @@ impl OwnWindow {
             limit,
             window,
             ends: Micros(0),
-            left: 0,
+            remaining: 0,
         }
     }
 }
@@ -171,17 +171,17 @@ impl Pace for OwnWindow {
     fn next(&mut self, now: Micros) -> Next {
         if now >= self.ends {
             self.ends = now + self.window;
-            self.left = self.limit;
+            self.remaining = self.limit;
         }
-        if self.left > 0 {
+        if self.remaining > 0 {
             Next::Go
         } else {
             Next::At(self.ends)
         }
     }
 
-    fn sent(&mut self, _id: CallId, _now: Micros) {
-        self.left -= 1;
+    fn on_sent(&mut self, _id: CallId, _now: Micros) {
+        self.remaining -= 1;
     }
 }
 
@@ -208,7 +208,7 @@ impl Pace for SendLog {
         }
     }
 
-    fn sent(&mut self, _id: CallId, now: Micros) {
+    fn on_sent(&mut self, _id: CallId, now: Micros) {
         self.sent.push_back(now);
     }
 }
@@ -233,7 +233,7 @@ impl Pace for SendBucket {
         if due <= now { Next::Go } else { Next::At(due) }
     }
 
-    fn sent(&mut self, _id: CallId, now: Micros) {
+    fn on_sent(&mut self, _id: CallId, now: Micros) {
         self.full_at = self.full_at.max(now) + self.step;
     }
 }
@@ -264,26 +264,26 @@ impl Pace for GuardedLog {
         }
         let unanswered = self.in_flight.values().map(|sent| *sent + guard + window);
         let soonest = self.free_at.iter().copied().chain(unanswered).min();
-        soonest.map_or(Next::OnAnswer, Next::At)
+        soonest.map_or(Next::OnResponse, Next::At)
     }
 
-    fn sent(&mut self, id: CallId, now: Micros) {
+    fn on_sent(&mut self, id: CallId, now: Micros) {
         self.in_flight.insert(id, now);
     }
 
-    fn answered(&mut self, id: CallId, now: Micros) {
+    fn on_response(&mut self, id: CallId, now: Micros) {
         if let Some(sent) = self.in_flight.remove(&id) {
             self.free_at.push(now.min(sent + self.guard) + self.window);
         }
     }
 }
 
-impl ShavedLog {
+impl RttAdjustedLog {
     /// At most `limit` per window.
     #[must_use]
-    pub fn new(limit: u64, window: Span) -> ShavedLog {
+    pub fn new(limit: u64, window: Span) -> RttAdjustedLog {
         let (in_flight, answered) = (BTreeMap::new(), VecDeque::new());
-        ShavedLog {
+        RttAdjustedLog {
             limit: slots(limit),
             window,
             shortest: window,
@@ -298,7 +298,7 @@ impl ShavedLog {
     }
 }
 
-impl Pace for ShavedLog {
+impl Pace for RttAdjustedLog {
     fn next(&mut self, now: Micros) -> Next {
         let hold = self.hold();
         while self.answered.front().is_some_and(|at| *at + hold <= now) {
@@ -309,14 +309,14 @@ impl Pace for ShavedLog {
         }
         self.answered
             .front()
-            .map_or(Next::OnAnswer, |at| Next::At(*at + hold))
+            .map_or(Next::OnResponse, |at| Next::At(*at + hold))
     }
 
-    fn sent(&mut self, id: CallId, now: Micros) {
+    fn on_sent(&mut self, id: CallId, now: Micros) {
         self.in_flight.insert(id, now);
     }
 
-    fn answered(&mut self, id: CallId, now: Micros) {
+    fn on_response(&mut self, id: CallId, now: Micros) {
         if let Some(sent) = self.in_flight.remove(&id) {
             self.shortest = self.shortest.min(now.since(sent));
             self.answered.push_back(now);

@@ -19,7 +19,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// The host's calendar; a clock before 1970 reads as 1970.
-pub(crate) fn calendar() -> Wall {
+pub(crate) fn wall_now() -> Wall {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -27,11 +27,11 @@ pub(crate) fn calendar() -> Wall {
 }
 
 /// Fires when `span` has passed.
-pub(crate) fn after(span: Span) -> Sleep {
+pub(crate) fn sleep(span: Span) -> Sleep {
     tokio::time::sleep(span.into())
 }
 
 /// Fires at `instant`.
-pub(crate) fn at(instant: Instant) -> Sleep {
+pub(crate) fn sleep_until(instant: Instant) -> Sleep {
     tokio::time::sleep_until(instant)
 }

@@ -24,7 +24,7 @@ mod recount;
 
 pub use provider::Provider;
 pub use spec::SpecError;
-pub(crate) use spec::{Length, read_length};
+pub(crate) use spec::{Length, parse_length};
 
 /// One request as the caller names it. An attempt that is made again keeps its id, so that the
 /// judge can see what was sent twice.
@@ -136,24 +136,24 @@ pub struct RuleSpec {
 /// What the provider says to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Answer {
+pub enum Decision {
     /// Every rule allows it; it is counted. [`Provider::standing`] has what the headers need.
     Accepted,
     /// A rule does not allow it.
-    Refused {
+    Limited {
         /// The rule that makes it wait longest (a wait that is not known counts as longest).
         rule: usize,
         /// When that rule would accept the same request if nothing else came; `None` if it
         /// cannot tell: the cost is above the limit, or a slot in flight frees when it frees.
         retry_after: Option<Span>,
         /// How that rule stands.
-        standing: Standing,
+        status: LimitStatus,
     },
 }
 
 /// How one rule stands: what rate-limit headers are written from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct LimitStatus {
     /// Units the rule allows.
     pub limit: u64,
     /// Whole units it would accept now.
@@ -164,7 +164,7 @@ pub struct Standing {
 
 /// When a rule would accept a cost if nothing else came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum Availability {
     Now,
     After(Span),
     Unknown,
@@ -172,14 +172,14 @@ enum Room {
 
 /// One way of counting, in one unit. `now` never goes back between calls.
 trait Counter: fmt::Debug + Send {
-    fn room(&mut self, cost: u64, now: Micros) -> Room;
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability;
     fn charge(&mut self, id: CallId, cost: u64, now: Micros);
     /// Charges a request that was refused.
-    fn charge_refused(&mut self, id: CallId, cost: u64, now: Micros) {
+    fn charge_limited(&mut self, id: CallId, cost: u64, now: Micros) {
         self.charge(id, cost, now);
     }
     fn finish(&mut self, _id: CallId, _now: Micros) {}
-    fn standing(&mut self, now: Micros) -> Standing;
+    fn status(&mut self, now: Micros) -> LimitStatus;
     fn set_limit(&mut self, limit: u64, now: Micros);
 }
 
@@ -290,9 +290,9 @@ impl Counting {
                 limit,
                 window,
                 phase,
-            } => Box::new(windows::Restarting::fixed(limit, window, phase)),
+            } => Box::new(windows::WindowCounter::fixed(limit, window, phase)),
             Counting::FirstUse { limit, window } => {
-                Box::new(windows::Restarting::first_use(limit, window))
+                Box::new(windows::WindowCounter::first_use(limit, window))
             }
             Counting::Bucket {
                 limit,

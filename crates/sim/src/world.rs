@@ -22,7 +22,7 @@ mod client;
 mod effects;
 mod event;
 mod faults;
-mod way;
+mod attempt;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -31,8 +31,8 @@ mod faults_tests;
 pub use client::{Call, Client, NodeId, Outcome};
 use effects::Effect;
 pub use effects::Effects;
-use event::{Attempt, Event, What};
-pub use faults::{Change, Faults, Within};
+use event::{Attempt, Event, EventKind};
+pub use faults::{Faults, LimitChange, TimeRange};
 
 /// Events that may be queued, and events handled at one instant, before a run is called off:
 /// hundreds of times what the largest table needs, and well under a second of work. A client that
@@ -77,7 +77,7 @@ pub struct World<C> {
     attempts: u64,
     listening: BTreeSet<u64>,
     timers: Vec<u64>,
-    turned_away: u64,
+    outage_responses: u64,
     dice: Dice,
 }
 
@@ -130,17 +130,17 @@ impl<C: Client> World<C> {
             attempts: 0,
             listening: BTreeSet::new(),
             timers: vec![0; setup.clocks.len()],
-            turned_away: 0,
+            outage_responses: 0,
             dice,
             setup,
         };
         for change in world.setup.faults.changes.clone() {
-            world.push(change.at, What::Change(change));
+            world.push(change.at, EventKind::Change(change));
         }
         for node in 0..world.timers.len() {
             world.push(
                 Micros(0),
-                What::Wake {
+                EventKind::Wake {
                     node: NodeId(node),
                     timer: None,
                 },
@@ -153,7 +153,7 @@ impl<C: Client> World<C> {
     /// that does not exist are dropped, and the judge never hears of them.
     pub fn submit(&mut self, at: Micros, node: NodeId, call: Call) {
         if node.0 < self.timers.len() {
-            self.push(at.max(self.now), What::Submit { node, call });
+            self.push(at.max(self.now), EventKind::Submit { node, call });
         }
     }
 
@@ -172,7 +172,7 @@ impl<C: Client> World<C> {
                 return Err(Runaway { at: self.now });
             }
             if let Some(Reverse(event)) = self.queue.pop() {
-                self.handle(event.what);
+                self.handle(event.kind);
             }
         }
         self.now = self.now.max(end);
@@ -198,8 +198,8 @@ impl<C: Client> World<C> {
 
     /// Requests answered 503 during an outage.
     #[must_use]
-    pub fn turned_away(&self) -> u64 {
-        self.turned_away
+    pub fn outage_responses(&self) -> u64 {
+        self.outage_responses
     }
 
     /// True time.
@@ -208,81 +208,88 @@ impl<C: Client> World<C> {
         self.now
     }
 
-    fn push(&mut self, at: Micros, what: What) {
+    fn push(&mut self, at: Micros, what: EventKind) {
         self.seq += 1;
         self.queue.push(Reverse(Event {
             at,
             seq: self.seq,
-            what,
+            kind: what,
         }));
     }
 
-    fn handle(&mut self, what: What) {
+    fn handle(&mut self, what: EventKind) {
         let node = what.node();
-        if let Some(up_at) = node.and_then(|node| self.setup.clocks[node.0].resumes(self.now)) {
+        if let Some(up_at) = node.and_then(|node| self.setup.clocks[node.0].resumes_at(self.now)) {
             return self.push(up_at, what);
         }
         match what {
-            What::Wake { node, timer } => {
+            EventKind::Wake { node, timer } => {
                 if timer.is_none_or(|timer| timer == self.timers[node.0]) {
-                    self.tell(node, |client, now, effects| client.wake(node, now, effects));
+                    self.notify_client(node, |client, now, effects| {
+                        client.on_wake(node, now, effects)
+                    });
                 }
             }
-            What::Submit { node, call } => {
-                self.judge.submitted(call.id, self.now, call.priority);
-                self.tell(node, |client, now, effects| {
-                    client.submitted(node, call, now, effects);
+            EventKind::Submit { node, call } => {
+                self.judge.record_submit(call.id, self.now, call.priority);
+                self.notify_client(node, |client, now, effects| {
+                    client.on_submit(node, call, now, effects);
                 });
             }
-            What::Leave { node, call } => self.leave(node, call),
-            What::Arrive(attempt) => self.arrive(attempt),
-            What::Head { attempt, standings } => self.head(attempt, standings),
-            What::Finish(attempt) => self.provider.finish(attempt.call.id, self.now),
-            What::Reply {
+            EventKind::Send { node, call } => self.send(node, call),
+            EventKind::Arrive(attempt) => self.arrive(attempt),
+            EventKind::Head {
+                attempt,
+                statuses: standings,
+            } => self.head(attempt, standings),
+            EventKind::Finish(attempt) => self.provider.finish(attempt.call.id, self.now),
+            EventKind::Reply {
                 attempt,
                 outcome,
                 ends,
-            } => self.hear(attempt, &outcome, ends),
-            What::End(Attempt { node, call, .. }) => {
-                self.tell(node, |client, now, effects| {
-                    client.finished(node, call, now, effects);
+            } => self.deliver(attempt, &outcome, ends),
+            EventKind::End(Attempt { node, call, .. }) => {
+                self.notify_client(node, |client, now, effects| {
+                    client.on_response_end(node, call, now, effects);
                 });
             }
-            What::Change(change) => self.provider.change(change.rule, change.limit, self.now),
+            EventKind::Change(change) => self.provider.change(change.rule, change.limit, self.now),
         }
     }
 
     /// Lets the client act for a node, then carries out its wishes.
-    fn tell(&mut self, node: NodeId, act: impl FnOnce(&mut C, Now, &mut Effects<'_>)) {
+    fn notify_client(&mut self, node: NodeId, act: impl FnOnce(&mut C, Now, &mut Effects<'_>)) {
         let mut effects = Effects::new(&self.setup.clocks, self.now);
         let now = self.setup.clocks[node.0].read(self.now);
         act(&mut self.client, now, &mut effects);
-        for effect in effects.into_wishes() {
-            self.carry_out(node, effect);
+        for effect in effects.into_queued() {
+            self.apply_effect(node, effect);
         }
     }
 
-    fn carry_out(&mut self, node: NodeId, effect: Effect) {
+    fn apply_effect(&mut self, node: NodeId, effect: Effect) {
         match effect {
             Effect::Send {
                 after: Span::ZERO,
                 call,
-            } => self.leave(node, call),
-            Effect::Send { after, call } => self.push(self.now + after, What::Leave { node, call }),
+            } => self.send(node, call),
+            Effect::Send { after, call } => {
+                self.push(self.now + after, EventKind::Send { node, call })
+            }
             Effect::Timer(at) => {
                 self.timers[node.0] += 1;
                 let timer = Some(self.timers[node.0]);
                 if let Some(at) = at {
-                    let due = self.setup.clocks[node.0].when(at, self.now);
-                    self.push(due, What::Wake { node, timer });
+                    let due = self.setup.clocks[node.0].true_time_of(at, self.now);
+                    self.push(due, EventKind::Wake { node, timer });
                 }
             }
             Effect::Nudge { node, after } => {
                 if node.0 < self.timers.len() {
-                    self.push(self.now + after, What::Wake { node, timer: None });
+                    self.push(self.now + after, EventKind::Wake { node, timer: None });
                 }
             }
-            Effect::Done(id) => self.judge.answered(id),
+            Effect::Done(id) => self.judge.record_response(id),
         }
     }
 }

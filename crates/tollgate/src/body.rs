@@ -9,13 +9,13 @@
 
 mod reply;
 mod shared;
-mod tally;
+mod cost_reader;
 mod tunnel;
-pub(crate) use reply::Flow;
-pub use reply::{ReplyBody, StoodStill};
-pub use shared::{Broken, LeftBehind};
-pub(crate) use shared::{Held, OBJECT_MAX, Shared, Ticket};
-pub(crate) use tally::{Kind as Written, Open, Tally};
+pub(crate) use cost_reader::{BodyFormat as Written, CostReader, Decoder};
+pub(crate) use reply::UpstreamBody;
+pub use reply::{IdleTimeout, ReplyBody};
+pub use shared::{Broken, SlowReader};
+pub(crate) use shared::{HeldBytes, JoinGuard, OBJECT_MAX, SharedBody};
 pub use tunnel::Tunnel;
 
 use std::pin::Pin;
@@ -46,7 +46,7 @@ pub(crate) const READ_MAX: usize = tollgate_core::entity::BODY_MAX;
 
 /// How long the body of a request may stand still before the permit: what proxies wait for a slow
 /// client. One that flows is not cut, however slow.
-const STILL_MAX: Span = Span::from_secs(60);
+const IDLE_MAX: Span = Span::from_secs(60);
 
 /// What a caller sends.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub(crate) enum Payload {
 /// The body of a request on its way to the upstream.
 #[derive(Debug)]
 pub struct Outgoing {
-    kind: Kind,
+    kind: OutgoingKind,
     /// Of a stream: how it goes.
     upload: Option<Arc<Upload>>,
 }
@@ -72,7 +72,7 @@ pub struct Outgoing {
 pub(crate) struct Upload {
     pieces: AtomicU64,
     /// The connection has taken all that came and waits for the caller.
-    is_awaited: AtomicBool,
+    awaits_caller: AtomicBool,
     has_failed: AtomicBool,
 }
 
@@ -83,8 +83,8 @@ impl Upload {
     }
 
     /// The next piece is the caller's to send.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.is_awaited.load(Ordering::Relaxed)
+    pub(crate) fn awaits_caller(&self) -> bool {
+        self.awaits_caller.load(Ordering::Relaxed)
     }
 
     /// The caller broke off.
@@ -92,8 +92,9 @@ impl Upload {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    fn note(&self, frame: &Poll<Option<Result<Frame<Bytes>, BodyError>>>) {
-        self.is_awaited.store(frame.is_pending(), Ordering::Relaxed);
+    fn record(&self, frame: &Poll<Option<Result<Frame<Bytes>, BodyError>>>) {
+        self.awaits_caller
+            .store(frame.is_pending(), Ordering::Relaxed);
         match frame {
             Poll::Pending => {}
             Poll::Ready(Some(Err(_))) => self.has_failed.store(true, Ordering::Relaxed),
@@ -105,7 +106,7 @@ impl Upload {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum OutgoingKind {
     Whole(Option<Bytes>),
     Trailed(Option<Bytes>, Option<Box<HeaderMap>>),
     Stream(BoxBody<Bytes, BodyError>),
@@ -126,7 +127,7 @@ impl Payload {
             if body.size_hint().lower() > most as u64 {
                 break;
             }
-            let frame = within(Some(STILL_MAX), body.frame()).await;
+            let frame = within(Some(IDLE_MAX), body.frame()).await;
             let Some(frame) = frame.map_err(|_| Error::NoBody)? else {
                 return Ok(Payload::Whole(read.freeze()));
             };
@@ -157,7 +158,7 @@ impl Payload {
     }
 
     /// What has been read so far, for what is decided by the body.
-    pub(crate) fn known(&self) -> &[u8] {
+    pub(crate) fn buffered(&self) -> &[u8] {
         match self {
             Payload::Whole(bytes) | Payload::Trailed(bytes, _) => bytes,
             Payload::Stream(_) => &[],
@@ -165,7 +166,7 @@ impl Payload {
     }
 
     /// It is larger than what was to be read of it.
-    pub(crate) fn is_unread(&self) -> bool {
+    pub(crate) fn is_stream(&self) -> bool {
         matches!(self, Payload::Stream(_))
     }
 
@@ -175,7 +176,7 @@ impl Payload {
     }
 
     /// Can it be sent once more?
-    pub(crate) fn is_left(&self) -> bool {
+    pub(crate) fn is_resendable(&self) -> bool {
         match self {
             Payload::Whole(_) | Payload::Trailed(..) | Payload::Stream(Some(_)) => true,
             Payload::Stream(None) => false,
@@ -184,7 +185,8 @@ impl Payload {
 
     /// The body comes back: not a byte of it has left.
     pub(crate) fn restore(&mut self, outgoing: Outgoing) {
-        if let (Payload::Stream(gone @ None), Kind::Stream(stream)) = (self, outgoing.kind) {
+        if let (Payload::Stream(gone @ None), OutgoingKind::Stream(stream)) = (self, outgoing.kind)
+        {
             *gone = Some(stream);
         }
     }
@@ -192,18 +194,18 @@ impl Payload {
     /// A body to send. A stream is gone afterwards.
     pub(crate) fn outgoing(&mut self) -> Outgoing {
         let kind = match self {
-            Payload::Whole(bytes) => Kind::Whole(Some(bytes.clone())),
+            Payload::Whole(bytes) => OutgoingKind::Whole(Some(bytes.clone())),
             Payload::Trailed(bytes, trailers) => {
-                Kind::Trailed(Some(bytes.clone()), Some(trailers.clone()))
+                OutgoingKind::Trailed(Some(bytes.clone()), Some(trailers.clone()))
             }
             Payload::Stream(stream) => match stream.take() {
-                Some(stream) => Kind::Stream(stream),
-                None => Kind::Whole(None),
+                Some(stream) => OutgoingKind::Stream(stream),
+                None => OutgoingKind::Whole(None),
             },
         };
         let upload = match kind {
-            Kind::Whole(_) | Kind::Trailed(..) => None,
-            Kind::Stream(_) => Some(Arc::default()),
+            OutgoingKind::Whole(_) | OutgoingKind::Trailed(..) => None,
+            OutgoingKind::Stream(_) => Some(Arc::default()),
         };
         Outgoing { kind, upload }
     }
@@ -225,41 +227,41 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = match &mut self.kind {
-            Kind::Whole(bytes) => {
+            OutgoingKind::Whole(bytes) => {
                 let bytes = bytes.take().filter(|bytes| !bytes.is_empty());
                 return Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))));
             }
-            Kind::Trailed(bytes, trailers) => {
+            OutgoingKind::Trailed(bytes, trailers) => {
                 if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
                 let trailers = trailers.take().map(|trailers| Frame::trailers(*trailers));
                 return Poll::Ready(trailers.map(Ok));
             }
-            Kind::Stream(stream) => Pin::new(stream).poll_frame(cx),
+            OutgoingKind::Stream(stream) => Pin::new(stream).poll_frame(cx),
         };
         if let Some(upload) = &self.upload {
-            upload.note(&frame);
+            upload.record(&frame);
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
-            Kind::Trailed(_, trailers) => trailers.is_none(),
-            Kind::Stream(stream) => stream.is_end_stream(),
+            OutgoingKind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
+            OutgoingKind::Trailed(_, trailers) => trailers.is_none(),
+            OutgoingKind::Stream(stream) => stream.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Whole(bytes) => {
+            OutgoingKind::Whole(bytes) => {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
             }
             // Trailers go behind chunks only, so the length stays unsaid.
-            Kind::Trailed(..) => SizeHint::default(),
-            Kind::Stream(stream) => stream.size_hint(),
+            OutgoingKind::Trailed(..) => SizeHint::default(),
+            OutgoingKind::Stream(stream) => stream.size_hint(),
         }
     }
 }
@@ -304,7 +306,7 @@ mod tests {
 
     /// So many bytes, one after the other, each after this long.
     struct Slow {
-        left: usize,
+        remaining: usize,
         every: Span,
         timer: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
     }
@@ -317,23 +319,23 @@ mod tests {
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
         ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-            if self.left == 0 {
+            if self.remaining == 0 {
                 return Poll::Ready(None);
             }
             let every = self.every;
             let timer = self
                 .timer
-                .get_or_insert_with(|| Box::pin(crate::timer::rest(Some(every))));
+                .get_or_insert_with(|| Box::pin(crate::timer::sleep(Some(every))));
             std::task::ready!(timer.as_mut().poll(cx));
             self.timer = None;
-            self.left -= 1;
+            self.remaining -= 1;
             Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
         }
     }
 
     async fn gathered(left: usize, every: u64) -> Result<Payload, Error> {
         let body = Slow {
-            left,
+            remaining: left,
             every: Span::from_secs(every),
             timer: None,
         };
@@ -341,9 +343,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_small_body_that_flows_slowly_is_not_cut_and_one_that_stands_still_is() {
+    async fn a_slow_body_is_read_and_a_stalled_one_is_cut() {
         let slow = gathered(10, 50).await.unwrap();
-        assert_eq!(slow.known(), b"xxxxxxxxxx");
+        assert_eq!(slow.buffered(), b"xxxxxxxxxx");
         assert!(matches!(gathered(2, 61).await, Err(Error::NoBody)));
     }
 }

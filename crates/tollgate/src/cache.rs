@@ -9,22 +9,22 @@
 //! Never: decides whether an answer may be used (`core::fresh` does), or holds a credential: keys
 //! are hashes with a secret salt.
 
-mod book;
-mod desk;
+mod database;
+mod admin;
 mod disk;
-mod finder;
+mod reader;
 mod index;
 mod key;
 mod memory;
 mod object;
-mod scribe;
-mod sheet;
+mod writer;
+mod memfd;
 
-pub use desk::{DeskError, Row, purge, rows};
-pub(crate) use key::{Key, Keyed, Place, Salt, Url, Variant, variant};
-pub use object::Written;
-pub(crate) use object::{Form, Object, Shelf, VARIANTS_MAX};
-pub use sheet::{SHEETS_MAX, Sheet, sheets_at_most};
+pub use admin::{CacheAdminError, CacheUsage, purge, usage};
+pub(crate) use key::{CacheKey, KeyInputs, RequestUrl, Salt, UrlHash, Variant, variant};
+pub use memfd::{MEMFDS_MAX, MemfdBody, set_memfds_max};
+pub use object::PreparedHead;
+pub(crate) use object::{CachedResponse, VARIANTS_MAX, VariantSet, WireForm};
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -35,9 +35,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate_core::time::Wall;
 
-use crate::event::Fact;
+use crate::event::LogEvent;
 use disk::Disk;
-use memory::Memory;
+use memory::MemoryTier;
 
 /// The database file in a state folder.
 pub const DATABASE: &str = "cache.db";
@@ -74,58 +74,58 @@ const REFRESHING_MAX: usize = 256;
 /// Kept answers. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<CacheState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    memory: Arc<Memory>,
+struct CacheState {
+    memory: Arc<MemoryTier>,
     disk: Option<Disk>,
     salt: Salt,
-    refreshing: Mutex<HashMap<(Key, Variant), Arc<Beside>>>,
+    refreshes: Mutex<HashMap<(CacheKey, Variant), Arc<BackgroundRefresh>>>,
 }
 
 /// The right to fetch a new answer beside an old one. Others may when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Refreshing {
+pub(crate) struct RefreshGuard {
     cache: Cache,
-    of: (Key, Variant),
-    beside: Arc<Beside>,
+    target: (CacheKey, Variant),
+    refresh: Arc<BackgroundRefresh>,
 }
 
 /// A new answer that is fetched beside an old one.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
-    newer: Notify,
-    has_left: AtomicBool,
+pub(crate) struct BackgroundRefresh {
+    superseded: Notify,
+    is_sent: AtomicBool,
 }
 
-impl Beside {
+impl BackgroundRefresh {
     /// Its bytes leave now.
-    pub(crate) fn leaves(&self) {
-        self.has_left.store(true, Ordering::Release);
+    pub(crate) fn mark_sent(&self) {
+        self.is_sent.store(true, Ordering::Release);
     }
 }
 
-impl Refreshing {
+impl RefreshGuard {
     /// What is fetched, for whoever sends it.
-    pub(crate) fn beside(&self) -> Arc<Beside> {
-        self.beside.clone()
+    pub(crate) fn refresh(&self) -> Arc<BackgroundRefresh> {
+        self.refresh.clone()
     }
 
     /// Waits until somebody else has kept a newer answer to the same request headers. What has left
     /// already is paid for, and is never needless.
-    pub(crate) async fn is_needless(&self) {
-        self.beside.newer.notified().await;
-        if self.beside.has_left.load(Ordering::Acquire) {
+    pub(crate) async fn until_superseded(&self) {
+        self.refresh.superseded.notified().await;
+        if self.refresh.is_sent.load(Ordering::Acquire) {
             std::future::pending::<()>().await;
         }
     }
 }
 
-impl Drop for Refreshing {
+impl Drop for RefreshGuard {
     fn drop(&mut self) {
-        self.cache.shared.refreshing.lock().remove(&self.of);
+        self.cache.shared.refreshes.lock().remove(&self.target);
     }
 }
 
@@ -145,8 +145,12 @@ impl Cache {
     /// The same, within so many bytes.
     #[must_use]
     pub fn memory_within(sizes: Sizes) -> Cache {
-        sheet::at_most_bytes(sizes.memory);
-        Cache::with(Arc::new(Memory::new(sizes.memory)), None, Salt::random())
+        memfd::set_memory_bytes(sizes.memory);
+        Cache::with(
+            Arc::new(MemoryTier::new(sizes.memory)),
+            None,
+            Salt::random(),
+        )
     }
 
     /// Answers are kept in this folder. If that cannot be, in memory, and the log says why.
@@ -158,25 +162,25 @@ impl Cache {
     /// The same, within so many bytes.
     #[must_use]
     pub fn open_within(folder: &Path, sizes: Sizes) -> Cache {
-        sheet::at_most_bytes(sizes.memory);
-        let memory = Arc::new(Memory::new(sizes.memory));
+        memfd::set_memory_bytes(sizes.memory);
+        let memory = Arc::new(MemoryTier::new(sizes.memory));
         match Disk::open(folder, memory.clone(), sizes.disk) {
             Ok((disk, salt)) => Cache::with(memory, Some(disk), salt),
             Err(error) => {
                 let why = &error.to_string();
-                Fact::CacheOnlyInMemory { why }.tell();
+                LogEvent::CacheOnlyInMemory { why }.emit();
                 Cache::with(memory, None, Salt::random())
             }
         }
     }
 
-    fn with(memory: Arc<Memory>, disk: Option<Disk>, salt: Salt) -> Cache {
+    fn with(memory: Arc<MemoryTier>, disk: Option<Disk>, salt: Salt) -> Cache {
         Cache {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CacheState {
                 memory,
                 disk,
                 salt,
-                refreshing: Mutex::default(),
+                refreshes: Mutex::default(),
             }),
         }
     }
@@ -186,39 +190,45 @@ impl Cache {
     }
 
     /// What is in memory, without waiting.
-    pub(crate) fn at_hand(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
+    pub(crate) fn get_from_memory(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
         let shelf = self.shared.memory.get(key)?;
         // What is hot in memory must not be the first to go on disk.
         if let Some(disk) = &self.shared.disk
-            && shelf.is_due(now, disk::USED_STEP)
+            && shelf.is_use_due(now, disk::TOUCH_STEP)
         {
-            disk.used(*key, now);
+            disk.touch(*key, now);
         }
         Some(shelf)
     }
 
     /// What was kept under this key, in memory or on disk.
-    pub(crate) async fn find(&self, key: &Key, now: Wall) -> Option<Arc<Shelf>> {
-        match self.at_hand(key, now) {
+    pub(crate) async fn find(&self, key: &CacheKey, now: Wall) -> Option<Arc<VariantSet>> {
+        match self.get_from_memory(key, now) {
             Some(shelf) => Some(shelf),
             None => self.shared.disk.as_ref()?.find(*key, &[], now).await,
         }
     }
 
     /// What is on disk, where a shelf in memory may not be all, but those that were seen there.
-    pub(crate) async fn find_rest(
+    pub(crate) async fn find_other_variants(
         &self,
-        key: &Key,
+        key: &CacheKey,
         seen: &[Variant],
         now: Wall,
-    ) -> Option<Arc<Shelf>> {
+    ) -> Option<Arc<VariantSet>> {
         self.shared.disk.as_ref()?.find(*key, seen, now).await
     }
 
     /// Keeps an answer, in place of the one for the same request headers; unless that is newer, its
     /// URL has changed since it was asked for, or something was purged since there were so many
     /// purges. Says whether it is kept.
-    pub(crate) fn keep(&self, key: Key, object: &Arc<Object>, now: Wall, purges: u64) -> bool {
+    pub(crate) fn store(
+        &self,
+        key: CacheKey,
+        object: &Arc<CachedResponse>,
+        now: Wall,
+        purges: u64,
+    ) -> bool {
         let (memory, disk) = (&self.shared.memory, &self.shared.disk);
         // Under one lock, so that the disk hears of both in the same order.
         let is_kept = memory.put(key, object, now, purges, || {
@@ -226,20 +236,20 @@ impl Cache {
             disk.as_ref().is_some_and(put)
         });
         let of = (key, object.variant);
-        if is_kept && let Some(beside) = self.shared.refreshing.lock().get(&of) {
-            beside.newer.notify_one();
+        if is_kept && let Some(beside) = self.shared.refreshes.lock().get(&of) {
+            beside.superseded.notify_one();
         }
         is_kept
     }
 
     /// Keeps an answer that was asked for just now.
     #[cfg(test)]
-    pub(crate) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) {
-        self.keep(key, object, now, self.purges());
+    pub(crate) fn store_now(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) {
+        self.store(key, object, now, self.purge_count());
     }
 
     /// A URL has changed: forgets what was kept under this key, and whatever others were told.
-    pub(crate) fn invalidate(&self, key: Option<&Key>, url: Url, now: Wall) {
+    pub(crate) fn invalidate(&self, key: Option<&CacheKey>, url: UrlHash, now: Wall) {
         self.shared.memory.invalidate(key, url, now);
         if let Some(disk) = &self.shared.disk {
             disk.invalidate(url, now);
@@ -247,35 +257,39 @@ impl Cache {
     }
 
     /// Forgets one answer, if it was asked for by then. Others to the same URL stay.
-    pub(crate) fn forget(&self, key: &Key, object: &Object, at: Wall) {
-        self.shared.memory.forget(key, object.variant, at);
+    pub(crate) fn remove(&self, key: &CacheKey, object: &CachedResponse, at: Wall) {
+        self.shared.memory.remove(key, object.variant, at);
         if let Some(disk) = &self.shared.disk {
-            disk.forget(*key, object.variant, at);
+            disk.remove(*key, object.variant, at);
         }
     }
 
     /// Was it kept before its URL changed, or it was forgotten?
-    pub(crate) fn is_invalid(&self, key: &Key, object: &Object, now: Wall) -> bool {
+    pub(crate) fn is_invalid(&self, key: &CacheKey, object: &CachedResponse, now: Wall) -> bool {
         self.shared.memory.is_invalid(key, object, now)
     }
 
     /// The right to fetch a new answer beside an old one: one at a time for each.
-    pub(crate) fn refresh(&self, key: Key, old: &Object) -> Option<Refreshing> {
+    pub(crate) fn refresh(&self, key: CacheKey, old: &CachedResponse) -> Option<RefreshGuard> {
         let of = (key, old.variant);
-        let mut under_way = self.shared.refreshing.lock();
+        let mut under_way = self.shared.refreshes.lock();
         if under_way.len() >= REFRESHING_MAX || under_way.contains_key(&of) {
             return None;
         }
-        let beside = Arc::<Beside>::default();
+        let beside = Arc::<BackgroundRefresh>::default();
         under_way.insert(of, beside.clone());
         drop(under_way);
         let cache = self.clone();
-        Some(Refreshing { cache, of, beside })
+        Some(RefreshGuard {
+            cache,
+            target: of,
+            refresh: beside,
+        })
     }
 
     /// How often something was purged: an answer asked for before a purge is not kept after it.
-    pub(crate) fn purges(&self) -> u64 {
-        self.shared.memory.purges()
+    pub(crate) fn purge_count(&self) -> u64 {
+        self.shared.memory.purge_count()
     }
 
     /// Forgets the answers of a provider, of one of its entities, or all. Says how many were on
@@ -292,12 +306,12 @@ impl Cache {
     }
 
     /// What is kept, by provider and entity: on disk, or in memory if that is all there is.
-    pub async fn rows(&self) -> Vec<Row> {
+    pub async fn usage(&self) -> Vec<CacheUsage> {
         let on_disk = match &self.shared.disk {
-            Some(disk) => disk.rows().await,
+            Some(disk) => disk.usage().await,
             None => None,
         };
-        on_disk.unwrap_or_else(|| self.shared.memory.rows())
+        on_disk.unwrap_or_else(|| self.shared.memory.usage())
     }
 
     /// Waits until what was kept so far is on disk.
@@ -319,6 +333,6 @@ impl Cache {
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
-mod forget_tests;
+mod removal_tests;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,8 @@
 //! Never: becomes a status here. The gateway has the one place that does that.
 
 use tollgate_core::domain::HostError;
-use tollgate_core::entity::Refusal;
-use tollgate_core::health::{Fault, Status};
+use tollgate_core::entity::EntityError;
+use tollgate_core::health::{Fault, HealthStatus};
 use tollgate_core::time::Span;
 
 /// Whose fault it is.
@@ -24,7 +24,7 @@ pub enum Blame {
 impl Blame {
     /// As in log lines.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Blame::Caller => "caller",
             Blame::Provider => "provider",
@@ -45,7 +45,7 @@ pub enum Reason {
     /// By order only the cache is used.
     CacheOnly,
     /// The call itself asked for the cache only.
-    CacheAsked,
+    CacheRequested,
     /// As many calls as allowed are on their way.
     Concurrency,
     /// Background calls go in off-peak hours only.
@@ -53,9 +53,9 @@ pub enum Reason {
     /// Too many wait already.
     QueueFull,
     /// This process has no descriptor left for another connection.
-    NoRoom,
+    NoDescriptors,
     /// This process ends.
-    Ending,
+    ShuttingDown,
     /// The caller's time is up.
     Deadline,
     /// The ledger cannot be reached.
@@ -63,24 +63,24 @@ pub enum Reason {
     /// The call costs more than its limit ever has.
     TooCostly,
     /// The limit is smaller than the number of nodes that share it, so this one has no part of it.
-    NoPart,
+    NoShare,
 }
 
 impl Reason {
     /// As in JSON and metrics.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Reason::Limit => "limit",
             Reason::Cooldown => "cooldown",
             Reason::Degraded => "degraded",
-            Reason::CacheOnly | Reason::CacheAsked => "cache_only",
+            Reason::CacheOnly | Reason::CacheRequested => "cache_only",
             Reason::Concurrency => "concurrency",
             Reason::OffPeak => "off_peak",
-            Reason::QueueFull | Reason::NoRoom | Reason::Ending => "queue_full",
+            Reason::QueueFull | Reason::NoDescriptors | Reason::ShuttingDown => "queue_full",
             Reason::Deadline => "deadline",
             Reason::StoreLost => "store_lost",
-            Reason::TooCostly | Reason::NoPart => "too_costly",
+            Reason::TooCostly | Reason::NoShare => "too_costly",
         }
     }
 }
@@ -108,7 +108,7 @@ pub enum Error {
         /// Whose.
         provider: String,
         /// What its health looks like.
-        status: Box<Status>,
+        status: Box<HealthStatus>,
     },
     /// Only the cache may answer, and it has nothing.
     #[error("{}", not_in_cache(.provider, *.reason))]
@@ -132,7 +132,7 @@ pub enum Error {
     },
     /// There was no answer.
     #[error("no answer from `{provider}`: {}", words(*.fault))]
-    NoAnswer {
+    NoResponse {
         /// Whose.
         provider: String,
         /// Why.
@@ -174,10 +174,10 @@ pub enum Error {
     },
     /// A page of another site has made a browser of this machine call.
     #[error("a page of another site may not call this gateway")]
-    OtherSite,
+    CrossSite,
     /// The caller did not show the token that proves its name.
     #[error("the caller `{caller}` is known by its token, and this call does not show it")]
-    NotThisCaller {
+    WrongCallerToken {
         /// As it calls itself.
         caller: String,
     },
@@ -189,7 +189,7 @@ pub enum Error {
     },
     /// The path can be read in two ways.
     #[error(transparent)]
-    Path(#[from] Refusal),
+    Path(#[from] EntityError),
     /// The host is no host.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -205,33 +205,33 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoToken {
     /// The login refused the credentials, with this status.
-    Refused(u16),
+    Rejected(u16),
     /// The login failed, with this status.
     Failed(u16),
     /// The login answered, but no token stood where the file says.
     Missing,
     /// The login did not answer.
-    Unanswered(Fault),
+    NoResponse(Fault),
 }
 
 impl NoToken {
     /// Waiting does not mend it.
     #[must_use]
-    pub fn is_lasting(self) -> bool {
+    pub fn is_permanent(self) -> bool {
         match self {
-            NoToken::Refused(_) => true,
-            NoToken::Failed(_) | NoToken::Missing | NoToken::Unanswered(_) => false,
+            NoToken::Rejected(_) => true,
+            NoToken::Failed(_) | NoToken::Missing | NoToken::NoResponse(_) => false,
         }
     }
 
     fn words(self) -> String {
         match self {
-            NoToken::Refused(status) => {
+            NoToken::Rejected(status) => {
                 format!("its login refused the credentials (status {status})")
             }
             NoToken::Failed(status) => format!("its login failed (status {status})"),
             NoToken::Missing => "its login answered without one".to_owned(),
-            NoToken::Unanswered(fault) => format!("its login gave no answer, {}", words(fault)),
+            NoToken::NoResponse(fault) => format!("its login gave no answer, {}", words(fault)),
         }
     }
 }
@@ -253,7 +253,7 @@ pub enum NotAllowed {
     /// It resolves to a private address that no provider file names.
     Private,
     /// The address that was called is another provider's alone.
-    Elsewhere,
+    OtherProvider,
 }
 
 impl Stage {
@@ -271,11 +271,12 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::NoPermit {
-                reason: Reason::StoreLost | Reason::NoRoom | Reason::Ending | Reason::NoPart,
+                reason:
+                    Reason::StoreLost | Reason::NoDescriptors | Reason::ShuttingDown | Reason::NoShare,
                 ..
             }
             | Error::NoCredential {
-                why: NoToken::Refused(_) | NoToken::Missing,
+                why: NoToken::Rejected(_) | NoToken::Missing,
                 ..
             }
             | Error::Loop { .. } => Blame::Tollgate,
@@ -286,23 +287,23 @@ impl Error {
             | Error::UnknownProvider { .. }
             | Error::NoUpstream { .. }
             | Error::NotAllowed { .. }
-            | Error::NotThisCaller { .. }
+            | Error::WrongCallerToken { .. }
             | Error::Path(_)
             | Error::Host(_)
             | Error::Malformed(_)
-            | Error::OtherSite
+            | Error::CrossSite
             | Error::NoBody => Blame::Caller,
             Error::Asleep { .. }
             | Error::NotInCache { .. }
             | Error::TooLate { .. }
             | Error::NoCredential { .. }
-            | Error::NoAnswer { .. } => Blame::Provider,
+            | Error::NoResponse { .. } => Blame::Provider,
         }
     }
 }
 
 fn not_in_cache(provider: &str, reason: Reason) -> String {
-    if reason == Reason::CacheAsked {
+    if reason == Reason::CacheRequested {
         return format!(
             "the call asked for the cache only, and there is no answer of `{provider}` in it"
         );
@@ -324,11 +325,13 @@ fn no_permit(
         Reason::StoreLost => {
             return format!("the ledger that counts the calls to `{provider}` cannot be reached");
         }
-        Reason::NoRoom => {
+        Reason::NoDescriptors => {
             return format!("this process has no file descriptor left to call `{provider}`");
         }
-        Reason::Ending => return format!("tollgate is ending and no longer calls `{provider}`"),
-        Reason::NoPart => {
+        Reason::ShuttingDown => {
+            return format!("tollgate is ending and no longer calls `{provider}`");
+        }
+        Reason::NoShare => {
             return format!(
                 "{limit} of `{provider}` is smaller than the number of nodes, so this one has no part of it"
             );
@@ -341,7 +344,7 @@ fn no_permit(
         Reason::Concurrency => format!("{limit} of calls at a time is reached"),
         Reason::Cooldown => "the provider asked for a pause".to_owned(),
         Reason::OffPeak => "background calls go in off-peak hours only".to_owned(),
-        Reason::Degraded | Reason::CacheOnly | Reason::CacheAsked => {
+        Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
             "only the cache is used".to_owned()
         }
         Reason::Deadline => "the time is up".to_owned(),
@@ -400,11 +403,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_its_reason_its_limit_and_the_time() {
+    fn a_rejection_names_reason_limit_and_time() {
         let refused = text(Reason::Limit, Some("1000/1d"), Some(Span::from_secs(90)));
         assert!(refused.contains("`tmdb`") && refused.contains("the limit `1000/1d` is used up"));
         assert!(refused.ends_with("it may go on in 1 min 30 s"), "{refused}");
         assert!(text(Reason::Cooldown, None, None).contains("asked for a pause"));
-        assert!(text(Reason::NoPart, Some("3/1s"), None).contains("number of nodes"));
+        assert!(text(Reason::NoShare, Some("3/1s"), None).contains("number of nodes"));
     }
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use tollgate_core::ask::Priority;
-use tollgate_core::health::{Fault, Rate, Reason, State, Status};
+use tollgate_core::health::{Fault, HealthState, HealthStatus, Rate, Reason};
 use tollgate_core::time::Span;
 
 /// What is not known is `none`.
@@ -34,35 +34,35 @@ impl fmt::Display for PerSecond {
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub enum Fact<'a> {
+pub enum LogEvent<'a> {
     /// A provider's health changed.
     Transition {
         /// Whose.
         provider: &'a str,
         /// Before.
-        from: State,
+        from: HealthState,
         /// After.
-        to: State,
+        to: HealthState,
         /// Why.
         reason: Reason,
         /// How it stands now.
-        status: &'a Status,
+        status: &'a HealthStatus,
     },
     /// A provider refused a call: its scope rests.
-    Cooled {
+    Cooldown {
         /// Whose.
         provider: &'a str,
         /// The part of it, if not all.
         entity: Option<&'a str>,
         /// For how long.
-        rest: Span,
+        duration: Span,
         /// What the provider asked for, as it was read.
         retry_after: Option<Span>,
         /// How the provider stands now.
-        status: &'a Status,
+        status: &'a HealthStatus,
     },
     /// A call came to an answer.
-    Answered {
+    Completed {
         /// The call.
         id: &'a str,
         /// Whose.
@@ -77,28 +77,28 @@ pub enum Fact<'a> {
         priority: Priority,
     },
     /// A call ended without one.
-    Refused {
+    Rejected {
         /// The call.
         id: &'a str,
         /// Why, in words.
         error: &'a crate::Error,
     },
     /// An attempt found no answer.
-    Failed {
+    AttemptFailed {
         /// Whose.
         provider: &'a str,
         /// Why.
         fault: Fault,
     },
     /// An upstream could not prove who it is, or broke off in the middle of it.
-    NoTls {
+    TlsFailed {
         /// Which.
         host: &'a str,
         /// Why, in words.
         why: &'a str,
     },
     /// A permit was too old when the bytes should have left, and went back.
-    Stale {
+    StalePermit {
         /// Whose.
         provider: &'a str,
         /// How old.
@@ -130,7 +130,7 @@ pub enum Fact<'a> {
         why: &'static str,
     },
     /// An answer is not kept.
-    NotKept {
+    NotStored {
         /// The call.
         id: &'a str,
         /// Whose.
@@ -144,26 +144,26 @@ pub enum Fact<'a> {
         why: &'a str,
     },
     /// The file of kept answers was damaged, and a new one was begun.
-    CacheBegunAnew {
+    CacheRecreated {
         /// Where the old one is.
         file: &'a str,
     },
     /// A login gave a new token.
-    Renewed {
+    TokenRenewed {
         /// Whose.
         provider: &'a str,
         /// How long it lives.
         lives: Span,
     },
     /// A login gave none.
-    NotRenewed {
+    TokenNotRenewed {
         /// Whose.
         provider: &'a str,
         /// Why.
         error: &'a crate::Error,
     },
     /// A key was refused and is not used for a while.
-    SetAside {
+    KeySuspended {
         /// Whose.
         provider: &'a str,
         /// What the provider said.
@@ -175,16 +175,16 @@ pub enum Fact<'a> {
         providers: usize,
     },
     /// A part of the configuration was refused; its old version stays.
-    NotReloaded {
+    ReloadRejected {
         /// Place, fault and remedy, in one line.
         problem: &'a str,
     },
     /// An operator wants something of a provider.
-    Ordered {
+    OperatorCommand {
         /// Whose.
         provider: &'a str,
         /// `offline`, `cache-only`, `resume`, `reset` or `set`.
-        order: &'a str,
+        command: &'a str,
     },
     /// The gateway accepts calls.
     Listening {
@@ -202,76 +202,81 @@ pub enum Fact<'a> {
     Draining,
 }
 
-impl Fact<'_> {
+impl LogEvent<'_> {
     /// Tells it.
-    pub fn tell(&self) {
+    pub fn emit(&self) {
         match self {
-            Fact::Transition { .. } | Fact::Cooled { .. } => self.tell_of_health(),
-            Fact::Answered { .. } => self.tell_answer(),
-            Fact::Refused { id, error } => {
-                tracing::info!(event = "refused", id, blame = error.blame().word(), error = %error);
+            LogEvent::Transition { .. } | LogEvent::Cooldown { .. } => self.emit_health(),
+            LogEvent::Completed { .. } => self.emit_completed(),
+            LogEvent::Rejected { id, error } => {
+                tracing::info!(event = "refused", id, blame = error.blame().as_str(), error = %error);
             }
-            Fact::Failed { provider, fault } => {
+            LogEvent::AttemptFailed { provider, fault } => {
                 tracing::info!(event = "failed", provider, fault = fault.as_str());
             }
-            Fact::NoTls { host, why } => tracing::warn!(event = "no_tls", host, why),
-            Fact::Stale { provider, age } => {
+            LogEvent::TlsFailed { host, why } => tracing::warn!(event = "no_tls", host, why),
+            LogEvent::StalePermit { provider, age } => {
                 tracing::warn!(event = "stale_permit", provider, age = %age);
             }
-            Fact::StoreLost { why } => tracing::error!(event = "store_lost", why),
-            Fact::StoreBack { away, uncounted } => {
+            LogEvent::StoreLost { why } => tracing::error!(event = "store_lost", why),
+            LogEvent::StoreBack { away, uncounted } => {
                 tracing::warn!(event = "store_back", away = %away, uncounted);
             }
-            Fact::FromCache { .. }
-            | Fact::NotKept { .. }
-            | Fact::CacheOnlyInMemory { .. }
-            | Fact::CacheBegunAnew { .. } => self.tell_of_cache(),
-            Fact::Renewed { provider, lives } => {
+            LogEvent::FromCache { .. }
+            | LogEvent::NotStored { .. }
+            | LogEvent::CacheOnlyInMemory { .. }
+            | LogEvent::CacheRecreated { .. } => self.emit_cache(),
+            LogEvent::TokenRenewed { provider, lives } => {
                 tracing::info!(event = "token_renewed", provider, lives = %lives);
             }
-            Fact::NotRenewed { provider, error } => {
+            LogEvent::TokenNotRenewed { provider, error } => {
                 tracing::warn!(event = "token_not_renewed", provider, error = %error);
             }
-            Fact::SetAside { provider, status } => {
+            LogEvent::KeySuspended { provider, status } => {
                 tracing::warn!(event = "key_set_aside", provider, status);
             }
-            Fact::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
-            Fact::NotReloaded { problem } => tracing::error!(event = "reload_refused", problem),
-            Fact::Ordered { provider, order } => {
+            LogEvent::Reloaded { providers } => tracing::info!(event = "reloaded", providers),
+            LogEvent::ReloadRejected { problem } => {
+                tracing::error!(event = "reload_refused", problem)
+            }
+            LogEvent::OperatorCommand {
+                provider,
+                command: order,
+            } => {
                 tracing::warn!(event = "operator", provider, order);
             }
-            Fact::Listening { address } => tracing::info!(event = "listening", %address),
-            Fact::Descriptors { before, now } => {
+            LogEvent::Listening { address } => tracing::info!(event = "listening", %address),
+            LogEvent::Descriptors { before, now } => {
                 tracing::debug!(event = "descriptors", before, now);
             }
-            Fact::Draining => tracing::info!(event = "draining"),
+            LogEvent::Draining => tracing::info!(event = "draining"),
         }
     }
 
     /// What the rate limiter did, with the keys of its standard (A16).
-    fn tell_of_health(&self) {
+    fn emit_health(&self) {
         match self {
-            Fact::Transition {
+            LogEvent::Transition {
                 provider,
                 from,
                 to,
                 reason,
                 status,
             } => tracing::warn!(
-                comp = "ratelimiter", state = to.name(), event = "state_transition",
-                sleep = %OrNone(status.sleep_left), consec429 = status.consec429,
+                comp = "ratelimiter", state = to.log_name(), event = "state_transition",
+                sleep = %OrNone(status.sleep_remaining), consec429 = status.consec429,
                 err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
                 sem = %OrNone(status.sem), retry_after = "none",
-                provider, from = from.name(), to = to.name(), reason = %reason
+                provider, from = from.log_name(), to = to.log_name(), reason = %reason
             ),
-            Fact::Cooled {
+            LogEvent::Cooldown {
                 provider,
                 entity,
-                rest,
+                duration: rest,
                 retry_after,
                 status,
             } => tracing::warn!(
-                comp = "ratelimiter", state = status.state.name(), event = "cooldown",
+                comp = "ratelimiter", state = status.state.log_name(), event = "cooldown",
                 sleep = %rest, consec429 = status.consec429,
                 err_rate_30s = %status.err_rate, rate = %OrNone(status.rate.map(PerSecond)),
                 sem = %OrNone(status.sem), retry_after = %OrNone(*retry_after),
@@ -283,8 +288,8 @@ impl Fact<'_> {
     }
 
     /// The one that every call tells: cheap unless somebody listens.
-    fn tell_answer(&self) {
-        if let Fact::Answered {
+    fn emit_completed(&self) {
+        if let LogEvent::Completed {
             id,
             provider,
             status,
@@ -301,9 +306,9 @@ impl Fact<'_> {
     }
 
     /// What the cache did.
-    fn tell_of_cache(&self) {
+    fn emit_cache(&self) {
         match self {
-            Fact::FromCache {
+            LogEvent::FromCache {
                 id,
                 provider,
                 source,
@@ -312,13 +317,13 @@ impl Fact<'_> {
             } => {
                 tracing::debug!(event = "from_cache", id, provider, source, age = %age, why);
             }
-            Fact::NotKept { id, provider, why } => {
+            LogEvent::NotStored { id, provider, why } => {
                 tracing::debug!(event = "not_kept", id, provider, why);
             }
-            Fact::CacheOnlyInMemory { why } => {
+            LogEvent::CacheOnlyInMemory { why } => {
                 tracing::warn!(event = "cache_only_in_memory", why);
             }
-            Fact::CacheBegunAnew { file } => tracing::warn!(event = "cache_begun_anew", file),
+            LogEvent::CacheRecreated { file } => tracing::warn!(event = "cache_begun_anew", file),
             // Told by whoever called this.
             _ => {}
         }

@@ -11,7 +11,7 @@
 
 mod clock;
 mod decide;
-mod ground;
+mod huge_pages;
 mod hint;
 mod key;
 mod lock;
@@ -24,8 +24,8 @@ mod table;
 mod take;
 
 pub use clock::{Tick, TickClock};
-pub use key::{Key, Keys, Seed};
-pub use plan::{LIMITS_MAX, Limit, Plan, PlanError};
+pub use key::{GuardKey, Keys, Seed};
+pub use plan::{GuardPlan, LIMITS_MAX, Limit, PlanError};
 pub use snapshot::SnapshotError;
 pub use table::{GuardTable, KEYS_MAX, PLANS_MAX, Swept};
-pub use take::{ASKS_MAX, Ask, Look, Outcome, Seen, TooManyAsks};
+pub use take::{ASKS_MAX, Ask, BucketView, KeyView, Outcome, TooManyAsks};

@@ -1,6 +1,6 @@
 //! Govern calls to APIs from inside a program.
 //!
-//! A [`Shop`] of providers over a ledger, and [`path::call`]: that is all of it. The daemon adds
+//! A [`ProviderRegistry`] of providers over a ledger, and [`path::call`]: that is all of it. The daemon adds
 //! addresses and files.
 //!
 //! Promises: needs no daemon, and no clock but its ledger's (guards have one of their own).
@@ -16,9 +16,9 @@ pub mod guard;
 pub mod path;
 mod permit;
 pub mod pool;
-pub mod shop;
+pub mod providers;
 mod timer;
 
 pub use error::Error;
-pub use permit::{Answer, Permit};
-pub use shop::{Options, Shop};
+pub use permit::{LimitReport, Permit};
+pub use providers::{Options, ProviderRegistry};

@@ -5,7 +5,9 @@
 //!
 //! Never: clones.
 
-use tollgate_core::ask::{Ask, Evidence, Marks, Outcome, Reading, Readings, Settle, Term, Terms};
+use tollgate_core::ask::{
+    Ask, Evidence, LimitReading, Marks, Outcome, Readings, Settle, Term, Terms,
+};
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::Ledger;
 
@@ -16,17 +18,17 @@ use crate::failpoint;
 #[must_use = "a permit that is dropped unused goes back"]
 pub struct Permit {
     /// On the heap: it is handed from stage to stage, and half a kilobyte would be copied each time.
-    held: Box<Held>,
+    inner: Box<PermitInner>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct PermitInner {
     ledger: Ledger,
     ask: Ask,
     marks: Marks,
     granted: Micros,
     waited: Span,
-    state: State,
+    state: PermitState,
     /// So many of the first terms are limits of the provider.
     limits: usize,
     /// So many of the last terms are this process's own affair: they end with the attempt.
@@ -35,18 +37,18 @@ struct Held {
 
 /// How far the attempt has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Held,
+enum PermitState {
+    Unsent,
     Sent,
     Arrived,
-    Over,
+    Settled,
 }
 
 /// What one answer said about the limits of a permit, one entry per term that it spoke of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct LimitReport {
     /// The provider refused the call for a limit.
-    pub refused: bool,
+    pub limited: bool,
     /// What it said, by the index of the term. The marks are filled in.
     pub readings: Readings,
 }
@@ -59,13 +61,13 @@ impl Permit {
         (granted, waited): (Micros, Span),
     ) -> Permit {
         Permit {
-            held: Box::new(Held {
+            inner: Box::new(PermitInner {
                 ledger,
                 ask,
                 marks,
                 granted,
                 waited,
-                state: State::Held,
+                state: PermitState::Unsent,
                 limits: usize::MAX,
                 local: 0,
             }),
@@ -76,125 +78,125 @@ impl Permit {
     /// this process's own: its connections, its pace. Those are free as soon as the attempt is over
     /// here, whatever may still happen at the provider.
     pub(crate) fn with_parts(mut self, limits: usize, local: usize) -> Permit {
-        self.held.limits = limits.min(self.held.ask.terms.len());
-        self.held.local = local.min(self.held.ask.terms.len());
+        self.inner.limits = limits.min(self.inner.ask.terms.len());
+        self.inner.local = local.min(self.inner.ask.terms.len());
         self
     }
 
     /// The provider's own limits among its terms.
     pub(crate) fn limits(&self) -> &[Term] {
-        self.held
+        self.inner
             .ask
             .terms
-            .get(..self.held.limits)
-            .unwrap_or(&self.held.ask.terms)
+            .get(..self.inner.limits)
+            .unwrap_or(&self.inner.ask.terms)
     }
 
     /// How long the call waited for it.
     #[must_use]
     pub fn waited(&self) -> Span {
-        self.held.waited
+        self.inner.waited
     }
 
     /// When it was granted, on the ledger's clock.
     #[must_use]
     pub fn granted(&self) -> Micros {
-        self.held.granted
+        self.inner.granted
     }
 
     /// The ledger's clock.
     #[must_use]
     pub fn now(&self) -> Micros {
-        self.held.ledger.at()
+        self.inner.ledger.at()
     }
 
     /// How long ago it was handed out. A sender checks this right before the write: a process that
     /// was stopped in between must not send late.
     #[must_use]
     pub fn age(&self) -> Span {
-        self.held.ledger.at().since(self.held.granted)
+        self.inner.ledger.at().since(self.inner.granted)
     }
 
     /// How long after its grant it is held if the ledger never hears of it.
     #[must_use]
     pub fn held_for(&self) -> Span {
-        self.held.ask.evidence.longest()
+        self.inner.ask.evidence.latest_arrival()
     }
 
     /// The counts at its grant, one per limit.
     pub(crate) fn marks(&self) -> &Marks {
-        &self.held.marks
+        &self.inner.marks
     }
 
     /// Bytes are about to leave: from now on it counts as sent.
     pub fn sent(&mut self) {
-        self.held.state = State::Sent;
+        self.inner.state = PermitState::Sent;
     }
 
     /// No byte has left after all: the connection was closed before it took the first one.
-    pub fn kept(&mut self) {
-        self.held.state = State::Held;
+    pub fn unsent(&mut self) {
+        self.inner.state = PermitState::Unsent;
     }
 
     /// The provider does not count this answer: as if it had never been asked for.
     pub fn refund(mut self) {
         self.settle(Outcome::Unsent);
-        self.held.state = State::Over;
+        self.inner.state = PermitState::Settled;
     }
 
     /// The head of an answer is here that does not prove that the call was counted, such as a 5xx
     /// of a proxy in front of the limiter. It counts as if it had been.
     pub fn failed(&mut self) {
         self.settle(Outcome::Failed { age: Span::ZERO });
-        self.held.state = State::Arrived;
+        self.inner.state = PermitState::Arrived;
     }
 
     /// The head of the answer is here.
-    pub fn arrived(&mut self, answer: Answer) {
-        let Answer {
-            refused,
+    pub fn arrived(&mut self, answer: LimitReport) {
+        let LimitReport {
+            limited: refused,
             mut readings,
         } = answer;
-        readings.retain(|reading| reading.term < self.held.marks.len());
-        for Reading { term, mark, .. } in &mut readings {
-            *mark = self.held.marks[*term];
+        readings.retain(|reading| reading.term < self.inner.marks.len());
+        for LimitReading { term, mark, .. } in &mut readings {
+            *mark = self.inner.marks[*term];
         }
         self.settle(Outcome::Arrived {
             age: Span::ZERO,
-            refused,
+            limited: refused,
             readings,
         });
-        self.held.state = State::Arrived;
+        self.inner.state = PermitState::Arrived;
     }
 
     /// The answer says nothing of whether the provider is well: no scope hears of it.
-    pub(crate) fn says_nothing_of_health(&mut self) {
-        self.held.ask.scopes.clear();
+    pub(crate) fn skip_health(&mut self) {
+        self.inner.ask.scopes.clear();
     }
 
     /// The body still flows: keep its place for this much longer.
-    pub fn alive(&mut self, by: Span) {
-        self.settle(Outcome::Alive { by });
+    pub fn keep_alive(&mut self, by: Span) {
+        self.settle(Outcome::Alive { extend_by: by });
     }
 
     /// The end of the body is here. `true_cost` corrects the cost of a term, by its index, where it
     /// was only estimated before.
     pub fn finished(mut self, true_cost: impl Fn(usize) -> Option<u64>) {
-        for (index, term) in self.held.ask.terms.iter_mut().enumerate() {
+        for (index, term) in self.inner.ask.terms.iter_mut().enumerate() {
             term.cost = true_cost(index).unwrap_or(term.cost);
         }
         let age = Span::ZERO;
-        self.settle(match self.held.state {
-            State::Held | State::Sent => Outcome::Whole { age },
-            State::Arrived | State::Over => Outcome::Finished { age },
+        self.settle(match self.inner.state {
+            PermitState::Unsent | PermitState::Sent => Outcome::Complete { age },
+            PermitState::Arrived | PermitState::Settled => Outcome::Finished { age },
         });
-        self.held.state = State::Over;
+        self.inner.state = PermitState::Settled;
     }
 
     /// Tells the ledger of all terms. They are lent to the settle and taken back: most ledgers only
     /// look at them.
     fn settle(&mut self, outcome: Outcome) {
-        let Held { ledger, ask, .. } = &mut *self.held;
+        let PermitInner { ledger, ask, .. } = &mut *self.inner;
         let Ask {
             id, terms, scopes, ..
         } = ask;
@@ -221,22 +223,24 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let outcome = match (self.held.state, self.held.ask.evidence) {
-            (State::Over, _) => return,
-            (State::Held, _) => Outcome::Unsent,
-            (State::Sent | State::Arrived, Evidence::Report { late, .. }) => Outcome::Unknown {
-                age: Span::ZERO,
-                late,
-            },
+        let outcome = match (self.inner.state, self.inner.ask.evidence) {
+            (PermitState::Settled, _) => return,
+            (PermitState::Unsent, _) => Outcome::Unsent,
+            (PermitState::Sent | PermitState::Arrived, Evidence::Report { late, .. }) => {
+                Outcome::Unknown {
+                    age: Span::ZERO,
+                    late,
+                }
+            }
             // Nobody reports: it comes back at the time that was agreed.
-            (State::Sent | State::Arrived, Evidence::None { .. }) => return,
+            (PermitState::Sent | PermitState::Arrived, Evidence::None { .. }) => return,
         };
-        if self.held.state != State::Held && self.held.local > 0 {
-            let split = self.held.ask.terms.len() - self.held.local;
-            let local: Terms = self.held.ask.terms.drain(split..).collect();
-            let shared = std::mem::replace(&mut self.held.ask.terms, local);
+        if self.inner.state != PermitState::Unsent && self.inner.local > 0 {
+            let split = self.inner.ask.terms.len() - self.inner.local;
+            let local: Terms = self.inner.ask.terms.drain(split..).collect();
+            let shared = std::mem::replace(&mut self.inner.ask.terms, local);
             self.settle(Outcome::Finished { age: Span::ZERO });
-            self.held.ask.terms = shared;
+            self.inner.ask.terms = shared;
         }
         self.settle(outcome);
     }

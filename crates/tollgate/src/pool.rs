@@ -1,7 +1,7 @@
 //! Connections to upstreams: opened before the permit, taken after it, used by one call at a time.
 //!
 //! Checkout and send are two steps, because a permit must not lie around while a handshake runs.
-//! Those who wait hold no connection: they only make sure that one will be ready (`Expected`).
+//! Those who wait hold no connection: they only make sure that one will be ready (`ExpectedCall`).
 //! So a thousand background calls that wait cannot keep an urgent one from a connection.
 //!
 //! Promises: at most so many connections of a provider as the permit stage lets calls through; one
@@ -15,7 +15,7 @@ mod preamble;
 mod tls;
 pub use address::{Origin, is_private};
 pub(crate) use dial::Wire;
-pub use dial::{Dialer, Unreached};
+pub use dial::{ConnectError, Dialer};
 pub use tls::Roots;
 
 use std::collections::HashMap;
@@ -52,28 +52,28 @@ const PRUNE_EVERY: Span = Span::from_millis(100);
 /// domains share one pool. With each new one those that nobody wants and whose connections are too old
 /// are forgotten, and past this many also those whose connections could still be used: what is left
 /// has a call each, which the gateway bounds.
-const LANES_MAX: usize = 1_024;
+const UPSTREAMS_MAX: usize = 1_024;
 
 /// The connections of one provider; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolState {
     dialer: Arc<Dialer>,
     ledger: Ledger,
-    lanes: Mutex<HashMap<Origin, Arc<Lane>>>,
+    upstreams: Mutex<HashMap<Origin, Arc<UpstreamPool>>>,
 }
 
 /// The connections to one upstream. A call finds it once and keeps it.
 #[derive(Debug)]
-struct Lane {
+struct UpstreamPool {
     origin: Origin,
     /// As in the `Host` header; `None` if it cannot be one.
     host: Option<HeaderValue>,
-    state: Mutex<LaneState>,
+    state: Mutex<UpstreamState>,
     /// Connections that calls have, or are about to take. Counted without the lock; whoever adds to it
     /// looks at the rest under the lock afterwards, and so does whoever opens one.
     busy: AtomicUsize,
@@ -82,7 +82,7 @@ struct Lane {
 }
 
 #[derive(Debug, Default)]
-struct LaneState {
+struct UpstreamState {
     /// Oldest first.
     idle: Vec<Idle>,
     opening: usize,
@@ -104,59 +104,61 @@ pub(crate) struct Conn {
     pub(crate) wire: Wire,
     /// The other protocol that it speaks from now on, if its call was upgraded.
     pub(crate) upgraded: Option<OnUpgrade>,
-    busy: Busy,
-    shared: Arc<Shared>,
+    busy: BusyGuard,
+    shared: Arc<PoolState>,
 }
 
 /// A connection that a call has, or is about to take.
 #[derive(Debug)]
-struct Busy {
-    lane: Arc<Lane>,
+struct BusyGuard {
+    upstream: Arc<UpstreamPool>,
 }
 
-impl Busy {
-    fn new(lane: &Arc<Lane>) -> Busy {
+impl BusyGuard {
+    fn new(lane: &Arc<UpstreamPool>) -> BusyGuard {
         lane.busy.fetch_add(1, Ordering::SeqCst);
-        Busy { lane: lane.clone() }
+        BusyGuard {
+            upstream: lane.clone(),
+        }
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
-        self.lane.busy.fetch_sub(1, Ordering::SeqCst);
+        self.upstream.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// A call that will want a connection soon.
 #[derive(Debug)]
-pub(crate) struct Expected {
-    lane: Arc<Lane>,
-    shared: Arc<Shared>,
+pub(crate) struct ExpectedCall {
+    upstream: Arc<UpstreamPool>,
+    shared: Arc<PoolState>,
 }
 
 impl Pool {
     pub(crate) fn new(dialer: Arc<Dialer>, ledger: Ledger) -> Pool {
         Pool {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolState {
                 dialer,
                 ledger,
-                lanes: Mutex::default(),
+                upstreams: Mutex::default(),
             }),
         }
     }
 
     /// Announces a call to this upstream.
-    pub(crate) fn expect(&self, origin: &Origin) -> Expected {
-        let mut lanes = self.shared.lanes.lock();
+    pub(crate) fn expect(&self, origin: &Origin) -> ExpectedCall {
+        let mut lanes = self.shared.upstreams.lock();
         let lane = match lanes.get(origin) {
             Some(lane) => lane.clone(),
             None => {
                 let now = self.shared.ledger.at();
-                lanes.retain(|_, lane| !lane.is_forgotten(now));
-                if lanes.len() >= LANES_MAX {
+                lanes.retain(|_, lane| !lane.prune_if_unused(now));
+                if lanes.len() >= UPSTREAMS_MAX {
                     lanes.retain(|_, lane| lane.is_busy());
                 }
-                let lane = Arc::new(Lane {
+                let lane = Arc::new(UpstreamPool {
                     host: HeaderValue::try_from(origin.authority()).ok(),
                     origin: origin.clone(),
                     state: Mutex::default(),
@@ -170,34 +172,34 @@ impl Pool {
         // Under the lock of all lanes: one that is expected is not forgotten.
         lane.state.lock().expected += 1;
         drop(lanes);
-        Expected {
-            lane,
+        ExpectedCall {
+            upstream: lane,
             shared: self.shared.clone(),
         }
     }
 }
 
-impl Expected {
+impl ExpectedCall {
     /// Opens a connection if there are fewer than calls that will want one, up to `most`. A failure
     /// here has cost no permit.
-    pub(crate) async fn warm(&self, most: usize, connect: Span) -> Result<(), Unreached> {
-        let Some(opening) = self.begin(most) else {
+    pub(crate) async fn warm(&self, most: usize, connect: Span) -> Result<(), ConnectError> {
+        let Some(opening) = self.begin_opening(most) else {
             return Ok(());
         };
         let dialer = &self.shared.dialer;
-        let wire = dialer.dial(&self.lane.origin, connect).await?;
+        let wire = dialer.dial(&self.upstream.origin, connect).await?;
         // Never in neither count: whoever waits for it would open another.
-        self.lane.keep(wire, self.shared.ledger.at());
+        self.upstream.add_idle(wire, self.shared.ledger.at());
         drop(opening);
         Ok(())
     }
 
     /// A connection that is ready. Usually it is there; if the idle ones have died meanwhile, a new
     /// one is opened, unless as many as there may be are being opened by others.
-    pub(crate) async fn take(self, most: usize, connect: Span) -> Result<Conn, Unreached> {
-        let busy = Busy::new(&self.lane);
+    pub(crate) async fn take(self, most: usize, connect: Span) -> Result<Conn, ConnectError> {
+        let busy = BusyGuard::new(&self.upstream);
         loop {
-            while let Some(mut wire) = self.pop() {
+            while let Some(mut wire) = self.pop_idle() {
                 // The one that has just been given back may still be busy with the end of its answer.
                 if wire.sender.is_ready()
                     || matches!(
@@ -208,51 +210,53 @@ impl Expected {
                     return Ok(self.conn(wire, busy));
                 }
             }
-            let opened = self.lane.opened.notified();
+            let opened = self.upstream.opened.notified();
             tokio::pin!(opened);
             // Heard of from now on, so that none is missed between the look and the wait.
             opened.as_mut().enable();
-            match self.instead(most) {
-                Instead::Look => {}
-                Instead::Dial => break,
+            match self.when_none_idle(most) {
+                NoIdleAction::TryAgain => {}
+                NoIdleAction::Dial => break,
                 // Ends: whoever opens one has a limit of time, and at this number nobody begins.
-                Instead::Wait => opened.await,
+                NoIdleAction::Wait => opened.await,
             }
         }
         let dialer = &self.shared.dialer;
-        let wire = dialer.dial(&self.lane.origin, connect).await?;
+        let wire = dialer.dial(&self.upstream.origin, connect).await?;
         Ok(self.conn(wire, busy))
     }
 
     /// What is to be done where none is ready. Our own is counted as busy already.
-    fn instead(&self, most: usize) -> Instead {
-        let state = self.lane.state.lock();
-        let all = self.lane.busy.load(Ordering::SeqCst) + state.opening;
+    fn when_none_idle(&self, most: usize) -> NoIdleAction {
+        let state = self.upstream.state.lock();
+        let all = self.upstream.busy.load(Ordering::SeqCst) + state.opening;
         if !state.idle.is_empty() {
-            Instead::Look
+            NoIdleAction::TryAgain
         } else if state.opening > 0 && all > most {
-            Instead::Wait
+            NoIdleAction::Wait
         } else {
-            Instead::Dial
+            NoIdleAction::Dial
         }
     }
 
-    fn begin(&self, most: usize) -> Option<Opening<'_>> {
-        let mut state = self.lane.state.lock();
+    fn begin_opening(&self, most: usize) -> Option<OpeningGuard<'_>> {
+        let mut state = self.upstream.state.lock();
         state.prune(self.shared.ledger.at());
         let ready = state.idle.len() + state.opening;
-        let all = ready + self.lane.busy.load(Ordering::SeqCst);
+        let all = ready + self.upstream.busy.load(Ordering::SeqCst);
         if ready >= state.expected || all >= most {
             return None;
         }
         state.opening += 1;
-        Some(Opening { lane: &self.lane })
+        Some(OpeningGuard {
+            upstream: &self.upstream,
+        })
     }
 
     /// The youngest idle connection: the least likely to be closed by the other side. One that is
     /// ready goes before one that has just been given back and must be waited for.
-    fn pop(&self) -> Option<Wire> {
-        let mut state = self.lane.state.lock();
+    fn pop_idle(&self) -> Option<Wire> {
+        let mut state = self.upstream.state.lock();
         let now = self.shared.ledger.at();
         let first = state.idle.len().saturating_sub(READY_AMONG);
         let youngest = state.idle.get(first..).unwrap_or_default();
@@ -260,19 +264,19 @@ impl Expected {
             .iter()
             .rposition(|idle| idle.wire.sender.is_ready());
         if let Some(idle) = ready.map(|at| state.idle.remove(first + at))
-            && idle.is_fit(now)
+            && idle.is_usable(now)
         {
             return Some(idle.wire);
         }
         while let Some(idle) = state.idle.pop() {
-            if idle.is_fit(now) {
+            if idle.is_usable(now) {
                 return Some(idle.wire);
             }
         }
         None
     }
 
-    fn conn(&self, wire: Wire, busy: Busy) -> Conn {
+    fn conn(&self, wire: Wire, busy: BusyGuard) -> Conn {
         Conn {
             wire,
             upgraded: None,
@@ -282,17 +286,17 @@ impl Expected {
     }
 }
 
-impl Drop for Expected {
+impl Drop for ExpectedCall {
     fn drop(&mut self) {
-        let mut state = self.lane.state.lock();
+        let mut state = self.upstream.state.lock();
         state.expected = state.expected.saturating_sub(1);
     }
 }
 
 /// What a call does that has a permit and finds no connection.
-enum Instead {
+enum NoIdleAction {
     /// One was given back meanwhile.
-    Look,
+    TryAgain,
     /// As many as there may be are used or being opened: one of those will do.
     Wait,
     /// There is room for another.
@@ -300,34 +304,34 @@ enum Instead {
 }
 
 /// A connection that is being opened.
-struct Opening<'a> {
-    lane: &'a Lane,
+struct OpeningGuard<'a> {
+    upstream: &'a UpstreamPool,
 }
 
-impl Drop for Opening<'_> {
+impl Drop for OpeningGuard<'_> {
     fn drop(&mut self) {
-        let mut state = self.lane.state.lock();
+        let mut state = self.upstream.state.lock();
         state.opening = state.opening.saturating_sub(1);
         drop(state);
-        self.lane.opened.notify_waiters();
+        self.upstream.opened.notify_waiters();
     }
 }
 
 impl Conn {
     /// The `Host` header of its upstream.
     pub(crate) fn host(&self) -> Option<&HeaderValue> {
-        self.busy.lane.host.as_ref()
+        self.busy.upstream.host.as_ref()
     }
 
     /// The answer is whole: the next call may use it.
-    pub(crate) fn give_back(self) {
+    pub(crate) fn release(self) {
         let now = self.shared.ledger.at();
-        self.busy.lane.keep(self.wire, now);
+        self.busy.upstream.add_idle(self.wire, now);
     }
 }
 
-impl Lane {
-    fn keep(&self, wire: Wire, now: Micros) {
+impl UpstreamPool {
+    fn add_idle(&self, wire: Wire, now: Micros) {
         if wire.sender.is_closed() {
             return;
         }
@@ -337,7 +341,7 @@ impl Lane {
     }
 
     /// Closes what is too old to be used. Nothing is left and nobody wants it?
-    fn is_forgotten(&self, now: Micros) -> bool {
+    fn prune_if_unused(&self, now: Micros) -> bool {
         let mut state = self.state.lock();
         state.prune(now);
         state.idle.is_empty() && !state.is_busy() && !self.is_used()
@@ -354,7 +358,7 @@ impl Lane {
     }
 }
 
-impl LaneState {
+impl UpstreamState {
     fn is_busy(&self) -> bool {
         self.opening > 0 || self.expected > 0
     }
@@ -363,15 +367,15 @@ impl LaneState {
     /// other side has probably closed them all.
     fn prune(&mut self, now: Micros) {
         let is_due = now.since(self.pruned) >= PRUNE_EVERY;
-        if is_due || self.idle.last().is_some_and(|idle| !idle.is_fit(now)) {
+        if is_due || self.idle.last().is_some_and(|idle| !idle.is_usable(now)) {
             self.pruned = now;
-            self.idle.retain(|idle| idle.is_fit(now));
+            self.idle.retain(|idle| idle.is_usable(now));
         }
     }
 }
 
 impl Idle {
-    fn is_fit(&self, now: Micros) -> bool {
+    fn is_usable(&self, now: Micros) -> bool {
         !self.wire.sender.is_closed() && now.since(self.since) < IDLE_MAX
     }
 }
@@ -411,7 +415,7 @@ mod tests {
         clock.pass(IDLE_MAX);
         let (second, _kept) = warmed(&pool).await;
         assert_eq!(opened.read(&mut [0]).await.unwrap(), 0, "it is closed");
-        let lanes = pool.shared.lanes.lock();
+        let lanes = pool.shared.upstreams.lock();
         assert!(!lanes.contains_key(&first) && lanes.contains_key(&second));
     }
 }

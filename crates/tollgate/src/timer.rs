@@ -10,14 +10,14 @@ use tollgate_core::time::Span;
 
 /// The call's time, or a stage's, was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Late;
+pub(crate) struct Elapsed;
 
 /// Rests for this long; `None` = for ever.
 #[expect(
     clippy::disallowed_methods,
     reason = "a timer that a stage has asked for"
 )]
-pub(crate) async fn rest(pause: Option<Span>) {
+pub(crate) async fn sleep(pause: Option<Span>) {
     match pause {
         Some(pause) => tokio::time::sleep(pause.into()).await,
         None => std::future::pending().await,
@@ -28,11 +28,11 @@ pub(crate) async fn rest(pause: Option<Span>) {
 pub(crate) async fn within<T>(
     most: Option<Span>,
     what: impl Future<Output = T>,
-) -> Result<T, Late> {
+) -> Result<T, Elapsed> {
     match most {
         Some(most) => tokio::time::timeout(most.into(), what)
             .await
-            .map_err(|_| Late),
+            .map_err(|_| Elapsed),
         None => Ok(what.await),
     }
 }

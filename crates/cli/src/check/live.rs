@@ -15,12 +15,12 @@ use bytes::Bytes;
 use http::Method;
 use http::header::{DATE, HeaderMap};
 use http_body_util::Empty;
-use tollgate::path::{self, Call, Said, Target, Trail};
-use tollgate::shop::Options;
-use tollgate::{Error, Shop};
+use tollgate::path::{self, Call, CallOptions, CallTrace, Target};
+use tollgate::providers::Options;
+use tollgate::{Error, ProviderRegistry};
 use tollgate_config::Config;
-use tollgate_config::provider::{Provider, Style};
-use tollgate_core::health::{Mode, State};
+use tollgate_config::provider::{AuthStyle, Provider};
+use tollgate_core::health::{HealthMode, HealthState};
 use tollgate_core::retry::Retries;
 use tollgate_core::time::{Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
@@ -28,13 +28,13 @@ use tollgate_ledger::{Clock, Ledger};
 use crate::serve;
 
 /// How long one provider may take.
-const PATIENCE: Span = Span::from_secs(10);
+const CALL_TIMEOUT: Span = Span::from_secs(10);
 
 /// How long whoever has a port may take to say who it is.
-const HEALTH: Duration = Duration::from_secs(2);
+const PORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Our own answer has some 200 bytes.
-const ANSWER_MAX: u64 = 4_096;
+const RESPONSE_MAX: u64 = 4_096;
 
 /// A wall clock that is off by more than this shifts the edges of calendar windows noticeably: twice
 /// the margin that they keep by default.
@@ -43,29 +43,23 @@ const CLOCK_OFF: Span = Span::from_secs(4);
 /// One thing that was tried.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    pub(super) is_fine: bool,
+    pub(super) is_ok: bool,
     pub(super) text: String,
 }
 
 impl Finding {
-    fn fine(text: String) -> Finding {
-        Finding {
-            is_fine: true,
-            text,
-        }
+    fn ok(text: String) -> Finding {
+        Finding { is_ok: true, text }
     }
 
-    fn bad(text: String) -> Finding {
-        Finding {
-            is_fine: false,
-            text,
-        }
+    fn failed(text: String) -> Finding {
+        Finding { is_ok: false, text }
     }
 }
 
 /// Tries everything that the configuration names.
-pub(super) async fn look(config: &Config) -> Vec<Finding> {
-    let own = config.all().filter_map(|provider| {
+pub(super) async fn run(config: &Config) -> Vec<Finding> {
+    let own = config.all_providers().filter_map(|provider| {
         let address = provider.listen?;
         Some((address, format!("the address of {}", provider.name)))
     });
@@ -74,41 +68,42 @@ pub(super) async fn look(config: &Config) -> Vec<Finding> {
         (config.admin.listen, "the admin address".to_owned()),
     ];
     let mut found: Vec<Finding> = ports.into_iter().chain(own).map(port).collect();
-    match serve::try_open(&config.store) {
+    match serve::try_open_ledger(&config.store) {
         // A store that is lost is a ledger too: it refuses. Whom would it ask?
-        Ok((_, Some(why))) => found.push(Finding::bad(format!("store: {why}"))),
+        Ok((_, Some(why))) => found.push(Finding::failed(format!("store: {why}"))),
         Ok((ledger, None)) => {
-            found.push(Finding::fine("store: opens, and can be written".to_owned()));
+            found.push(Finding::ok("store: opens, and can be written".to_owned()));
             found.extend(providers(config, ledger).await);
         }
-        Err(error) => found.push(Finding::bad(format!("store: {error:#}"))),
+        Err(error) => found.push(Finding::failed(format!("store: {error:#}"))),
     }
     found
 }
 
 fn port((address, what): (SocketAddr, String)) -> Finding {
     match TcpListener::bind(address) {
-        Ok(_) => Finding::fine(format!("port: {address} is free ({what})")),
-        Err(_) if is_ours(address) => {
-            Finding::fine(format!("port: tollgate answers on {address} ({what})"))
+        Ok(_) => Finding::ok(format!("port: {address} is free ({what})")),
+        Err(_) if is_tollgate(address) => {
+            Finding::ok(format!("port: tollgate answers on {address} ({what})"))
         }
-        Err(error) => Finding::bad(format!(
+        Err(error) => Finding::failed(format!(
             "port: {what}, {address}, cannot be opened: {error}; is tollgate running already? else choose another"
         )),
     }
 }
 
 /// Is it a tollgate that has the port? Every answer of ours says so, or is that of the admin address.
-fn is_ours(address: SocketAddr) -> bool {
+fn is_tollgate(address: SocketAddr) -> bool {
     let ask = || -> io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&crate::remote::reachable(address), HEALTH)?;
-        stream.set_read_timeout(Some(HEALTH))?;
-        stream.set_write_timeout(Some(HEALTH))?;
+        let mut stream =
+            TcpStream::connect_timeout(&crate::admin_client::reachable(address), PORT_TIMEOUT)?;
+        stream.set_read_timeout(Some(PORT_TIMEOUT))?;
+        stream.set_write_timeout(Some(PORT_TIMEOUT))?;
         // Without a Host, so that a provider's own address refuses it in place of passing it on.
         stream.write_all(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")?;
         let mut answer = Vec::new();
         // Whoever does not close says enough at once.
-        let _cut = stream.take(ANSWER_MAX).read_to_end(&mut answer);
+        let _cut = stream.take(RESPONSE_MAX).read_to_end(&mut answer);
         Ok(String::from_utf8_lossy(&answer).to_ascii_lowercase())
     };
     ask().is_ok_and(|answer| {
@@ -118,41 +113,44 @@ fn is_ours(address: SocketAddr) -> bool {
 }
 
 async fn providers(config: &Config, ledger: Ledger) -> Vec<Finding> {
-    let all = config.providers.iter().map(|provider| once(provider));
-    let shop = match Shop::build(all.collect(), ledger, Options::default()) {
+    let all = config
+        .providers
+        .iter()
+        .map(|provider| single_attempt(provider));
+    let shop = match ProviderRegistry::build(all.collect(), ledger, Options::default()) {
         Ok(shop) => shop,
-        Err(error) => return vec![Finding::bad(format!("providers: {error}"))],
+        Err(error) => return vec![Finding::failed(format!("providers: {error}"))],
     };
     let mut found = Vec::new();
     for provider in &config.providers {
         if provider.upstream.is_some() || !provider.domains.is_empty() {
-            found.extend(ask(&shop, provider).await);
+            found.extend(call_provider(&shop, provider).await);
         }
     }
     found
 }
 
 /// The provider as it is asked here: one attempt, which nobody's health machine hears of.
-fn once(provider: &Provider) -> Provider {
+fn single_attempt(provider: &Provider) -> Provider {
     let mut provider = provider.clone();
     provider.retry.retries = Retries {
         high: 0,
         normal: 0,
         low: 0,
     };
-    provider.health.mode = Mode::Off;
+    provider.health.mode = HealthMode::Off;
     provider
 }
 
 /// One call: is it there, does it take the key, and what time is it there?
-async fn ask(shop: &Shop, provider: &Provider) -> Vec<Finding> {
+async fn call_provider(shop: &ProviderRegistry, provider: &Provider) -> Vec<Finding> {
     let name = &provider.name;
     match shop.state_of(name).await {
-        State::Normal | State::Throttle => {}
-        resting @ (State::Sleep | State::HalfOpen | State::CacheOnly) => {
-            return vec![Finding::bad(format!(
+        HealthState::Normal | HealthState::Throttle => {}
+        resting @ (HealthState::Sleep | HealthState::HalfOpen | HealthState::CacheOnly) => {
+            return vec![Finding::failed(format!(
                 "{name}: its state is {}, so it was not asked; nothing is known about its key",
-                resting.word()
+                resting.as_str()
             ))];
         }
     }
@@ -165,47 +163,47 @@ async fn ask(shop: &Shop, provider: &Provider) -> Vec<Finding> {
         method: Method::HEAD,
         headers: HeaderMap::new(),
         body: Empty::<Bytes>::new(),
-        said: Said {
+        options: CallOptions {
             id: "check".to_owned(),
-            timeout: Some(PATIENCE),
-            ..Said::default()
+            timeout: Some(CALL_TIMEOUT),
+            ..CallOptions::default()
         },
     };
-    match path::call(shop, call, &mut Trail::default()).await {
-        Err(error) => vec![Finding::bad(format!("{name}: {}", told(&error)))],
+    match path::call(shop, call, &mut CallTrace::default()).await {
+        Err(error) => vec![Finding::failed(format!("{name}: {}", error_text(&error)))],
         Ok(reply) => {
             let status = reply.head.status.as_u16();
             let has_key = match provider.auth.style {
-                Style::Nothing => false,
-                Style::OAuth2(_) => true,
-                Style::Query { .. }
-                | Style::Header { .. }
-                | Style::Bearer
-                | Style::Basic
-                | Style::Login(_) => !provider.keys.is_empty(),
+                AuthStyle::None => false,
+                AuthStyle::OAuth2(_) => true,
+                AuthStyle::Query { .. }
+                | AuthStyle::Header { .. }
+                | AuthStyle::Bearer
+                | AuthStyle::Basic
+                | AuthStyle::Login(_) => !provider.keys.is_empty(),
             };
             let key = match status {
-                401 | 403 if has_key => Finding::bad(format!(
+                401 | 403 if has_key => Finding::failed(format!(
                     "{name}: the key is refused ({status}); is it complete, and of this provider?"
                 )),
-                401 | 403 => Finding::fine(format!(
+                401 | 403 => Finding::ok(format!(
                     "{name}: answers ({status}); there is no key, so calls must bring their own"
                 )),
-                _ => Finding::fine(format!("{name}: answers ({status})")),
+                _ => Finding::ok(format!("{name}: answers ({status})")),
             };
             let date = reply.head.headers.get(DATE);
-            let date = date.and_then(|value| wall(value.to_str().ok()?));
-            let clock = date.and_then(|date| clock(name, date, Clock::System.now().wall));
+            let date = date.and_then(|value| parse_date(value.to_str().ok()?));
+            let clock = date.and_then(|date| clock_finding(name, date, Clock::System.now().wall));
             std::iter::once(key).chain(clock).collect()
         }
     }
 }
 
-fn told(error: &Error) -> String {
+fn error_text(error: &Error) -> String {
     format!("{error}; nothing is known about its key")
 }
 
-fn wall(date: &str) -> Option<Wall> {
+fn parse_date(date: &str) -> Option<Wall> {
     let since = httpdate::parse_http_date(date)
         .ok()?
         .duration_since(UNIX_EPOCH)
@@ -214,11 +212,11 @@ fn wall(date: &str) -> Option<Wall> {
 }
 
 /// `None` where the clocks agree.
-fn clock(name: &str, theirs: Wall, ours: Wall) -> Option<Finding> {
+fn clock_finding(name: &str, theirs: Wall, ours: Wall) -> Option<Finding> {
     let off = Span(theirs.0.abs_diff(ours.0));
     (off > CLOCK_OFF).then(|| {
         let way = if ours > theirs { "ahead of" } else { "behind" };
-        Finding::bad(format!(
+        Finding::failed(format!(
             "clock: this machine is {} s {way} {name}; set it by NTP, or calendar windows have wrong edges",
             off.0 / 1_000_000
         ))
@@ -232,8 +230,8 @@ mod tests {
     #[test]
     fn clocks_that_agree_within_seconds_are_fine() {
         let at = |secs: u64| Wall(secs * 1_000_000);
-        assert_eq!(clock("x", at(1_000), at(1_004)), None);
-        let ahead = clock("x", at(1_000), at(1_005)).unwrap();
+        assert_eq!(clock_finding("x", at(1_000), at(1_004)), None);
+        let ahead = clock_finding("x", at(1_000), at(1_005)).unwrap();
         assert!(
             ahead
                 .text
@@ -241,7 +239,7 @@ mod tests {
             "{}",
             ahead.text
         );
-        let behind = clock("x", at(9_000), at(1_000)).unwrap();
+        let behind = clock_finding("x", at(9_000), at(1_000)).unwrap();
         assert!(behind.text.contains("8000 s behind x"), "{}", behind.text);
     }
 }

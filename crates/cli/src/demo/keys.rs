@@ -8,11 +8,11 @@
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use crate::terminal::Quiet;
+use crate::terminal::NoEcho;
 
 /// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum DemoKey {
     Outage,
     Halve,
     Burst,
@@ -24,13 +24,13 @@ const PRESSED_MAX: usize = 16;
 
 /// See the module.
 pub(super) struct Keys {
-    pressed: Option<Receiver<Key>>,
-    _terminal: Option<Quiet>,
+    pressed: Option<Receiver<DemoKey>>,
+    _terminal: Option<NoEcho>,
 }
 
 impl Keys {
     pub(super) fn listen() -> Keys {
-        let terminal = Quiet::by_key();
+        let terminal = NoEcho::for_keys();
         let pressed = terminal.is_some().then(|| {
             let (told, pressed) = sync_channel(PRESSED_MAX);
             std::thread::spawn(move || read(&told));
@@ -43,12 +43,12 @@ impl Keys {
     }
 
     /// The next key, if one was pressed.
-    pub(super) fn pressed(&mut self) -> Option<Key> {
+    pub(super) fn pressed(&mut self) -> Option<DemoKey> {
         self.pressed.as_ref()?.try_recv().ok()
     }
 }
 
-fn read(told: &SyncSender<Key>) {
+fn read(told: &SyncSender<DemoKey>) {
     for byte in io::stdin().lock().bytes() {
         let Ok(byte) = byte else { return };
         if let Some(key) = key(byte)
@@ -59,12 +59,12 @@ fn read(told: &SyncSender<Key>) {
     }
 }
 
-fn key(byte: u8) -> Option<Key> {
+fn key(byte: u8) -> Option<DemoKey> {
     match byte.to_ascii_lowercase() {
-        b'o' => Some(Key::Outage),
-        b'h' => Some(Key::Halve),
-        b'u' => Some(Key::Burst),
-        b'q' => Some(Key::Quit),
+        b'o' => Some(DemoKey::Outage),
+        b'h' => Some(DemoKey::Halve),
+        b'u' => Some(DemoKey::Burst),
+        b'q' => Some(DemoKey::Quit),
         _ => None,
     }
 }
@@ -74,9 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_keys_that_are_shown_mean_something() {
-        let pressed: Vec<Option<Key>> = b"oHuq x".iter().map(|byte| key(*byte)).collect();
-        let meant = [Key::Outage, Key::Halve, Key::Burst, Key::Quit].map(Some);
+    fn only_the_documented_keys_do_something() {
+        let pressed: Vec<Option<DemoKey>> = b"oHuq x".iter().map(|byte| key(*byte)).collect();
+        let meant = [
+            DemoKey::Outage,
+            DemoKey::Halve,
+            DemoKey::Burst,
+            DemoKey::Quit,
+        ]
+        .map(Some);
         assert_eq!(pressed[..4], meant);
         assert_eq!(pressed[4..], [None, None]);
     }

@@ -6,11 +6,11 @@
 
 use tollgate_core::time::Span;
 use tollgate_sim::http::SimProvider;
-use tollgate_sim::judge::{Judge, Priority, Which};
+use tollgate_sim::judge::{ArrivalFilter, Judge, Priority};
 use tollgate_sim::rule::Unit;
 
-use super::crowd::Crowd;
-use super::trouble::Trouble;
+use super::clients::ClientGroup;
+use super::outages::Outages;
 
 /// What one side came to.
 #[derive(Clone, Debug, Default)]
@@ -27,17 +27,17 @@ pub(super) struct Side {
     pub(super) lost: usize,
 }
 
-pub(super) fn score(provider: &SimProvider, crowd: &Crowd, trouble: &Trouble) -> Side {
+pub(super) fn score(provider: &SimProvider, crowd: &ClientGroup, trouble: &Outages) -> Side {
     let judge = provider.judges().into_iter().next().map(|(_, judge)| judge);
     let judge = judge.unwrap_or_default();
     let into_outage = judge
         .arrivals()
         .iter()
-        .filter(|arrival| trouble.strikes(arrival.at))
+        .filter(|arrival| trouble.contains(arrival.at))
         .count();
     Side {
         violations: provider.report().violations,
-        most: judge.most_in_any(Span::from_secs(1), Unit::Calls, Which::Arrived),
+        most: judge.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived),
         used: used(&judge, trouble),
         click_p99: judge.waits(Priority::High).map(|waits| waits.p99),
         into_outage,
@@ -48,7 +48,7 @@ pub(super) fn score(provider: &SimProvider, crowd: &Crowd, trouble: &Trouble) ->
 
 /// Accepted calls of what was allowed, in thousandths: whole seconds up to the last arrival, those of
 /// outages left out, and the first one, which starts at rest.
-fn used(judge: &Judge, trouble: &Trouble) -> Option<u64> {
+fn used(judge: &Judge, trouble: &Outages) -> Option<u64> {
     let accepted = judge.arrivals().iter().filter(|arrival| arrival.accepted);
     let seconds: Vec<u64> = accepted.map(|arrival| trouble.second(arrival.at)).collect();
     let last = seconds.iter().copied().max().unwrap_or(0);

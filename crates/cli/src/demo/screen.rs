@@ -7,13 +7,13 @@
 
 use std::net::SocketAddr;
 
-use tollgate_core::health::State;
+use tollgate_core::health::HealthState;
 use tollgate_core::time::Span;
 
 use super::LIMIT;
 use super::score::Side;
-use super::twins::Now;
-use crate::check::many;
+use super::twins::GovernedStatus;
+use crate::check::plural;
 
 /// Where the second column starts, in characters.
 const DIRECT_AT: usize = 24;
@@ -24,7 +24,7 @@ const BAR: u64 = 10;
 
 /// From here on the quota counts as used, in thousandths: what is left over is the time of answers on
 /// their way and the spacing that lets clicks in.
-const FULL: u64 = 970;
+const QUOTA_FULL: u64 = 970;
 
 const OK: &str = "32";
 const STOP: &str = "31";
@@ -35,7 +35,7 @@ const BOLD: &str = "1";
 /// See the module.
 pub(super) struct Screen {
     colours: bool,
-    door: SocketAddr,
+    gateway_address: SocketAddr,
     /// Lines drawn so far; 0 = none.
     drawn: usize,
     /// Nothing can be tried any more.
@@ -46,14 +46,14 @@ impl Screen {
     pub(super) fn new(colours: bool, door: SocketAddr) -> Screen {
         Screen {
             colours,
-            door,
+            gateway_address: door,
             drawn: 0,
             is_over: false,
         }
     }
 
     /// The next table is the last one: it offers nothing.
-    pub(super) fn ends(&mut self) {
+    pub(super) fn set_over(&mut self) {
         self.is_over = true;
     }
 
@@ -61,7 +61,7 @@ impl Screen {
     pub(super) fn frame(
         &mut self,
         sides: &[Side; 2],
-        now: &Now,
+        now: &GovernedStatus,
         second: u64,
         of: Option<u64>,
     ) -> String {
@@ -79,7 +79,13 @@ impl Screen {
         text
     }
 
-    fn lines(&self, sides: &[Side; 2], now: &Now, second: u64, of: Option<u64>) -> Vec<String> {
+    fn lines(
+        &self,
+        sides: &[Side; 2],
+        now: &GovernedStatus,
+        second: u64,
+        of: Option<u64>,
+    ) -> Vec<String> {
         let [direct, ours] = sides;
         let (from, to) = now.outage;
         let limit = if now.halved {
@@ -122,18 +128,18 @@ impl Screen {
                 &outage(ours),
             ),
             self.row("provider is", "", &self.states(&now.states)),
-            self.offer(),
+            self.hints(),
         ]
     }
 
     /// What can be done while it runs. Empty, not left out: the line before it is drawn over.
-    fn offer(&self) -> String {
+    fn hints(&self) -> String {
         if self.is_over {
             return String::new();
         }
         format!(
             " try it   curl -i http://{}/demo/items/1      keys  o outage · h halve limit · u user burst · q end",
-            self.door
+            self.gateway_address
         )
     }
 
@@ -147,7 +153,11 @@ impl Screen {
             }
         };
         let quota = match ours.used {
-            Some(used) => format!("{} {} of quota", mark(used >= FULL), percent(ours.used)),
+            Some(used) => format!(
+                "{} {} of quota",
+                mark(used >= QUOTA_FULL),
+                percent(ours.used)
+            ),
             None => "quota not measured: it ended too early".to_owned(),
         };
         let waiting = match waiting {
@@ -157,9 +167,9 @@ impl Screen {
         format!(
             "{} {} in {seconds} s   {quota}   {} {} lost{waiting}      next: tollgate init tmdb\n",
             mark(ours.violations == 0),
-            many(ours.violations, "refusal"),
+            plural(ours.violations, "refusal"),
             mark(ours.lost == 0),
-            many(ours.lost, "call"),
+            plural(ours.lost, "call"),
         )
     }
 
@@ -186,11 +196,11 @@ impl Screen {
         )
     }
 
-    fn states(&self, states: &[State]) -> String {
+    fn states(&self, states: &[HealthState]) -> String {
         let told: Vec<String> = states
             .iter()
             .map(|state| {
-                let (colour, word) = word(*state);
+                let (colour, word) = state_label(*state);
                 self.paint(colour, word)
             })
             .collect();
@@ -207,14 +217,14 @@ impl Screen {
 }
 
 /// Nothing in the verdict is marked as bad.
-pub(super) fn is_fine(ours: &Side) -> bool {
-    ours.violations == 0 && ours.lost == 0 && ours.used.is_none_or(|used| used >= FULL)
+pub(super) fn passed(ours: &Side) -> bool {
+    ours.violations == 0 && ours.lost == 0 && ours.used.is_none_or(|used| used >= QUOTA_FULL)
 }
 
 /// One second of a run that nobody watches.
-pub(super) fn line(sides: &[Side; 2], now: &Now, second: u64) -> String {
+pub(super) fn line(sides: &[Side; 2], now: &GovernedStatus, second: u64) -> String {
     let [direct, ours] = sides;
-    let state = now.states.last().map_or("", |state| word(*state).1);
+    let state = now.states.last().map_or("", |state| state_label(*state).1);
     format!(
         "{second:>3} s   direct: {:>4} answered, {:>4} refused by the provider   through Tollgate: {:>4} answered, {:>2} refused, {:>4} waiting, {state}\n",
         direct.answered, direct.violations, ours.answered, ours.violations, now.waiting,
@@ -223,7 +233,7 @@ pub(super) fn line(sides: &[Side; 2], now: &Now, second: u64) -> String {
 
 /// How many wait, and when the last of them has gone if nobody else comes: one place in the limit is
 /// kept for clicks.
-fn waits(now: &Now) -> String {
+fn waits(now: &GovernedStatus) -> String {
     let limit = if now.halved { LIMIT / 2 } else { LIMIT };
     let seconds = (now.waiting as u64).div_ceil(limit - 1);
     match now.waiting {
@@ -232,13 +242,13 @@ fn waits(now: &Now) -> String {
     }
 }
 
-fn word(state: State) -> (&'static str, &'static str) {
+fn state_label(state: HealthState) -> (&'static str, &'static str) {
     match state {
-        State::Normal => (OK, "● Flowing"),
-        State::Throttle => (WAIT, "◐ Slowed"),
-        State::Sleep => (STOP, "■ Paused"),
-        State::HalfOpen => (WAIT, "◌ Testing"),
-        State::CacheOnly => (WAIT, "▤ Cache only"),
+        HealthState::Normal => (OK, "● Flowing"),
+        HealthState::Throttle => (WAIT, "◐ Slowed"),
+        HealthState::Sleep => (STOP, "■ Paused"),
+        HealthState::HalfOpen => (WAIT, "◌ Testing"),
+        HealthState::CacheOnly => (WAIT, "▤ Cache only"),
     }
 }
 
@@ -300,10 +310,15 @@ mod tests {
         [direct, ours]
     }
 
-    fn now() -> Now {
-        Now {
+    fn now() -> GovernedStatus {
+        GovernedStatus {
             waiting: 212,
-            states: vec![State::Normal, State::Sleep, State::HalfOpen, State::Normal],
+            states: vec![
+                HealthState::Normal,
+                HealthState::Sleep,
+                HealthState::HalfOpen,
+                HealthState::Normal,
+            ],
             outage: (8, 11),
             halved: false,
         }
@@ -322,9 +337,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_table_offers_nothing_and_calls_that_wait_are_not_hidden() {
+    fn the_last_table_has_no_hints_and_shows_waiting_calls() {
         let mut screen = screen(false);
-        screen.ends();
+        screen.set_over();
         let table = screen.frame(&sides(), &now(), 20, Some(20));
         assert!(
             !table.contains("curl") && !table.contains("keys"),
@@ -338,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_was_not_measured_is_no_figure_and_every_cross_is_a_failure() {
+    fn an_unmeasured_quota_shows_no_number_and_every_cross_fails_the_run() {
         let with = |change: fn(&mut Side)| {
             let [_, mut ours] = sides();
             change(&mut ours);
@@ -357,7 +372,7 @@ mod tests {
             (with(|side| side.lost = 1), false),
             (with(|side| side.violations = 1), false),
         ] {
-            assert_eq!(is_fine(&side), fine, "{side:?}");
+            assert_eq!(passed(&side), fine, "{side:?}");
             assert_eq!(screen(false).verdict(&side, 0, 20).contains('✗'), !fine);
         }
     }
@@ -372,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_where_they_stood_without_colours() {
+    fn colours_do_not_move_the_columns() {
         let plain = screen(false).lines(&sides(), &now(), 1, Some(20));
         let painted = screen(true).lines(&sides(), &now(), 1, Some(20));
         for (plain, painted) in plain.iter().zip(&painted) {

@@ -10,126 +10,126 @@ use std::sync::Arc;
 use anyhow::Context;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
-use tollgate::Shop;
-use tollgate::shop::Options;
-use tollgate_config::{Draft, World};
-use tollgate_core::health::State;
+use tollgate::ProviderRegistry;
+use tollgate::providers::Options;
+use tollgate_config::{Environment, ProviderFile};
+use tollgate_core::health::HealthState;
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Clock, Ledger};
-use tollgate_server::{Door, Gateway, GatewayOptions};
+use tollgate_server::{Gateway, GatewayOptions, ListenerKind};
 use tollgate_sim::http::{Settings, SimProvider, Style};
 use tollgate_sim::latency::Latency;
 
-use super::crowd::Crowd;
+use super::clients::ClientGroup;
+use super::outages::Outages;
 use super::score::{Side, score};
-use super::trouble::Trouble;
-use super::{LIMIT, Length};
+use super::{LIMIT, RunLength};
 
 /// Where the README says it listens; another port if this one is taken.
-const USUAL: &str = "127.0.0.1:4290";
+const DEFAULT_ADDRESS: &str = "127.0.0.1:4290";
 
 /// Calls of a user burst.
 const BURST: u64 = 10;
 
 /// States of health that are remembered for the screen: three outages' worth.
-const STATES_KEPT: usize = 9;
+const STATES_MAX: usize = 9;
 
 /// See the module.
 pub(super) struct Twins {
     providers: [SimProvider; 2],
-    crowds: [Arc<Crowd>; 2],
-    asking: [JoinHandle<()>; 2],
-    shop: Shop,
+    clients: [Arc<ClientGroup>; 2],
+    client_tasks: [JoinHandle<()>; 2],
+    registry: ProviderRegistry,
     gateway: Gateway,
-    door: SocketAddr,
-    trouble: Trouble,
+    gateway_address: SocketAddr,
+    outages: Outages,
     /// Health as it went, repeats left out.
-    states: Mutex<Vec<State>>,
+    states: Mutex<Vec<HealthState>>,
 }
 
 /// The governed side at this moment.
 #[derive(Clone, Debug)]
-pub(super) struct Now {
+pub(super) struct GovernedStatus {
     pub(super) waiting: usize,
-    pub(super) states: Vec<State>,
+    pub(super) states: Vec<HealthState>,
     pub(super) outage: (u64, u64),
     pub(super) halved: bool,
 }
 
 impl Twins {
-    pub(super) async fn start(length: Length) -> anyhow::Result<Twins> {
-        let trouble = Trouble::within(length.planned, wall());
+    pub(super) async fn start(length: RunLength) -> anyhow::Result<Twins> {
+        let trouble = Outages::planned(length.planned, wall());
         let providers = [provider(&trouble).await?, provider(&trouble).await?];
-        let shop = shop(&providers[1])?;
+        let shop = build_registry(&providers[1])?;
         let options = GatewayOptions {
             grace: Span::ZERO,
             ..GatewayOptions::default()
         };
         let mut gateway = Gateway::new(shop.clone(), options);
-        let door = open(&mut gateway).await?;
+        let door = open_gateway(&mut gateway).await?;
         let crowds = [
-            Arc::new(Crowd::direct(providers[0].address())),
-            Arc::new(Crowd::governed(door)),
+            Arc::new(ClientGroup::direct(providers[0].address())),
+            Arc::new(ClientGroup::governed(door)),
         ];
         let asking = crowds
             .each_ref()
-            .map(|crowd| tokio::spawn(crowd.clone().ask(length.most, trouble.clone())));
+            .map(|crowd| tokio::spawn(crowd.clone().run(length.most, trouble.clone())));
         Ok(Twins {
             providers,
-            crowds,
-            asking,
-            shop,
+            clients: crowds,
+            client_tasks: asking,
+            registry: shop,
             gateway,
-            door,
-            trouble,
+            gateway_address: door,
+            outages: trouble,
             states: Mutex::new(Vec::new()),
         })
     }
 
     /// Where the gateway listens.
-    pub(super) fn door(&self) -> SocketAddr {
-        self.door
+    pub(super) fn gateway_address(&self) -> SocketAddr {
+        self.gateway_address
     }
 
     /// Both sides, by the providers' logs.
     pub(super) fn sides(&self) -> [Side; 2] {
-        [0, 1].map(|side| score(&self.providers[side], &self.crowds[side], &self.trouble))
+        [0, 1].map(|side| score(&self.providers[side], &self.clients[side], &self.outages))
     }
 
     /// What only Tollgate can say.
-    pub(super) fn now(&self) -> Now {
+    pub(super) fn now(&self) -> GovernedStatus {
         let mut states = self.states.lock();
         let mut waiting = 0;
-        if let Ok(live) = self.shop.named("demo") {
+        if let Ok(live) = self.registry.named("demo") {
             waiting = live.waiting();
             let state = live.status().state;
             if states.last() != Some(&state) {
                 states.push(state);
             }
         }
-        let first = states.len().saturating_sub(STATES_KEPT);
+        let first = states.len().saturating_sub(STATES_MAX);
         states.drain(..first);
-        Now {
+        GovernedStatus {
             waiting,
             states: states.clone(),
-            outage: self.trouble.latest(),
-            halved: self.trouble.is_halved(),
+            outage: self.outages.latest(),
+            halved: self.outages.is_halved(),
         }
     }
 
     /// Both providers go down.
     pub(super) fn outage(&self) -> anyhow::Result<()> {
-        let (from, to) = self.trouble.add(wall());
-        self.strike(&format!("outage {from}s..{to}s 503"))
+        let (from, to) = self.outages.add(wall());
+        self.inject(&format!("outage {from}s..{to}s 503"))
     }
 
     /// Both providers halve their limit, and tell it by header only.
     pub(super) fn halve(&self) -> anyhow::Result<()> {
-        self.trouble.halve(wall());
-        self.strike("limit 0 halve now")
+        self.outages.halve(wall());
+        self.inject("limit 0 halve now")
     }
 
-    fn strike(&self, fault: &str) -> anyhow::Result<()> {
+    fn inject(&self, fault: &str) -> anyhow::Result<()> {
         for provider in &self.providers {
             provider.fault(fault)?;
         }
@@ -138,13 +138,13 @@ impl Twins {
 
     /// Both sides get clicks at once.
     pub(super) fn burst(&mut self) {
-        for crowd in &self.crowds {
+        for crowd in &self.clients {
             crowd.clone().click(BURST);
         }
     }
 
     pub(super) async fn end(self) {
-        for asking in &self.asking {
+        for asking in &self.client_tasks {
             asking.abort();
         }
         self.gateway.drain().await;
@@ -156,20 +156,20 @@ fn wall() -> Micros {
 }
 
 /// The usual port if it is free.
-async fn open(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
-    let usual: SocketAddr = USUAL.parse().context("an address")?;
-    if let Ok(listening) = gateway.listen(usual, Door::All).await {
+async fn open_gateway(gateway: &mut Gateway) -> anyhow::Result<SocketAddr> {
+    let usual: SocketAddr = DEFAULT_ADDRESS.parse().context("an address")?;
+    if let Ok(listening) = gateway.listen(usual, ListenerKind::All).await {
         return Ok(listening.address);
     }
     let free = SocketAddr::new(usual.ip(), 0);
-    let listening = gateway.listen(free, Door::All).await;
+    let listening = gateway.listen(free, ListenerKind::All).await;
     Ok(listening.context("no free port")?.address)
 }
 
 /// A strict provider with a round trip of some 3 ms: on a window of 1 s a slower one could not be
 /// used to 99 %. One wait of 2 ms, because each wait is rounded up to the timer's next millisecond:
 /// three of 1 ms may be 6.
-async fn provider(trouble: &Trouble) -> anyhow::Result<SimProvider> {
+async fn provider(trouble: &Outages) -> anyhow::Result<SimProvider> {
     let ms = Span::from_millis(2);
     let (from, to) = trouble.latest();
     let settings = Settings::with_rules(&format!("sliding {LIMIT}/1s"))?
@@ -179,18 +179,18 @@ async fn provider(trouble: &Trouble) -> anyhow::Result<SimProvider> {
     Ok(SimProvider::start(settings).await?)
 }
 
-fn shop(provider: &SimProvider) -> anyhow::Result<Shop> {
+fn build_registry(provider: &SimProvider) -> anyhow::Result<ProviderRegistry> {
     let file = format!(
         "name: demo\nupstream: {}\nlimits: [{LIMIT}/1s]\nqueue: {{max: 100000, timeout: 10m}}\n\
          retry: {{retries: {{high: 100, normal: 100, low: 100}}, base: 100ms, max: 1s}}\n\
          health: {{sleep_first: 1s, sleep_min: 1s, failure_threshold: 2}}\n",
         provider.url()
     );
-    let checked = Draft::read("demo", &file)?.check(&World::empty());
+    let checked = ProviderFile::read("demo", &file)?.check(&Environment::empty());
     let provider = checked
         .provider
         .with_context(|| checked.problems.to_string())?;
-    Ok(Shop::build(
+    Ok(ProviderRegistry::build(
         vec![provider],
         Ledger::memory(Clock::System),
         Options::default(),

@@ -17,10 +17,10 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// A log file that is open. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct LogFile(Arc<Mutex<Open>>);
+pub(super) struct LogFile(Arc<Mutex<OpenFile>>);
 
 #[derive(Debug)]
-struct Open {
+struct OpenFile {
     path: PathBuf,
     max_size: u64,
     keep: u32,
@@ -33,7 +33,7 @@ impl LogFile {
     pub(super) fn open(path: &Path, max_size: u64, keep: u32) -> io::Result<LogFile> {
         let file = append_to(path)?;
         let size = file.metadata()?.len();
-        Ok(LogFile(Arc::new(Mutex::new(Open {
+        Ok(LogFile(Arc::new(Mutex::new(OpenFile {
             path: path.to_owned(),
             max_size,
             keep,
@@ -63,19 +63,19 @@ impl<'w> MakeWriter<'w> for LogFile {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
         let length = line.len() as u64;
         if self.size > 0 && self.size + length > self.max_size {
-            self.begin_anew()?;
+            self.rotate()?;
         }
         self.file.write_all(line)?;
         self.size += length;
         Ok(())
     }
 
-    fn begin_anew(&mut self) -> io::Result<()> {
-        if self.move_aside().is_err() {
+    fn rotate(&mut self) -> io::Result<()> {
+        if self.shift_old_files().is_err() {
             self.file.set_len(0)?;
         }
         self.file = append_to(&self.path)?;
@@ -83,19 +83,19 @@ impl Open {
         Ok(())
     }
 
-    fn move_aside(&self) -> io::Result<()> {
+    fn shift_old_files(&self) -> io::Result<()> {
         if self.keep == 0 {
             return self.file.set_len(0);
         }
         // As far as there are files: `keep` may be any number.
-        let gap = (1..self.keep).find(|number| !self.old(*number).exists());
+        let gap = (1..self.keep).find(|number| !self.old_path(*number).exists());
         for number in (1..gap.unwrap_or(self.keep)).rev() {
-            fs::rename(self.old(number), self.old(number + 1))?;
+            fs::rename(self.old_path(number), self.old_path(number + 1))?;
         }
-        fs::rename(&self.path, self.old(1))
+        fs::rename(&self.path, self.old_path(1))
     }
 
-    fn old(&self, number: u32) -> PathBuf {
+    fn old_path(&self, number: u32) -> PathBuf {
         let mut name = OsString::from(&self.path);
         name.push(format!(".{number}"));
         name.into()

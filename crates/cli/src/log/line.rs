@@ -9,7 +9,7 @@
 use std::fmt::{self, Write};
 
 use serde_json::{Map, Value};
-use tollgate_core::health::State;
+use tollgate_core::health::HealthState;
 use tracing::field::{Field, Visit};
 
 /// What every line of the rate limiter has (A16).
@@ -35,18 +35,18 @@ const STATES: [&str; 3] = ["state", "from", "to"];
 
 /// A line that is being gathered.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     ts: String,
     level: &'static str,
     comp: String,
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Line {
+impl LogLine {
     /// `target`: the module that speaks, for those who name no component.
-    pub(super) fn new(ts: String, level: &'static str, target: &str) -> Line {
+    pub(super) fn new(ts: String, level: &'static str, target: &str) -> LogLine {
         let comp = target.split("::").next().unwrap_or(target).to_owned();
-        Line {
+        LogLine {
             ts,
             level,
             comp,
@@ -81,7 +81,7 @@ impl Line {
         for (name, value) in self.in_order() {
             let value = match value {
                 Some(Value::String(text)) if text == NONE => Value::Null,
-                Some(Value::String(text)) if STATES.contains(&name) => in_json(text).into(),
+                Some(Value::String(text)) if STATES.contains(&name) => json_state(text).into(),
                 Some(value) => value.clone(),
                 None => Value::Null,
             };
@@ -120,7 +120,7 @@ impl Line {
     }
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, value.into());
     }
@@ -143,16 +143,16 @@ impl Visit for Line {
 }
 
 /// `HalfOpen` as `half_open`.
-fn in_json(state: &str) -> &str {
+fn json_state(state: &str) -> &str {
     let all = [
-        State::Normal,
-        State::Throttle,
-        State::Sleep,
-        State::HalfOpen,
-        State::CacheOnly,
+        HealthState::Normal,
+        HealthState::Throttle,
+        HealthState::Sleep,
+        HealthState::HalfOpen,
+        HealthState::CacheOnly,
     ];
-    let found = all.iter().find(|one| one.name() == state);
-    found.map_or(state, |one| one.word())
+    let found = all.iter().find(|one| one.log_name() == state);
+    found.map_or(state, |one| one.as_str())
 }
 
 /// A value as it stands, or in quotes if a reader could take it for something else.
@@ -178,8 +178,8 @@ fn quote(text: &mut String, value: &str) {
 mod tests {
     use super::*;
 
-    fn line(comp: &str, fields: &[(&'static str, Value)]) -> Line {
-        Line {
+    fn line(comp: &str, fields: &[(&'static str, Value)]) -> LogLine {
+        LogLine {
             ts: "2026-01-02T03:04:05.000000Z".to_owned(),
             level: "INFO",
             comp: comp.to_owned(),

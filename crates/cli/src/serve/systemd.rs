@@ -15,7 +15,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use listenfd::ListenFd;
-use tollgate_config::Set;
+use tollgate_config::ProviderSetting;
 
 /// The most sockets that are taken: a gateway, an admin address, and one per provider that has its
 /// own.
@@ -31,7 +31,7 @@ pub(super) struct Sockets {
     pub(super) gateway: Option<TcpListener>,
     pub(super) admin: Option<TcpListener>,
     /// By their names, which are providers'.
-    pub(super) own: HashMap<String, TcpListener>,
+    pub(super) by_provider: HashMap<String, TcpListener>,
 }
 
 impl Sockets {
@@ -57,7 +57,7 @@ impl Sockets {
                 ADMIN => sockets.admin = Some(listener),
                 _ if index == 0 && !is_named => sockets.gateway = Some(listener),
                 _ if index == 1 && !is_named => sockets.admin = Some(listener),
-                name => drop(sockets.own.insert(name.to_owned(), listener)),
+                name => drop(sockets.by_provider.insert(name.to_owned(), listener)),
             }
         }
         Ok(sockets)
@@ -65,19 +65,19 @@ impl Sockets {
 
     /// Providers listen where their sockets do, whatever their files say. A socket that is nobody's is
     /// told and closed: whoever connects to it would wait for ever.
-    pub(super) fn of_providers(
+    pub(super) fn provider_addresses(
         &mut self,
         is_provider: impl Fn(&str) -> bool,
-    ) -> io::Result<Vec<Set>> {
+    ) -> io::Result<Vec<ProviderSetting>> {
         let mut own = Vec::new();
-        for (name, socket) in std::mem::take(&mut self.own) {
+        for (name, socket) in std::mem::take(&mut self.by_provider) {
             if is_provider(&name) {
-                own.push(Set {
+                own.push(ProviderSetting {
                     provider: name.clone(),
                     key: "listen".to_owned(),
                     value: socket.local_addr()?.to_string(),
                 });
-                self.own.insert(name, socket);
+                self.by_provider.insert(name, socket);
             } else {
                 writeln!(
                     io::stderr(),
@@ -97,7 +97,7 @@ pub(super) fn address(socket: Option<&TcpListener>) -> io::Result<Option<String>
 }
 
 /// Tells the service manager something, if there is one.
-pub(super) fn tell(state: &str) {
+pub(super) fn notify(state: &str) {
     let Some(address) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
         return;
     };
@@ -107,14 +107,14 @@ pub(super) fn tell(state: &str) {
 
 /// All is well again after a reload, or for the first time.
 pub(super) fn ready() {
-    tell("READY=1\nSTATUS=Accepting calls");
+    notify("READY=1\nSTATUS=Accepting calls");
 }
 
 /// A reload begins. The service manager compares the time with its own.
 pub(super) fn reloading() {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
-    tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
 /// How often the service manager wants a sign of life, halved; `None` = it wants none.
@@ -126,11 +126,11 @@ pub(super) fn watchdog() -> Option<Duration> {
 }
 
 /// Sends signs of life for as long as the runtime lives: a runtime that hangs sends none.
-pub(super) async fn live(every: Duration) {
+pub(super) async fn send_watchdog(every: Duration) {
     let mut beat = tokio::time::interval(every);
     loop {
         beat.tick().await;
-        tell("WATCHDOG=1");
+        notify("WATCHDOG=1");
     }
 }
 

@@ -7,14 +7,14 @@
 
 use std::io;
 
-use tollgate_config::watch::{Look, QUIET, Watch};
+use tollgate_config::watch::{DEBOUNCE, ReloadReason, Watch};
 use tollgate_server::Daemon;
 
 use super::systemd;
 
 /// Orders by signal, and changed files.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct DaemonEvents {
     signals: Signals,
     watched: Vec<String>,
     watch: Option<Watch>,
@@ -22,11 +22,11 @@ pub(super) struct Orders {
     log: Option<String>,
 }
 
-impl Orders {
+impl DaemonEvents {
     /// Hears signals from now on, so that none of them ends the process while it starts. Must be
     /// called inside a tokio runtime.
-    pub(super) fn listen(log: Option<String>) -> io::Result<Orders> {
-        Ok(Orders {
+    pub(super) fn listen(log: Option<String>) -> io::Result<DaemonEvents> {
+        Ok(DaemonEvents {
             log,
             signals: Signals::listen()?,
             watched: Vec::new(),
@@ -35,41 +35,41 @@ impl Orders {
     }
 
     /// Waits for the order to end.
-    pub(super) async fn end(&mut self) {
-        self.signals.end().await;
+    pub(super) async fn wait_for_stop(&mut self) {
+        self.signals.wait_for_stop().await;
     }
 
     /// Watches the files from now on, and looks at them once: what changed between the load and the
     /// watch is seen too.
     pub(super) async fn watch(&mut self, daemon: &Daemon) {
         self.watched = daemon.watched();
-        self.watch = begin(&self.watched, self.log.as_deref());
-        look(daemon).await;
+        self.watch = start_watch(&self.watched, self.log.as_deref());
+        reload(daemon).await;
     }
 
     /// Reloads whenever there is a reason to, until the order to end.
-    pub(super) async fn follow(&mut self, daemon: &Daemon) {
+    pub(super) async fn run(&mut self, daemon: &Daemon) {
         loop {
             let is_signal = tokio::select! {
                 order = self.signals.next() => match order {
-                    Order::End => return,
-                    Order::Look => true,
+                    SignalAction::Stop => return,
+                    SignalAction::Reload => true,
                 },
-                () = files(&mut self.watch) => false,
+                () = file_change(&mut self.watch) => false,
             };
             if is_signal {
                 systemd::reloading();
             }
             tokio::select! {
-                () = self.signals.end() => return,
-                () = look(daemon) => {}
+                () = self.signals.wait_for_stop() => return,
+                () = reload(daemon) => {}
             }
             if is_signal {
                 systemd::ready();
             }
             let watched = daemon.watched();
             if watched != self.watched {
-                self.watch = begin(&watched, self.log.as_deref());
+                self.watch = start_watch(&watched, self.log.as_deref());
                 self.watched = watched;
             }
         }
@@ -77,14 +77,14 @@ impl Orders {
 }
 
 /// Reads files beside the tasks that serve. What it finds is logged where it is found.
-async fn look(daemon: &Daemon) {
+async fn reload(daemon: &Daemon) {
     let daemon = daemon.clone();
     let looked = tokio::task::spawn_blocking(move || daemon.reload());
     drop(looked.await);
 }
 
-fn begin(paths: &[String], log: Option<&str>) -> Option<Watch> {
-    match Watch::begin(paths, log, QUIET) {
+fn start_watch(paths: &[String], log: Option<&str>) -> Option<Watch> {
+    match Watch::start(paths, log, DEBOUNCE) {
         Ok(watch) => Some(watch),
         Err(error) => {
             tracing::warn!(event = "not_watching", %error);
@@ -95,18 +95,18 @@ fn begin(paths: &[String], log: Option<&str>) -> Option<Watch> {
 
 /// Waits until a file has changed. The watch hears hang-ups too; here they come by the signals, which
 /// are heard from the start.
-async fn files(watch: &mut Option<Watch>) {
+async fn file_change(watch: &mut Option<Watch>) {
     let Some(watch) = watch else {
         return std::future::pending().await;
     };
-    while watch.next().await != Look::Files {}
+    while watch.next().await != ReloadReason::Files {}
 }
 
 /// What a signal wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    Look,
-    End,
+enum SignalAction {
+    Reload,
+    Stop,
 }
 
 #[derive(Debug)]
@@ -126,16 +126,16 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Order {
+    async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.interrupt.recv() => Order::End,
-            _ = self.terminate.recv() => Order::End,
-            _ = self.hangup.recv() => Order::Look,
+            _ = self.interrupt.recv() => SignalAction::Stop,
+            _ = self.terminate.recv() => SignalAction::Stop,
+            _ = self.hangup.recv() => SignalAction::Reload,
         }
     }
 
     /// The order to end alone: a hang-up that comes meanwhile waits.
-    async fn end(&mut self) {
+    async fn wait_for_stop(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

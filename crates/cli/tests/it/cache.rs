@@ -4,7 +4,7 @@ use crate::folder::Folder;
 
 /// M11: what a gateway keeps is there for the next one and can be looked at and forgotten.
 #[test]
-fn an_empty_folder_has_nothing_and_purging_it_is_no_error() {
+fn stats_and_purge_of_an_empty_folder_succeed() {
     let folder = Folder::new("cache-empty");
     let store = format!("sqlite:{}", folder.path().display());
     let said = folder.run(&["cache", "stats", "--store", &store]);
@@ -26,7 +26,7 @@ fn an_entity_needs_its_provider_and_memory_cannot_be_purged_from_outside() {
 
 /// A Redis that somebody else's settings name does not take the answers off the disk.
 #[test]
-fn a_redis_by_name_does_not_switch_persistence_off() {
+fn redis_host_does_not_turn_the_disk_cache_off() {
     let folder = Folder::new("cache-redis").env("REDIS_HOST", "localhost");
     let store = format!("sqlite:{}", folder.path().display());
     let said = folder.run(&["cache", "stats", "--store", &store]);

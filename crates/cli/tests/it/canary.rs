@@ -3,7 +3,7 @@
 use crate::folder::Folder;
 
 /// Files in which a key stands in every place where one may, and in some where none belongs.
-fn planted() -> Vec<String> {
+fn files_with_keys() -> Vec<String> {
     let files = [
         "preset: tmdb\napi_key: CANARY\n",
         "preset: tmdb\napi_keys: [CANARY, \"${KEY}\"]\nheaders: { x-pin: CANARY }\nauth: { also: { pin: CANARY } }\n",
@@ -21,7 +21,7 @@ fn planted() -> Vec<String> {
 #[test]
 fn h3_no_command_shows_a_key() {
     let config = "admin: { token: CANARY }\nstore: redis://me:CANARY@h\ncallers: { a: { token: CANARY } }\nmetrics: { token: CANARY }\nalerts: { webhooks: [{ url: https://h, secret: CANARY }] }\nproviders: { a: { preset: tmdb, api_key: CANARY } }\n";
-    for (number, text) in planted().iter().enumerate() {
+    for (number, text) in files_with_keys().iter().enumerate() {
         let folder = Folder::new(&format!("canary-{number}"))
             .file("a.yaml", text)
             .file("key", "CANARY\n")
@@ -53,7 +53,7 @@ fn h3_no_command_shows_a_key() {
             &["provider", "show", "a", "--all"],
             &["init", "tmdb", "--force"],
         ] {
-            let said = folder.run(args).whole();
+            let said = folder.run(args).to_snapshot();
             // The name of a variable may be told; here it is `CANARY` too.
             let said = said.replace("environment variable `CANARY`", "");
             assert!(!said.contains("CANARY"), "{args:?}\n{text}\n{said}");

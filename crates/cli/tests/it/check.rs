@@ -9,16 +9,16 @@ use crate::folder::Folder;
 
 /// H1: the pipeline document's files are right, and the promise of each limit is said.
 #[test]
-fn h1_the_documents_files_are_right_and_their_promise_is_said() {
+fn h1_check_accepts_the_documents_files_and_prints_each_limits_promise() {
     let folder = Folder::new("h1")
         .file("dir/fmp.yaml", "domain: financialmodelingprep.com\nlimit: 300\nperiod: 1m\napi_key: your_fmp_api_key_here\n")
         .file("dir/yahoo.yaml", "domain: finance.yahoo.com\nlimit: 2000\nperiod: 1h\nalgorithm: fixed-window\n");
-    assert_snapshot!(folder.run(&["check", "dir"]).whole());
+    assert_snapshot!(folder.run(&["check", "dir"]).to_snapshot());
 }
 
 /// Every problem at once; errors end with exit code 1.
 #[test]
-fn every_problem_has_its_place_and_remedy_and_errors_fail() {
+fn check_prints_every_problem_with_place_and_fix_and_fails_on_errors() {
     let folder = Folder::new("problems")
         .file(
             "a.yaml",
@@ -29,13 +29,13 @@ fn every_problem_has_its_place_and_remedy_and_errors_fail() {
     assert_snapshot!(
         folder
             .run(&["check", "a.yaml", "b.yaml", "c.yaml", "d.yaml"])
-            .whole()
+            .to_snapshot()
     );
 }
 
 /// A tollgate.yaml is known by its name or its fields; its providers are checked with it.
 #[test]
-fn a_whole_configuration_is_checked_and_clashes_are_told() {
+fn check_reads_a_whole_configuration_and_reports_clashes() {
     let folder = Folder::new("whole")
         .file(
             "etc/main.yaml",
@@ -49,17 +49,17 @@ fn a_whole_configuration_is_checked_and_clashes_are_told() {
             "etc/providers/b.yaml",
             "domain: A.example.org\nlimits: [1/1s]\n",
         );
-    assert_snapshot!(folder.run(&["check", "etc/main.yaml"]).whole());
+    assert_snapshot!(folder.run(&["check", "etc/main.yaml"]).to_snapshot());
 }
 
 /// Warnings and notes do not fail; without a name it is what `serve` would load here.
 #[test]
-fn without_a_name_it_checks_what_would_be_loaded_here() {
+fn check_without_a_name_checks_what_serve_would_load() {
     let folder = Folder::new("here")
         .file("tollgate.yaml", "providers: { mine: { domain: a.example.org, limits: [{ limit: 9, period: day, algorithm: calendar }], api_key: x, concurrency: 2 } }\n")
         .env("TOLLGATE_MINE_SLEPP_MAX", "5")
         .env("TOLLGATE_MINE_SLEEP_MAX", "50");
-    assert_snapshot!(folder.run(&["check"]).whole());
+    assert_snapshot!(folder.run(&["check"]).to_snapshot());
     let nothing = Folder::new("nothing").run(&["check"]);
     assert_eq!(
         (nothing.code, nothing.out.as_str()),
@@ -100,7 +100,7 @@ fn check_live_tries_ports_store_clock_and_keys() {
         ),
     );
     let said = folder.run(&["check", "--live"]);
-    assert_eq!(said.code, Some(1), "{}", said.whole());
+    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
     for line in [
         "port: the gateway's address",
         "shut: the key is refused (401)",
@@ -110,7 +110,7 @@ fn check_live_tries_ports_store_clock_and_keys() {
         assert!(
             said.err.contains(&format!("error: {line}")),
             "{line}: {}",
-            said.whole()
+            said.to_snapshot()
         );
     }
     for line in [
@@ -118,21 +118,21 @@ fn check_live_tries_ports_store_clock_and_keys() {
         "open: answers (204)",
         "3 providers, 4 errors",
     ] {
-        assert!(said.out.contains(line), "{line}: {}", said.whole());
+        assert!(said.out.contains(line), "{line}: {}", said.to_snapshot());
     }
-    assert!(!said.whole().contains("CANARY"));
+    assert!(!said.to_snapshot().contains("CANARY"));
     let still = folder.run(&["check"]);
     assert_eq!(
         still.code,
         Some(0),
         "without --live nothing is tried: {}",
-        still.whole()
+        still.to_snapshot()
     );
 }
 
 /// A store that cannot be opened is no store that "opens, and can be written".
 #[test]
-fn check_live_says_why_a_store_cannot_be_opened() {
+fn check_live_reports_why_a_store_cannot_be_opened() {
     let garbage = "no database, but long enough".repeat(99);
     let folder = Folder::new("live-store")
         .file("state/ledger.db", &garbage)
@@ -141,7 +141,7 @@ fn check_live_says_why_a_store_cannot_be_opened() {
             "listen: '127.0.0.1:0'\nadmin: {listen: '127.0.0.1:0'}\nstore: 'sqlite:state'\n",
         );
     let said = folder.run(&["check", "--live"]);
-    assert_eq!(said.code, Some(1), "{}", said.whole());
+    assert_eq!(said.code, Some(1), "{}", said.to_snapshot());
     let told = said
         .err
         .lines()
@@ -149,7 +149,11 @@ fn check_live_says_why_a_store_cannot_be_opened() {
     assert!(
         told.is_some_and(|line| line.contains("damaged")),
         "{}",
-        said.whole()
+        said.to_snapshot()
     );
-    assert!(!said.whole().contains("can be written"), "{}", said.whole());
+    assert!(
+        !said.to_snapshot().contains("can be written"),
+        "{}",
+        said.to_snapshot()
+    );
 }

@@ -6,21 +6,21 @@ use std::net::TcpListener;
 use serde_json::Value;
 
 use crate::folder::Folder;
-use crate::served::{Served, X};
+use crate::running_daemon::{RunningDaemon, X};
 
 fn folder(name: &str) -> Folder {
     Folder::new(name).file("x.yaml", X)
 }
 
-fn limit(served: &Served) -> Value {
+fn limit(served: &RunningDaemon) -> Value {
     let said = served.tollgate(&["status", "x", "--json"]);
     let status: Value = serde_json::from_str(&said.out).expect(&said.err);
     status["limits"][0]["limit"].clone()
 }
 
 #[test]
-fn a14_a_setting_is_changed_shown_and_taken_back() {
-    let served = Served::start(folder("set"), &[]);
+fn a14_a_setting_is_changed_shown_and_reverted() {
+    let served = RunningDaemon::start(folder("set"), &[]);
     let said = served.tollgate(&["set", "x", "limits=[9/1s]", "sleep_max=60"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     assert!(
@@ -51,16 +51,16 @@ fn a14_a_setting_is_changed_shown_and_taken_back() {
 }
 
 #[test]
-fn a_daemon_reloads_by_command_by_signal_and_by_itself() {
-    let served = Served::start(folder("reload"), &[]);
+fn a_daemon_reloads_by_command_by_signal_and_by_file_watch() {
+    let served = RunningDaemon::start(folder("reload"), &[]);
     let rewrite = |limit: &str| {
         served.folder.rewrite("x.yaml", &X.replace("5/1s", limit));
     };
     rewrite("6/1s");
-    served.logs("event=reloaded");
+    served.wait_for_log("event=reloaded");
     assert_eq!(limit(&served), 6, "by itself");
     rewrite("many/1s");
-    served.logs("reload_refused");
+    served.wait_for_log("reload_refused");
     let said = served.tollgate(&["reload"]);
     assert_eq!(said.code, Some(1));
     assert!(
@@ -72,9 +72,9 @@ fn a_daemon_reloads_by_command_by_signal_and_by_itself() {
     let status = served.tollgate(&["status", "x"]);
     assert!(status.out.contains("x.yaml:3"), "{}", status.out);
     served.signal("-HUP");
-    served.logs("reload_refused");
+    served.wait_for_log("reload_refused");
     rewrite("7/1s");
-    served.logs("event=reloaded");
+    served.wait_for_log("event=reloaded");
     let said = served.tollgate(&["reload"]);
     assert_eq!(
         (said.code, said.out.as_str()),
@@ -85,11 +85,11 @@ fn a_daemon_reloads_by_command_by_signal_and_by_itself() {
 
 /// A14: a file of variables is watched like the others.
 #[test]
-fn a14_a_changed_env_file_is_obeyed_by_a_running_daemon() {
+fn a14_a_running_daemon_applies_a_changed_env_file() {
     let folder = folder("envfile").file("v.env", "TOLLGATE_X_QUEUE_MAX=3\n");
-    let served = Served::start(folder, &["--env-file", "v.env"]);
+    let served = RunningDaemon::start(folder, &["--env-file", "v.env"]);
     served.folder.rewrite("v.env", "TOLLGATE_X_QUEUE_MAX=4\n");
-    served.logs("event=reloaded");
+    served.wait_for_log("event=reloaded");
     let said = served.tollgate(&["status", "x", "--json"]);
     let status: Value = serde_json::from_str(&said.out).expect(&said.err);
     let settings = status["settings"].as_array().expect("a list").clone();
@@ -99,20 +99,20 @@ fn a14_a_changed_env_file_is_obeyed_by_a_running_daemon() {
 
 /// A key in a file of its own, in a folder where nothing else lies: a new key is used at once.
 #[test]
-fn a_changed_key_file_is_obeyed_by_a_running_daemon() {
+fn a_running_daemon_applies_a_changed_key_file() {
     let text = format!("{X}api_key: \"file:keys/x\"\nauth: {{header: x-key}}\n");
     let folder = Folder::new("keyfile")
         .file("x.yaml", &text)
         .file("keys/x", "old-key");
-    let served = Served::start(folder, &[]);
+    let served = RunningDaemon::start(folder, &[]);
     served.folder.rewrite("keys/x", "new-key");
-    served.logs("event=reloaded");
+    served.wait_for_log("event=reloaded");
 }
 
 /// A5, A7: `--offline` sleeps until `resume`; orders work in every state.
 #[test]
 fn a5_a_daemon_that_starts_offline_is_resumed_by_command() {
-    let served = Served::start(folder("offline"), &["--offline", "--auto-recover", "15"]);
+    let served = RunningDaemon::start(folder("offline"), &["--offline", "--auto-recover", "15"]);
     assert!(served.get("/x/a").starts_with("HTTP/1.1 503"));
     let said = served.tollgate(&["resume", "x"]);
     assert_eq!(
@@ -155,7 +155,7 @@ fn a5_a_daemon_that_starts_offline_is_resumed_by_command() {
 }
 
 #[test]
-fn where_no_daemon_answers_the_next_step_is_told() {
+fn commands_without_a_daemon_print_the_next_step() {
     let folder = folder("nobody").env("HOME", "home");
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("an address").to_string();
@@ -193,12 +193,12 @@ fn where_no_daemon_answers_the_next_step_is_told() {
 /// The token of an address that others reach is made, told once, kept from others, and used by
 /// commands.
 #[test]
-fn beyond_loopback_a_token_is_made_kept_and_told_once() {
+fn beyond_loopback_a_token_is_generated_stored_and_printed_once() {
     let folder = folder("token").env("TOLLGATE_STATE_DIR", "state");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--store", "memory:"]);
     command.args(["--admin", "0.0.0.0:0", "--provider", "x.yaml"]);
-    let served = Served::run(folder, command);
+    let served = RunningDaemon::run(folder, command);
     let token = served.folder.read("state/admin.token");
     assert_eq!(token.trim().len(), 64);
     #[cfg(unix)]
@@ -221,8 +221,8 @@ fn beyond_loopback_a_token_is_made_kept_and_told_once() {
 
 /// `cache` asks the daemon that runs: what is kept in memory is seen and forgotten too.
 #[test]
-fn a_running_daemon_tells_what_is_kept_and_what_was_spared() {
-    let served = Served::start(folder("cache-daemon"), &[]);
+fn cache_stats_of_a_daemon_show_cached_responses_and_saved_calls() {
+    let served = RunningDaemon::start(folder("cache-daemon"), &[]);
     served.get("/x/a");
     let said = served.tollgate(&["cache", "stats"]);
     assert_eq!(said.code, Some(0), "{}", said.err);

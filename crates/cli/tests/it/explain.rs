@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const VECTORS: &str = include_str!("../../../core/tests/data/rate_limit_responses.jsonl");
 
 #[test]
-fn s4_a9_jsonl_answers_every_vector_exactly() {
+fn s4_a9_jsonl_output_matches_every_vector() {
     let output = tollgate(&["explain", "--jsonl"], VECTORS);
     assert_eq!(text(&output.stderr), "");
     assert_eq!(output.status.code(), Some(0));
@@ -36,7 +36,7 @@ fn jsonl_writes_the_fields_in_the_order_of_the_interface() {
 }
 
 #[test]
-fn a_bad_line_is_named_with_its_remedy_and_the_others_still_come_out() {
+fn a_bad_line_is_reported_with_its_fix_and_the_others_are_still_printed() {
     let good = r#"{"id":1,"status":429,"headers":{"retry-after":"30"}}"#;
     let bad = [
         r#"{"id":2,"status":"x"}"#,
@@ -100,7 +100,7 @@ fn one_response_from_options_shows_its_windows() {
 }
 
 #[test]
-fn a_mistyped_provider_is_refused_with_the_nearest_name() {
+fn a_mistyped_provider_is_rejected_with_the_nearest_name() {
     let output = tollgate(&["explain", "--provider", "githbu", "--status", "429"], "");
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -139,7 +139,7 @@ fn wrong_usage_exits_with_2_and_a_missing_body_with_1() {
 }
 
 #[test]
-fn without_a_time_a_response_came_just_now() {
+fn a_response_without_a_time_counts_as_received_now() {
     let output = tollgate(&["explain", "--status", "429", "-H", "Retry-After: 30"], "");
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["wait_seconds"], 30);

@@ -12,7 +12,7 @@ use std::time::UNIX_EPOCH;
 use tollgate_ledger::Clock;
 
 use crate::folder::Folder;
-use crate::processes::{Judge, Program, as_args, get, sqlite};
+use crate::processes::{JudgedProvider, Program, as_args, get, sqlite};
 
 const QUOTA: usize = 100;
 
@@ -34,17 +34,17 @@ fn strace(calls: &str, error: &str, when: &str) -> Command {
 }
 
 /// A provider's file and a state folder, and who judges.
-struct Scene {
-    judge: Judge,
+struct FaultTest {
+    judge: JudgedProvider,
     folder: Folder,
     calls: AtomicUsize,
 }
 
-impl Scene {
-    fn new(name: &str, rules: &str, limits: &str) -> Scene {
-        let judge = Judge::start(rules);
+impl FaultTest {
+    fn new(name: &str, rules: &str, limits: &str) -> FaultTest {
+        let judge = JudgedProvider::start(rules);
         let folder = Folder::new(name).file("strict.yaml", &judge.file(limits));
-        Scene {
+        FaultTest {
             judge,
             folder,
             calls: AtomicUsize::new(0),
@@ -62,10 +62,10 @@ impl Scene {
             .open(self.log())
             .unwrap();
         let args = sqlite(&self.folder);
-        Program::under(command, &self.folder, &as_args(&args), Stdio::from(log))
+        Program::start_with(command, &self.folder, &as_args(&args), Stdio::from(log))
     }
 
-    fn start_sound(&self) -> Program {
+    fn start_without_faults(&self) -> Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.env_clear();
         self.start(command)
@@ -79,7 +79,7 @@ impl Scene {
 
     /// Some clients that call until one of them is answered in this way, or all of them have called so
     /// often. Returns how many were answered well, and every other answer.
-    fn flow(&self, program: &Program, most: usize, last: u16) -> (usize, Vec<(u16, String)>) {
+    fn call_until(&self, program: &Program, most: usize, last: u16) -> (usize, Vec<(u16, String)>) {
         let is_over = AtomicUsize::new(0);
         let client = || {
             let (mut well, mut others) = (0, Vec::new());
@@ -109,8 +109,8 @@ impl Scene {
     }
 
     /// Calls until the quota is used up.
-    fn use_up(&self, program: &Program) -> usize {
-        let (well, others) = self.flow(program, QUOTA + 1, 429);
+    fn exhaust_quota(&self, program: &Program) -> usize {
+        let (well, others) = self.call_until(program, QUOTA + 1, 429);
         assert!(
             others.iter().all(|(status, _)| *status == 429),
             "{others:?}"
@@ -120,7 +120,7 @@ impl Scene {
 }
 
 /// The error that a caller gets while the store is lost says so.
-fn is_store_lost((status, text): &(u16, String)) {
+fn assert_store_lost((status, text): &(u16, String)) {
     assert_eq!(*status, 503, "{text}");
     assert!(
         text.contains("\"StoreLost\"") && text.contains("\"reason\":\"store_lost\""),
@@ -135,16 +135,16 @@ fn is_store_lost((status, text): &(u16, String)) {
 fn a_sync_that_fails_under_load_closes_the_gateway_until_it_is_restarted() {
     for error in ["EIO", "ENOSPC"] {
         let name = format!("sync-{error}");
-        let scene = Scene::new(&name, "first-use 100/1d", "limits: [100/1d]");
+        let scene = FaultTest::new(&name, "first-use 100/1d", "limits: [100/1d]");
         let mut program = scene.start(strace("fsync,fdatasync", error, "12+"));
-        let (before, refused) = scene.flow(&program, QUOTA, 503);
+        let (before, refused) = scene.call_until(&program, QUOTA, 503);
         assert!(before > 0 && !refused.is_empty(), "{error}: {before}");
-        refused.iter().for_each(is_store_lost);
+        refused.iter().for_each(assert_store_lost);
         for _ in 0..3 {
-            is_store_lost(&scene.call(&program));
+            assert_store_lost(&scene.call(&program));
         }
         program.kill();
-        let after = scene.use_up(&scene.start_sound());
+        let after = scene.exhaust_quota(&scene.start_without_faults());
         let (arrived, violations) = scene.judge.verdict();
         assert_eq!((violations, arrived), (0, before + after), "{error}");
         // What was granted in the transaction that failed was handed out to nobody.
@@ -158,17 +158,17 @@ fn a_sync_that_fails_under_load_closes_the_gateway_until_it_is_restarted() {
 /// R-A3, R-A4: writes fail for a while. Calls are refused with the reason for as long, and go on by
 /// themselves; nothing is counted that was not granted.
 #[test]
-fn writes_that_fail_for_a_while_refuse_calls_for_as_long() {
+fn calls_are_rejected_exactly_while_writes_fail() {
     for error in ["EIO", "ENOSPC"] {
         let name = format!("write-{error}");
-        let scene = Scene::new(&name, "first-use 100/1d", "limits: [100/1d]");
+        let scene = FaultTest::new(&name, "first-use 100/1d", "limits: [100/1d]");
         let program = scene.start(strace("pwrite64", error, "60..90"));
-        let (before, refused) = scene.flow(&program, QUOTA, 503);
+        let (before, refused) = scene.call_until(&program, QUOTA, 503);
         assert!(before > 0 && !refused.is_empty(), "{error}: {before}");
-        let (mid, lost) = scene.flow(&program, 10_000, 200);
+        let (mid, lost) = scene.call_until(&program, 10_000, 200);
         assert!(mid > 0, "{error}: it never went on");
-        refused.iter().chain(&lost).for_each(is_store_lost);
-        let after = scene.use_up(&program);
+        refused.iter().chain(&lost).for_each(assert_store_lost);
+        let after = scene.exhaust_quota(&program);
         let (arrived, violations) = scene.judge.verdict();
         assert_eq!((violations, arrived), (0, before + mid + after), "{error}");
         assert!(
@@ -180,10 +180,10 @@ fn writes_that_fail_for_a_while_refuse_calls_for_as_long() {
 
 /// Under `open` and `local-share` calls go on while the disk fails, as the file has asked for.
 #[test]
-fn calls_go_on_over_a_failing_disk_where_the_file_says_so() {
+fn calls_continue_on_a_failing_disk_under_open_and_local_share() {
     for policy in ["open", "local-share"] {
         let limits = format!("limits: [100/1s]\non_store_loss: {policy}");
-        let scene = Scene::new(&format!("loss-{policy}"), "sliding 100/1s", &limits);
+        let scene = FaultTest::new(&format!("loss-{policy}"), "sliding 100/1s", &limits);
         let program = scene.start(strace("pwrite64", "EIO", "60..90"));
         let mut answered = 0;
         let log = |event: &str| fs::read_to_string(scene.log()).unwrap().contains(event);
@@ -192,7 +192,7 @@ fn calls_go_on_over_a_failing_disk_where_the_file_says_so() {
                 break;
             }
             assert!(round < 1_000, "{policy}: the store never comes back");
-            let (well, others) = scene.flow(&program, 10, 0);
+            let (well, others) = scene.call_until(&program, 10, 0);
             // Each node rests before it uses its share, so that all know of the loss.
             let rests = policy == "local-share";
             for (status, text) in others {
@@ -230,7 +230,7 @@ fn with_clock(file: &Path) -> Command {
 }
 
 /// By how many seconds the clock of whoever gave this answer is ahead.
-fn ahead(answer: &str) -> i64 {
+fn clock_offset(answer: &str) -> i64 {
     let mut lines = answer.lines();
     let date = lines.find_map(|line| line.strip_prefix("date: "));
     let date = httpdate::parse_http_date(date.expect("a date")).unwrap();
@@ -244,7 +244,7 @@ fn now() -> u64 {
 }
 
 /// A time zone in which it is noon: no day ends while a test runs.
-fn where_it_is_noon() -> String {
+fn noon_time_zone() -> String {
     let hour = now() / 3_600 % 24;
     // In these names the sign is that of the way to Greenwich.
     match hour.checked_sub(12) {
@@ -258,8 +258,8 @@ fn where_it_is_noon() -> String {
 /// restarts. A daily quota, by the calendar or sliding, is neither given out again nor lost, and the
 /// bucket beside it neither bursts nor stops.
 #[test]
-fn a_clock_that_is_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
-    let noon = where_it_is_noon();
+fn a_wall_clock_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
+    let noon = noon_time_zone();
     for day in [
         format!("{{limit: 100, period: 1d, algorithm: calendar, timezone: {noon}}}"),
         "100/1d".to_owned(),
@@ -268,7 +268,7 @@ fn a_clock_that_is_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
             "limits: [{day}, {{limit: 50, period: 1s, algorithm: token-bucket, burst: 10}}]"
         );
         let rules = "first-use 100/1d, bucket 50/1s burst 10";
-        let scene = Scene::new("clock", rules, &limits);
+        let scene = FaultTest::new("clock", rules, &limits);
         let clock = scene.folder.path().join("clock");
         let set = |offset: &str| fs::write(&clock, offset).unwrap();
         set("+0");
@@ -286,7 +286,7 @@ fn a_clock_that_is_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
             program.kill();
             program = scene.start(with_clock(&clock));
         }
-        well += scene.use_up(&program);
+        well += scene.exhaust_quota(&program);
         for (offset, days) in [("+1d", 1), ("-1d", -1), ("+2d", 2)] {
             set(offset);
             assert_eq!(scene.call(&program).0, 429, "{day}: nothing opens");
@@ -294,7 +294,10 @@ fn a_clock_that_is_set_by_a_day_neither_frees_nor_loses_a_daily_quota() {
             program = scene.start(with_clock(&clock));
             let (status, text) = scene.call(&program);
             assert_eq!(status, 429, "{day}: nothing opens");
-            assert!((ahead(&text) - days * 86_400).abs() < 3_600, "{text}");
+            assert!(
+                (clock_offset(&text) - days * 86_400).abs() < 3_600,
+                "{text}"
+            );
         }
         let (arrived, violations) = scene.judge.verdict();
         assert_eq!((violations, arrived), (0, well), "{day}");

@@ -11,15 +11,15 @@ pub(crate) struct Folder {
 }
 
 /// What the program said.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) out: String,
     pub(crate) err: String,
     pub(crate) code: Option<i32>,
 }
 
-impl Said {
+impl CommandOutput {
     /// Everything in one text, for a snapshot.
-    pub(crate) fn whole(&self) -> String {
+    pub(crate) fn to_snapshot(&self) -> String {
         let code = self.code.map_or("none".to_owned(), |code| code.to_string());
         format!(
             "{}--- standard error\n{}--- exit {code}",
@@ -62,7 +62,7 @@ impl Folder {
     }
 
     /// A command that runs here, with no environment but what was set and what it brings along.
-    pub(crate) fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub(crate) fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let own: Vec<_> = command
             .get_envs()
             .map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned)))
@@ -89,7 +89,7 @@ impl Folder {
     }
 
     /// Runs the program here, with no environment but what was set.
-    pub(crate) fn run(&self, args: &[&str]) -> Said {
+    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(args)
             .current_dir(&self.path)
@@ -97,7 +97,7 @@ impl Folder {
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .output()
             .expect("the program runs");
-        Said {
+        CommandOutput {
             out: crate::text(&output.stdout).to_owned(),
             err: crate::text(&output.stderr).to_owned(),
             code: output.status.code(),

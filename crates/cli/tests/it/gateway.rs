@@ -109,7 +109,7 @@ fn m13_two_gateways_on_one_folder_never_send_two_calls_inside_a_second() {
 /// R-C10: with 64 descriptors and three times as many callers the gateway lives, tells them that it
 /// is full, and serves again when they are gone.
 #[test]
-fn a_lack_of_descriptors_is_told_and_survived() {
+fn a_gateway_without_free_descriptors_says_so_and_recovers() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let provider = runtime.block_on(sim("sliding 1000/1s"));
     let yaml = file(provider.address(), "limits: [1000/1s]");

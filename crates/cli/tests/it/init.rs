@@ -13,7 +13,7 @@ fn h3_init_writes_names_of_variables_and_no_keys() {
     let said = folder.run(&["init", "tmdb", "omdb", "github", "musicbrainz", "tmdb"]);
     assert_snapshot!(format!(
         "{}\n--- tollgate.yaml\n{}",
-        said.whole(),
+        said.to_snapshot(),
         folder.read("tollgate.yaml")
     ));
     assert_eq!(
@@ -25,7 +25,7 @@ fn h3_init_writes_names_of_variables_and_no_keys() {
 
 /// Without a name: those whose keys are there, or none.
 #[test]
-fn init_without_a_name_takes_what_the_environment_has_keys_for() {
+fn init_without_a_name_uses_presets_whose_keys_are_set() {
     let found = Folder::new("found").env("OPENAI_API_KEY", "x");
     assert_eq!(found.run(&["init"]).code, Some(0));
     assert!(
@@ -34,12 +34,12 @@ fn init_without_a_name_takes_what_the_environment_has_keys_for() {
         )
     );
     let none = Folder::new("none");
-    assert_snapshot!(none.run(&["init"]).whole());
+    assert_snapshot!(none.run(&["init"]).to_snapshot());
     assert_eq!(none.run(&["check"]).code, Some(0));
 }
 
 #[test]
-fn init_never_overwrites_unless_told_to() {
+fn init_overwrites_only_with_force() {
     let folder = Folder::new("force").file("tollgate.yaml", "mine\n");
     let said = folder.run(&["init", "tmdb"]);
     assert_eq!(

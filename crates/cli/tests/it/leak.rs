@@ -25,7 +25,7 @@ const SECRETS: [&str; 9] = [
 ];
 
 /// Serves until the test ends; tells what it was sent.
-fn careless() -> (SocketAddr, Receiver<String>) {
+fn echoing_provider() -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (told, heard) = sync_channel(1_000);
@@ -331,8 +331,8 @@ fn variables(more: &str) -> String {
 
 /// H3, R-F1, R-F2: secrets of nine kinds, and none of them in any output, file or argument.
 #[test]
-fn h3_a_running_gateway_keeps_every_secret_to_itself() {
-    let (upstream, heard) = careless();
+fn h3_a_running_gateway_never_shows_a_secret() {
+    let (upstream, heard) = echoing_provider();
     let folder = Folder::new("leak")
         .file("my.env", &variables(""))
         .file("tollgate.yaml", &config(upstream));
@@ -380,11 +380,11 @@ fn h3_a_running_gateway_keeps_every_secret_to_itself() {
         let line = text.lines().find(shows);
         assert!(line.is_none(), "{what}: {line:?}");
     }
-    kept_nothing(folder.path(), arguments);
+    assert_no_secret_stored(folder.path(), arguments);
 }
 
 /// Neither the arguments nor any file of the state holds a secret.
-fn kept_nothing(folder: &Path, arguments: Vec<u8>) {
+fn assert_no_secret_stored(folder: &Path, arguments: Vec<u8>) {
     let mut files = vec![("the arguments".to_owned(), arguments)];
     every_file(&folder.join("state"), &mut files);
     every_file(&folder.join("desk"), &mut files);

@@ -5,10 +5,10 @@ use std::fs;
 use serde_json::Value;
 
 use crate::folder::Folder;
-use crate::served::{Served, X};
+use crate::running_daemon::{RunningDaemon, X};
 
 /// Nobody answers at its upstream, so the first call sends it to sleep.
-fn frail(rest: &str) -> String {
+fn failing_provider(rest: &str) -> String {
     format!(
         "{X}retry: {{retries: {{high: 0, normal: 0, low: 0}}}}\nhealth: {{failure_threshold: 1, when_blocked: reject}}\n{rest}"
     )
@@ -17,10 +17,10 @@ fn frail(rest: &str) -> String {
 /// A16: logfmt by default, with every key of the standard in its order.
 #[test]
 fn a16_a_transition_is_a_line_of_logfmt_with_every_key() {
-    let folder = Folder::new("logfmt").file("x.yaml", &frail(""));
-    let served = Served::start(folder, &[]);
+    let folder = Folder::new("logfmt").file("x.yaml", &failing_provider(""));
+    let served = RunningDaemon::start(folder, &[]);
     served.get("/x/a");
-    let line = served.logs("state_transition");
+    let line = served.wait_for_log("state_transition");
     let keys: Vec<&str> = line
         .split(' ')
         .filter_map(|word| word.split('=').next())
@@ -43,8 +43,8 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
     let key = "api_key: s3cr3t-canary\nauth: {query: key}\n";
     let folder = Folder::new("logfile")
         .file("tollgate.yaml", config)
-        .file("x.yaml", &frail(key));
-    let served = Served::silent(folder, &[]);
+        .file("x.yaml", &failing_provider(key));
+    let served = RunningDaemon::start_with_own_log(folder, &[]);
     for n in 0..80 {
         served.get(&format!("/x/{n}?key=s3cr3t-canary"));
     }
@@ -65,12 +65,12 @@ fn h3_a_log_file_is_bounded_and_has_no_key() {
     assert!(lines > 10, "{lines}");
     assert!(!fs::exists(served.folder.path().join("own.log.3")).unwrap());
     served.signal("-TERM");
-    assert_eq!(served.said(), "", "nothing is told twice");
+    assert_eq!(served.stderr_text(), "", "nothing is told twice");
 }
 
 /// A place that cannot be written is told before anything listens.
 #[test]
-fn a_log_file_that_cannot_be_opened_is_told() {
+fn a_log_file_that_cannot_be_opened_is_reported() {
     let folder = Folder::new("nolog")
         .file("tollgate.yaml", "log: {file: nowhere/own.log}\n")
         .file("x.yaml", X);

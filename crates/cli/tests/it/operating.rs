@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::folder::{Folder, Said};
-use crate::served::{Served, X};
+use crate::folder::{CommandOutput, Folder};
+use crate::running_daemon::{RunningDaemon, X};
 
 /// An upstream that answers everything with this status, until the test is over.
 pub(crate) fn upstream(status: u16) -> SocketAddr {
@@ -35,20 +35,20 @@ fn call(address: &str, path: &str, headers: &str) -> String {
     answer.split(' ').nth(1).unwrap_or_default().to_owned()
 }
 
-pub(crate) fn free() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address")
 }
 
 /// H3: a token that was changed holds from the reload on, and the old one no longer.
 #[test]
-fn h3_a_changed_token_of_a_caller_is_obeyed_by_a_running_daemon() {
+fn h3_a_running_daemon_applies_a_changed_caller_token() {
     let x = X.replace("127.0.0.1:9", &upstream(200).to_string());
     let folder = Folder::new("token-changed")
         .file("x.yaml", &x)
         .file("v.env", "WEB_TOKEN=old-token\n")
         .file("tollgate.yaml", "callers: {web: {token: '${WEB_TOKEN}'}}\n");
-    let served = Served::start(folder, &["--env-file", "v.env"]);
+    let served = RunningDaemon::start(folder, &["--env-file", "v.env"]);
     let says = |token: &str| {
         let header = format!("X-Tollgate-Token: {token}\r\n");
         call(&served.gateway, "/x@web/a", &header)
@@ -65,23 +65,27 @@ fn h3_a_changed_token_of_a_caller_is_obeyed_by_a_running_daemon() {
         (says("old-token").as_str(), says("new-token").as_str()),
         ("403", "200")
     );
-    assert!(!said.whole().contains("token: "), "{}", said.whole());
+    assert!(
+        !said.to_snapshot().contains("token: "),
+        "{}",
+        said.to_snapshot()
+    );
 }
 
 /// A built-in provider's own address is announced, and stays.
 #[test]
 fn a_built_in_providers_own_address_is_served() {
-    let own = free();
+    let own = free_address();
     let folder = Folder::new("own-listen").file("x.yaml", X);
     let set = format!("tmdb.listen={own}");
-    let served = Served::start(folder, &["--set", &set]);
+    let served = RunningDaemon::start(folder, &["--set", &set]);
     served.tollgate(&["reload"]);
     assert!(TcpStream::connect(own).is_ok());
 }
 
 /// One that is taken is refused with what can be done about it: not with the gateway's own flag.
 #[test]
-fn a_taken_address_of_a_provider_is_told_with_its_own_remedy() {
+fn a_provider_address_in_use_is_reported_with_its_own_fix() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
     let folder = Folder::new("own-taken").file("x.yaml", &format!("{X}listen: {address}\n"));
@@ -100,7 +104,7 @@ fn a_taken_address_of_a_provider_is_told_with_its_own_remedy() {
 /// variables of tollgate.yaml still hold.
 #[test]
 fn with_a_broken_provider_file_commands_find_the_same_daemon() {
-    let admin = free();
+    let admin = free_address();
     let config = format!(
         "listen: 127.0.0.1:0\nadmin: {{listen: '{admin}', token: '${{DESK_TOKEN}}'}}\n\
          store: 'memory:'\nproviders: [x.yaml]\n"
@@ -111,16 +115,16 @@ fn with_a_broken_provider_file_commands_find_the_same_daemon() {
         .file("tollgate.yaml", &config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--env-file", "v.env"]);
-    let served = Served::run(folder, command);
+    let served = RunningDaemon::run(folder, command);
     served.folder.rewrite("x.yaml", &X.replace("5/1s", "many"));
-    served.logs("reload_refused");
+    served.wait_for_log("reload_refused");
     let said = served.folder.run(&["status", "--env-file", "v.env"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.out.contains("x.yaml:3"), "{}", said.whole());
+    assert!(said.out.contains("x.yaml:3"), "{}", said.to_snapshot());
 }
 
 /// Its exit code, with a standard output and a standard error that nobody reads.
-fn unheard(folder: &Folder, args: &[&str]) -> Option<i32> {
+fn exit_code_without_reader(folder: &Folder, args: &[&str]) -> Option<i32> {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -128,23 +132,29 @@ fn unheard(folder: &Folder, args: &[&str]) -> Option<i32> {
         .args(args)
         .stderr(writer.try_clone().expect("a pipe"));
     command.stdout(writer);
-    let status = folder.place(&mut command).status();
+    let status = folder.prepare(&mut command).status();
     status.expect("the program runs").code()
 }
 
 /// Whoever stops reading does not change what came of it.
 #[test]
-fn a_reader_who_leaves_does_not_change_the_exit_code() {
+fn a_closed_output_does_not_change_the_exit_code() {
     let folder = Folder::new("pipe")
         .file("good.yaml", X)
         .file("bad.yaml", &X.replace("5/1s", "many"));
-    assert_eq!(unheard(&folder, &["check", "good.yaml"]), Some(0));
-    assert_eq!(unheard(&folder, &["check", "bad.yaml"]), Some(1));
+    assert_eq!(
+        exit_code_without_reader(&folder, &["check", "good.yaml"]),
+        Some(0)
+    );
+    assert_eq!(
+        exit_code_without_reader(&folder, &["check", "bad.yaml"]),
+        Some(1)
+    );
 }
 
 /// What is planned and not there is refused by name, not as a mistake.
 #[test]
-fn protocols_that_are_not_built_are_refused_as_such() {
+fn unsupported_protocols_are_rejected_by_name() {
     let folder = Folder::new("not-yet").file("x.yaml", X);
     for flag in ["--resp", "--grpc"] {
         let said = folder.run(&["serve", "--provider", "x.yaml", flag, "127.0.0.1:0"]);
@@ -156,15 +166,16 @@ fn protocols_that_are_not_built_are_refused_as_such() {
 
 /// Variants, local services and providers of one's own have a dialect too.
 #[test]
-fn explain_knows_every_provider_by_its_name() {
+fn explain_accepts_every_providers_name() {
     let folder = Folder::new("explained")
         .file(
             "mine.yaml",
             &X.replace("name: x", "name: mine\ndialect: github"),
         )
         .file("tollgate.yaml", "providers: [mine.yaml]\n");
-    let explained =
-        |name: &str| -> Said { folder.run(&["explain", "--provider", name, "--status", "429"]) };
+    let explained = |name: &str| -> CommandOutput {
+        folder.run(&["explain", "--provider", name, "--status", "429"])
+    };
     for (name, dialect) in [
         ("mine", "github"),
         ("tmdb-legacy", "tmdb"),
@@ -186,7 +197,7 @@ fn explain_knows_every_provider_by_its_name() {
 
 /// Providers of many hosts: `init` says how to name one's own, `check` that nobody has.
 #[test]
-fn a_provider_of_many_hosts_is_told_how_to_name_ones_own() {
+fn init_and_check_ask_for_the_host_of_a_multi_host_provider() {
     let folder = Folder::new("tenants").env("ZENDESK_API_KEY", "CANARY");
     let said = folder.run(&["init", "zendesk"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
@@ -201,7 +212,7 @@ fn a_provider_of_many_hosts_is_told_how_to_name_ones_own() {
         "{written}"
     );
     let said = folder.run(&["check"]);
-    assert_eq!(said.code, Some(0), "{}", said.whole());
+    assert_eq!(said.code, Some(0), "{}", said.to_snapshot());
     assert!(
         said.err.contains("upstream: https://YOURS.zendesk.com"),
         "{}",
@@ -217,7 +228,7 @@ fn a_provider_of_many_hosts_is_told_how_to_name_ones_own() {
 /// there is not refused.
 #[test]
 fn check_live_beside_a_running_daemon_finds_nothing_wrong() {
-    let (gateway, admin, own) = (free(), free(), free());
+    let (gateway, admin, own) = (free_address(), free_address(), free_address());
     let upstream = upstream(401);
     let config = format!(
         "listen: {gateway}\nadmin: {{listen: '{admin}'}}\nstore: 'sqlite:state'\nproviders:\n  \
@@ -226,15 +237,15 @@ fn check_live_beside_a_running_daemon_finds_nothing_wrong() {
     let folder = Folder::new("live-beside").file("tollgate.yaml", &config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("serve").stdin(Stdio::null());
-    let served = Served::run(folder, command);
+    let served = RunningDaemon::run(folder, command);
     let said = served.folder.run(&["check", "--live"]);
-    assert_eq!(said.code, Some(0), "{}", said.whole());
+    assert_eq!(said.code, Some(0), "{}", said.to_snapshot());
     for line in [
         format!("port: tollgate answers on {gateway}"),
         format!("port: tollgate answers on {admin}"),
         format!("port: tollgate answers on {own}"),
         "x: answers (401); there is no key".to_owned(),
     ] {
-        assert!(said.out.contains(&line), "{line}: {}", said.whole());
+        assert!(said.out.contains(&line), "{line}: {}", said.to_snapshot());
     }
 }

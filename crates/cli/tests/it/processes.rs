@@ -27,11 +27,11 @@ impl Program {
     fn start(folder: &Folder, args: &[&str]) -> Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.env_clear();
-        Program::under(command, folder, args, Stdio::null())
+        Program::start_with(command, folder, args, Stdio::null())
     }
 
     /// Runs a command that ends with the program's name; what it logs goes there.
-    pub(crate) fn under(
+    pub(crate) fn start_with(
         mut command: Command,
         folder: &Folder,
         args: &[&str],
@@ -57,7 +57,7 @@ impl Program {
     }
 
     /// Its output is closed.
-    fn unread(mut self) -> Program {
+    fn close_stdout(mut self) -> Program {
         self.lines = None;
         self
     }
@@ -153,13 +153,13 @@ impl Flood {
 }
 
 /// A provider that judges, with a runtime of its own.
-pub(crate) struct Judge {
+pub(crate) struct JudgedProvider {
     runtime: tokio::runtime::Runtime,
     provider: SimProvider,
 }
 
-impl Judge {
-    pub(crate) fn start(rules: &str) -> Judge {
+impl JudgedProvider {
+    pub(crate) fn start(rules: &str) -> JudgedProvider {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -167,7 +167,7 @@ impl Judge {
             .unwrap();
         let settings = Settings::with_rules(rules).unwrap();
         let provider = runtime.block_on(SimProvider::start(settings)).unwrap();
-        Judge { runtime, provider }
+        JudgedProvider { runtime, provider }
     }
 
     pub(crate) fn file(&self, rest: &str) -> String {
@@ -206,7 +206,7 @@ pub(crate) fn as_args(args: &[String]) -> Vec<&str> {
 /// of it is for the next test, and for a machine that keeps up (`docs/benchmarks.md`).
 #[test]
 fn a13_a18_6_three_programs_share_one_bucket_and_one_is_killed() {
-    let judge = Judge::start("bucket 35/1s burst 35, in-flight 4");
+    let judge = JudgedProvider::start("bucket 35/1s burst 35, in-flight 4");
     let yaml =
         "limits: [{limit: 35, period: 1s, algorithm: token-bucket, burst: 35}]\nconcurrency: 3";
     let folder = Folder::new("a13").file("strict.yaml", &judge.file(yaml));
@@ -231,9 +231,9 @@ fn a13_a18_6_three_programs_share_one_bucket_and_one_is_killed() {
 
 /// A13: together they use it fully. A quota is used up to the last call, however slow the machine.
 #[test]
-fn a13_three_programs_use_one_quota_up_together() {
+fn a13_three_programs_together_use_all_of_one_quota() {
     const QUOTA: usize = 60;
-    let judge = Judge::start("first-use 60/1d");
+    let judge = JudgedProvider::start("first-use 60/1d");
     let folder = Folder::new("a13-all").file("strict.yaml", &judge.file("limits: [60/1d]"));
     let args = sqlite(&folder);
     let programs = [0, 1, 2].map(|_| Program::start(&folder, &as_args(&args)));
@@ -252,7 +252,7 @@ fn a13_three_programs_use_one_quota_up_together() {
 fn m14_h9_a_daily_quota_survives_kills_under_load() {
     const QUOTA: usize = 200;
     const CLIENTS: usize = 8;
-    let judge = Judge::start("first-use 200/1d");
+    let judge = JudgedProvider::start("first-use 200/1d");
     let folder = Folder::new("m14").file("strict.yaml", &judge.file("limits: [200/1d]"));
     let args = sqlite(&folder);
     for kill in 1..=3 {
@@ -276,10 +276,10 @@ fn m14_h9_a_daily_quota_survives_kills_under_load() {
 
 /// Whoever reads what it prints may stop reading: it goes on.
 #[test]
-fn a_program_whose_output_nobody_reads_goes_on() {
-    let judge = Judge::start("sliding 9/1s");
+fn a_program_with_closed_output_keeps_running() {
+    let judge = JudgedProvider::start("sliding 9/1s");
     let folder = Folder::new("unread").file("strict.yaml", &judge.file("limits: [9/1s]"));
     let args = sqlite(&folder);
-    let program = Program::start(&folder, &as_args(&args)).unread();
+    let program = Program::start(&folder, &as_args(&args)).close_stdout();
     assert_eq!(call(&program.address, 1), Some(200));
 }

@@ -38,13 +38,13 @@ fn m5_show_prints_a_preset() {
     assert_snapshot!(
         Folder::new("show")
             .run(&["provider", "show", "omdb"])
-            .whole()
+            .to_snapshot()
     );
 }
 
 /// A14, H3: a provider of a file with every value that somebody set, by whom, and no key.
 #[test]
-fn a14_show_prints_who_set_what_and_no_key() {
+fn a14_show_prints_each_setting_with_its_source_and_no_key() {
     let folder = Folder::new("who")
         .file("mine.yaml", "preset: tmdb\napi_key: ${CANARY_KEY}\nheaders: { x-pin: CANARY }\nhealth: { p_throttle: 0.3 }\n")
         .file("my.env", "CANARY_KEY=CANARY-1\n")
@@ -61,7 +61,7 @@ fn a14_show_prints_who_set_what_and_no_key() {
         "--set",
         "mine.queue.max=50",
     ];
-    assert_snapshot!(folder.run(&args).whole());
+    assert_snapshot!(folder.run(&args).to_snapshot());
     let list = folder.run(&[
         "provider",
         "list",
@@ -80,7 +80,7 @@ fn a14_show_prints_who_set_what_and_no_key() {
 }
 
 #[test]
-fn an_unknown_provider_is_told_with_the_nearest() {
+fn an_unknown_provider_is_reported_with_the_nearest_name() {
     let said = Folder::new("unknown").run(&["provider", "show", "tmbd"]);
     assert_eq!(
         (said.code, said.err.as_str()),

@@ -5,13 +5,13 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::folder::Folder;
-use crate::served::Served;
+use crate::running_daemon::RunningDaemon;
 
 /// An upstream that answers by the path it is asked for; `/held` when it is told to.
 struct Upstream {
     address: String,
     reached: Receiver<()>,
-    go_on: SyncSender<()>,
+    release: SyncSender<()>,
 }
 
 impl Upstream {
@@ -28,19 +28,19 @@ impl Upstream {
         Upstream {
             address,
             reached,
-            go_on,
+            release: go_on,
         }
     }
 
     /// The gateway in front of it, on this state.
-    fn gateway(&self, name: &str, state: &Folder, rest: &str) -> Served {
+    fn gateway(&self, name: &str, state: &Folder, rest: &str) -> RunningDaemon {
         let file = format!("name: x\nupstream: http://{}\n{rest}", self.address);
         let folder = Folder::new(name).file("x.yaml", &file);
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.args(["--provider", "x.yaml", "--store"]);
         command.arg(format!("sqlite:{}", state.path().display()));
-        Served::run(folder, command)
+        RunningDaemon::run(folder, command)
     }
 }
 
@@ -71,7 +71,7 @@ fn serve(mut stream: TcpStream, tell: &SyncSender<()>, order: &Receiver<()>) {
     stream.write_all(answer.as_bytes()).ok();
 }
 
-fn call(served: &Served, path: &str) -> String {
+fn call(served: &RunningDaemon, path: &str) -> String {
     let mut stream = TcpStream::connect(&served.gateway).unwrap();
     let request = format!(
         "GET /x/{path} HTTP/1.1\r\nHost: g\r\nX-Tollgate-Timeout: 2s\r\nConnection: close\r\n\r\n"
@@ -82,7 +82,7 @@ fn call(served: &Served, path: &str) -> String {
     answer
 }
 
-fn end(served: Served) {
+fn end(served: RunningDaemon) {
     served.signal("-TERM");
     assert_eq!(served.wait(), Some(0));
 }
@@ -95,10 +95,10 @@ fn retry_after(answer: &str) -> u64 {
 }
 
 /// What one call brings about holds for the next gateway, for what is left of it.
-fn lasts(name: &str, rest: &str, first: &str, then: &str) {
+fn assert_survives_restart(name: &str, rest: &str, first: &str, then: &str) {
     let upstream = Upstream::start();
     let state = Folder::new(&format!("{name}-state"));
-    let left = |gateway: &Served| {
+    let left = |gateway: &RunningDaemon| {
         let answer = call(gateway, "next");
         assert!(answer.contains(then), "{answer}");
         retry_after(&answer)
@@ -121,7 +121,7 @@ const ONCE: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}\n";
 #[test]
 fn m14_a_cool_down_survives_a_restart() {
     let rest = format!("limits: [1000/1d]\n{ONCE}");
-    lasts("restart-rest", &rest, "refused", "\"reason\":\"cooldown\"");
+    assert_survives_restart("restart-rest", &rest, "refused", "\"reason\":\"cooldown\"");
 }
 
 /// M14, A5: a sleeping provider.
@@ -129,21 +129,21 @@ fn m14_a_cool_down_survives_a_restart() {
 fn m14_sleep_survives_a_restart() {
     let rest =
         format!("limits: [1000/1d]\n{ONCE}health: {{failure_threshold: 1, sleep_first: 300s}}\n");
-    lasts("restart-sleep", &rest, "broken", "\"health\":\"sleep\"");
+    assert_survives_restart("restart-sleep", &rest, "broken", "\"health\":\"sleep\"");
 }
 
 /// M14, S15: degrade mode.
 #[test]
 fn m14_degrade_mode_survives_a_restart() {
     let rest = format!("limits: [1000/1d]\n{ONCE}degrade: {{below: 10, recover: 20}}\n");
-    lasts("restart-little", &rest, "little", "\"reason\":\"degraded\"");
+    assert_survives_restart("restart-little", &rest, "little", "\"reason\":\"degraded\"");
 }
 
 /// M14, H9: a quota of three with one call under way and one in line when the order to end comes. The
 /// call under way is answered by something that is not counted: it comes back, and so it is there after
 /// the restart.
 #[test]
-fn m14_what_is_given_back_at_the_end_is_there_after_the_restart() {
+fn m14_a_permit_returned_at_shutdown_is_available_after_restart() {
     let upstream = Upstream::start();
     let state = Folder::new("restart-quota-state");
     let rest = format!("limits: [3/1d]\nconcurrency: 1\nfree_status: [404]\n{ONCE}");
@@ -153,9 +153,9 @@ fn m14_what_is_given_back_at_the_end_is_there_after_the_restart() {
     upstream.reached.recv().unwrap();
     let in_line = gateway.send("/x/held");
     gateway.signal("-TERM");
-    gateway.logs("event=draining");
+    gateway.wait_for_log("event=draining");
     drop(in_line);
-    upstream.go_on.send(()).unwrap();
+    upstream.release.send(()).unwrap();
     let mut answer = String::new();
     held.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");

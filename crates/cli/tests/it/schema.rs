@@ -2,7 +2,7 @@
 //! commands.
 
 use serde_json::{Map, Value, json};
-use tollgate_config::preset::{self, OWN_FIELDS};
+use tollgate_config::preset::{self, PRESET_FIELDS};
 use tollgate_config::raw::{Node, Value as Written};
 
 use crate::folder::Folder;
@@ -16,7 +16,7 @@ fn schema(kind: &str) -> Value {
 /// A file as an editor sees it.
 fn as_json(node: &Node) -> Value {
     match &node.value {
-        Written::Nothing => Value::Null,
+        Written::Null => Value::Null,
         Written::Text(text) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
         Written::List(items) => items.iter().map(as_json).collect(),
         Written::Map(entries) => {
@@ -72,7 +72,7 @@ fn the_schema_accepts_every_preset() {
         assert!(accepts(&presets, &whole), "{}", built_in.name);
         let mut plain = whole.clone();
         if let Value::Object(fields) = &mut plain {
-            fields.retain(|name, _| !OWN_FIELDS.contains(&name.as_str()));
+            fields.retain(|name, _| !PRESET_FIELDS.contains(&name.as_str()));
         }
         assert!(accepts(&providers, &plain), "{}", built_in.name);
         assert!(
@@ -103,7 +103,7 @@ fn the_schema_accepts_every_field() {
 
 /// Unknown fields and words are refused, at every depth.
 #[test]
-fn the_schema_refuses_unknown_fields() {
+fn the_schema_rejects_unknown_fields() {
     let provider = schema("provider");
     for (file, good) in [
         (
@@ -127,7 +127,7 @@ fn the_schema_refuses_unknown_fields() {
 }
 
 #[test]
-fn completions_come_for_every_shell() {
+fn completions_are_printed_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let said = Folder::new("completions").run(&["completions", shell]);
         assert!(

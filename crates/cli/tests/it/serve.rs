@@ -43,7 +43,7 @@ fn get(address: &str, path: &str) -> String {
 
 /// H2: files and folders mixed; `start` is `serve`; SIGTERM ends it in good order.
 #[test]
-fn h2_serve_prints_its_addresses_answers_and_ends_on_sigterm() {
+fn h2_serve_prints_its_addresses_responds_and_ends_on_sigterm() {
     let one = file(
         "serve_one",
         "name: one\nupstream: http://127.0.0.1:9\nlimits: [1/1s]\n",
@@ -85,7 +85,7 @@ fn h2_serve_prints_its_addresses_answers_and_ends_on_sigterm() {
 }
 
 #[test]
-fn every_problem_is_told_before_anything_listens() {
+fn every_problem_is_reported_before_anything_listens() {
     let wrong = file(
         "serve_wrong",
         "name: x\nlimit: many\nperiod: 1s\nqueu: {max: 1}\n",
@@ -101,7 +101,7 @@ fn every_problem_is_told_before_anything_listens() {
 }
 
 #[test]
-fn a_store_that_is_not_built_is_refused_with_what_is() {
+fn an_unsupported_store_is_rejected_with_the_supported_ones() {
     let fine = file(
         "serve_store",
         "name: x\nupstream: http://127.0.0.1:9\nlimits: [1/1s]\n",
@@ -127,7 +127,7 @@ fn a_store_that_is_not_built_is_refused_with_what_is() {
 /// The demonstration ends well only if nothing in its verdict is bad. How much of the quota is used is
 /// a matter of the machine; that the provider counted no violation is not.
 #[test]
-fn demo_ends_with_no_refusal_behind_tollgate() {
+fn demo_ends_with_no_429_behind_tollgate() {
     let output = tollgate(&["demo", "--seconds", "10"], "");
     let told = text(&output.stdout);
     let verdict = told.lines().last().unwrap_or_default();

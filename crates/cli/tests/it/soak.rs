@@ -26,8 +26,8 @@ const CALLS_PER_CONNECTION: usize = 50;
 const LOG_MAX: usize = 64 * 1024;
 
 /// What a sample costs beside the calls: allocators keep pages, and timers come and go.
-const KIB_SPARE: u64 = 8 * 1024;
-const HANDLES_SPARE: usize = 8;
+const KIB_SLACK: u64 = 8 * 1024;
+const HANDLES_SLACK: usize = 8;
 
 fn seconds() -> usize {
     let wanted = std::env::var("TOLLGATE_SOAK_SECONDS").ok();
@@ -98,7 +98,7 @@ fn median(samples: &[(u64, usize)]) -> u64 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a soak runs in real time")]
-fn a_second() {
+fn sleep_second() {
     std::thread::sleep(Duration::from_secs(1));
 }
 
@@ -108,7 +108,7 @@ fn start(folder: &Folder) -> (Child, String, JoinHandle<String>) {
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.args(["--provider", "x.yaml", "--store", "sqlite:state"]);
     let mut child = folder
-        .place(&mut command)
+        .prepare(&mut command)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -153,7 +153,7 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
         .collect();
     let mut samples = Vec::new();
     for _ in 0..seconds {
-        a_second();
+        sleep_second();
         samples.push(sample(child.id()));
     }
     stop.store(true, Ordering::Relaxed);
@@ -169,9 +169,9 @@ fn a18_a_soak_leaves_memory_handles_and_log_as_they_were() {
     let quarter = samples.len() / 4;
     let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
     let (before, after) = (median(early), median(late));
-    assert!(after <= before + KIB_SPARE, "memory in KiB: {samples:?}");
+    assert!(after <= before + KIB_SLACK, "memory in KiB: {samples:?}");
     let handles = |samples: &[(u64, usize)]| samples.iter().map(|one| one.1).max().unwrap();
-    let most = handles(early) + HANDLES_SPARE;
+    let most = handles(early) + HANDLES_SLACK;
     assert!(handles(late) <= most, "handles: {samples:?}");
     assert!(log.len() <= LOG_MAX, "{} bytes of log: {log}", log.len());
     let [well, badly] = answered

@@ -41,7 +41,7 @@ struct Gateway {
     /// Kept open: it goes on to say where its providers are.
     _stdout: BufReader<ChildStdout>,
     /// Read to its end beside the test: a full pipe would stop the gateway.
-    told: JoinHandle<String>,
+    stderr: JoinHandle<String>,
 }
 
 impl Gateway {
@@ -76,7 +76,7 @@ impl Gateway {
             child,
             address,
             _stdout: lines,
-            told,
+            stderr: told,
         }
     }
 
@@ -93,12 +93,12 @@ impl Gateway {
     fn end(mut self) -> String {
         drop(self.child.kill());
         drop(self.child.wait());
-        self.told.join().unwrap()
+        self.stderr.join().unwrap()
     }
 }
 
 /// Starts on this folder; what is told must contain `why`.
-fn starts_without(name: &str, state: &Path, why: &str) {
+fn assert_starts_without_store(name: &str, state: &Path, why: &str) {
     let gateway = Gateway::start(name, state);
     let shut = gateway.get("/shut/a");
     assert!(shut.starts_with("HTTP/1.1 503"), "{shut}");
@@ -118,11 +118,11 @@ fn state(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_damaged_state_folder_is_told_and_mended_while_it_runs() {
+fn a_damaged_state_folder_is_reported_and_can_be_fixed_while_running() {
     let state = state("state_damaged");
     let database = state.join("ledger.db");
     fs::write(&database, b"no database, but long enough".repeat(99)).unwrap();
-    starts_without("store_damaged", &state, "is damaged");
+    assert_starts_without_store("store_damaged", &state, "is damaged");
     let gateway = Gateway::start("store_damaged", &state);
     assert!(gateway.get("/shut/a").starts_with("HTTP/1.1 503"));
     fs::remove_file(&database).unwrap();
@@ -140,15 +140,15 @@ fn a_damaged_state_folder_is_told_and_mended_while_it_runs() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_told() {
+fn a_read_only_state_folder_is_reported() {
     // The kernel's own tree: nobody makes folders there, not even root.
     let state = PathBuf::from("/sys/kernel/tollgate");
-    starts_without("store_read_only", &state, "is read-only");
+    assert_starts_without_store("store_read_only", &state, "is read-only");
 }
 
 #[test]
-fn a_database_that_was_taken_away_is_told() {
+fn a_missing_database_is_reported() {
     let state = state("state_wiped");
     fs::write(state.join("ledger.lock"), b"tollgate ledger\n").unwrap();
-    starts_without("store_wiped", &state, "is gone or empty");
+    assert_starts_without_store("store_wiped", &state, "is gone or empty");
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::folder::Folder;
-use crate::served::{Served, X};
+use crate::running_daemon::{RunningDaemon, X};
 
 /// What a service manager hears.
 struct Manager(UnixDatagram);
@@ -21,7 +21,7 @@ impl Manager {
         Manager(socket)
     }
 
-    fn hears(&self) -> String {
+    fn recv(&self) -> String {
         let mut bytes = [0; 512];
         let length = self.0.recv(&mut bytes).expect("a message");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
@@ -37,34 +37,34 @@ fn program(folder: &Folder) -> Command {
 }
 
 #[test]
-fn the_service_manager_is_told_of_start_reload_and_end() {
+fn the_service_manager_is_notified_of_start_reload_and_stop() {
     let folder = Folder::new("notify").file("x.yaml", X);
     let manager = Manager::listen(&folder);
     let command = program(&folder);
-    let served = Served::run(folder, command);
-    assert!(manager.hears().starts_with("READY=1"));
+    let served = RunningDaemon::run(folder, command);
+    assert!(manager.recv().starts_with("READY=1"));
     served.signal("-HUP");
-    let reloading = manager.hears();
+    let reloading = manager.recv();
     assert!(
         reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="),
         "{reloading}"
     );
-    assert!(manager.hears().starts_with("READY=1"));
+    assert!(manager.recv().starts_with("READY=1"));
     served.signal("-TERM");
-    assert_eq!(manager.hears(), "STOPPING=1");
+    assert_eq!(manager.recv(), "STOPPING=1");
     assert_eq!(served.wait(), Some(0));
 }
 
 #[test]
-fn signs_of_life_are_sent_where_they_are_wanted() {
+fn watchdog_messages_are_sent_when_requested() {
     let folder = Folder::new("watchdog").file("x.yaml", X);
     let manager = Manager::listen(&folder);
     let mut command = program(&folder);
     command.env("WATCHDOG_USEC", "20000");
-    let _served = Served::run(folder, command);
-    assert!(manager.hears().starts_with("READY=1"));
+    let _served = RunningDaemon::run(folder, command);
+    assert!(manager.recv().starts_with("READY=1"));
     assert_eq!(
-        (manager.hears(), manager.hears()),
+        (manager.recv(), manager.recv()),
         ("WATCHDOG=1".into(), "WATCHDOG=1".into())
     );
 }
@@ -83,10 +83,10 @@ fn activated(listener: TcpListener) -> Command {
 
 /// A socket that other hosts reach must not become an open proxy because a file says loopback.
 #[test]
-fn a_wide_socket_of_the_service_manager_refuses_unknown_domains() {
+fn a_public_socket_of_the_service_manager_rejects_unknown_domains() {
     let folder = Folder::new("wide").file("x.yaml", X);
     let listener = TcpListener::bind("0.0.0.0:0").expect("a port");
-    let mut served = Served::run(folder, activated(listener));
+    let mut served = RunningDaemon::run(folder, activated(listener));
     served.gateway = served.gateway.replace("0.0.0.0", "127.0.0.1");
     let answer = served.get("/http://unknown.example/");
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
@@ -104,7 +104,7 @@ fn a_socket_of_the_service_manager_is_served() {
         b"GET /health HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n",
     )
     .expect("a connection");
-    let served = Served::run(folder, activated(listener));
+    let served = RunningDaemon::run(folder, activated(listener));
     assert_eq!(served.gateway, address.to_string());
     let mut answer = String::new();
     early.read_to_string(&mut answer).expect("an answer");
@@ -124,8 +124,8 @@ fn a_socket_named_as_a_provider_is_its_own_address() {
                   --provider x.yaml 3<&0 4<&0 </dev/null";
     command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
     command.stdin(Stdio::from(OwnedFd::from(listener)));
-    let served = Served::spawn(folder, command);
-    served.logs("socket `typo` is nobody's");
+    let served = RunningDaemon::spawn(folder, command);
+    served.wait_for_log("socket `typo` is nobody's");
     assert_ne!(served.gateway, address.to_string());
     let mut call = TcpStream::connect(address).expect("a listener");
     let request = b"GET /a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
@@ -144,7 +144,7 @@ fn h3_a_crash_of_the_gateway_leaves_no_core_dump() {
     let script = "ulimit -S -c $(ulimit -H -c); exec \"$0\" serve --listen 127.0.0.1:0 \
                   --store memory: --admin 127.0.0.1:0 --provider x.yaml";
     command.args(["-c", script, env!("CARGO_BIN_EXE_tollgate")]);
-    let served = Served::run(folder, command);
+    let served = RunningDaemon::run(folder, command);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", served.pid())).expect("limits");
     let core = limits
         .lines()
@@ -165,13 +165,13 @@ fn a_second_signal_ends_it_at_once() {
     let folder = Folder::new("twice").file("x.yaml", &text);
     let manager = Manager::listen(&folder);
     let command = program(&folder);
-    let served = Served::run(folder, command);
-    assert!(manager.hears().starts_with("READY=1"));
+    let served = RunningDaemon::run(folder, command);
+    assert!(manager.recv().starts_with("READY=1"));
     let mut call = served.send("/x/a");
     // It has reached its upstream, which never answers.
     let (_reached, _) = upstream.accept().expect("a connection");
     served.signal("-TERM");
-    assert_eq!(manager.hears(), "STOPPING=1");
+    assert_eq!(manager.recv(), "STOPPING=1");
     served.signal("-TERM");
     assert_eq!(served.wait(), Some(1));
     let mut answer = String::new();

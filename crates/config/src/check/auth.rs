@@ -9,12 +9,12 @@ use std::net::IpAddr;
 use tollgate_core::time::Span;
 
 use super::table::{AUTH, LOGIN, OAUTH2};
-use super::{place, secrets};
+use super::{endpoint, secrets};
 use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
-use crate::provider::{Auth, Login, OAuth2, Style, Upstream};
+use crate::provider::{Auth, AuthStyle, Login, OAuth2, Upstream};
 use crate::raw::{Node, Value};
-use crate::secret::{Secret, World, filled_by};
+use crate::secret::{Environment, Secret, expand_with};
 use crate::setting::open;
 
 /// Fields that choose the way.
@@ -25,9 +25,9 @@ pub(super) const STYLES: &[&str] = &["query", "header", "bearer", "basic", "oaut
 const LIFETIME: Span = Span::from_secs(86_400);
 const REFRESH_BEFORE: Span = Span::from_secs(300);
 
-pub(super) fn auth(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Auth {
+pub(super) fn auth(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Auth {
     let mut auth = Auth {
-        style: Style::Nothing,
+        style: AuthStyle::None,
         replace: true,
         also: Vec::new(),
     };
@@ -52,9 +52,9 @@ pub(super) fn auth(fields: &Fields<'_>, world: &World<'_>, problems: &mut Proble
             // Parameters and fields of a form have any name; a header has not.
             let is_header = matches!(
                 auth.style,
-                Style::Header { .. } | Style::Bearer | Style::Basic
+                AuthStyle::Header { .. } | AuthStyle::Bearer | AuthStyle::Basic
             );
-            if is_header && !place::is_token(name) {
+            if is_header && !endpoint::is_token(name) {
                 problems.push(value.error(
                     "has a name that no header can have",
                     "write letters, digits and `-` only",
@@ -69,14 +69,18 @@ pub(super) fn auth(fields: &Fields<'_>, world: &World<'_>, problems: &mut Proble
     auth
 }
 
-fn style(block: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Style> {
+fn style(
+    block: &Fields<'_>,
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) -> Option<AuthStyle> {
     if let Some(at) = block.get("query") {
-        return place::token(&at, problems).map(|name| Style::Query { name });
+        return endpoint::header_name(&at, problems).map(|name| AuthStyle::Query { name });
     }
     if let Some(at) = block.get("header") {
         let prefix = prefix(block, problems).unwrap_or_default();
-        let name = place::token(&at, problems)?;
-        return Some(Style::Header { name, prefix });
+        let name = endpoint::header_name(&at, problems)?;
+        return Some(AuthStyle::Header { name, prefix });
     }
     if let Some(at) = block.get("prefix") {
         problems.push(at.problem(
@@ -86,16 +90,16 @@ fn style(block: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Opti
         ));
     }
     if block.read("bearer", problems) == Some(true) {
-        return Some(Style::Bearer);
+        return Some(AuthStyle::Bearer);
     }
     if block.read("basic", problems) == Some(true) {
-        return Some(Style::Basic);
+        return Some(AuthStyle::Basic);
     }
     if let Some(at) = block.get("oauth2") {
-        return oauth2(&at, world, problems).map(Style::OAuth2);
+        return oauth2(&at, world, problems).map(AuthStyle::OAuth2);
     }
     let at = block.get("login")?;
-    login(&at, world, problems).map(Style::Login)
+    login(&at, world, problems).map(AuthStyle::Login)
 }
 
 /// What stands before the key in its header; as little as a header itself may it hold a line break.
@@ -115,15 +119,15 @@ fn prefix(block: &Fields<'_>, problems: &mut Problems) -> Option<String> {
     None
 }
 
-fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAuth2> {
+fn oauth2(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<OAuth2> {
     let block = open(at, OAUTH2, problems)?;
-    needs(
+    require(
         at,
         &block,
         &["token_url", "client_id", "client_secret"],
         problems,
     );
-    let token_url = address(&block, "token_url", problems);
+    let token_url = credential_url(&block, "token_url", problems);
     let mut secret = |name: &str| secrets::secret(&block.get(name)?, world, problems);
     let (id, password, refresh) = (
         secret("client_id"),
@@ -142,9 +146,9 @@ fn oauth2(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<OAu
 
 /// Where credentials are posted. That they travel in the clear is told, unless they stay on this
 /// machine.
-fn address(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Upstream> {
+fn credential_url(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Upstream> {
     let at = block.get(name)?;
-    let url = place::exact(&at, problems)?;
+    let url = endpoint::exact_url(&at, problems)?;
     let host = url.host.as_str();
     let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     let stays = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
@@ -158,10 +162,10 @@ fn address(block: &Fields<'_>, name: &str, problems: &mut Problems) -> Option<Up
     Some(url)
 }
 
-fn login(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Login> {
+fn login(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Login> {
     let block = open(at, LOGIN, problems)?;
-    needs(at, &block, &["url", "body", "token"], problems);
-    let url = address(&block, "url", problems);
+    require(at, &block, &["url", "body", "token"], problems);
+    let url = credential_url(&block, "url", problems);
     let body = block.get("body").and_then(|at| body(&at, world, problems));
     let token = block.read("token", problems);
     let lifetime = block.read("lifetime", problems).unwrap_or(LIFETIME);
@@ -183,7 +187,7 @@ fn login(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Logi
     })
 }
 
-fn needs(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Problems) {
+fn require(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Problems) {
     for name in names.iter().filter(|name| block.get(name).is_none()) {
         let remedy = format!("add `{name}:`");
         problems.push(at.error(&format!("`{name}` is missing"), &remedy));
@@ -192,15 +196,15 @@ fn needs(at: &At<'_>, block: &Fields<'_>, names: &[&str], problems: &mut Problem
 
 /// What is posted: written as text, or as a block that becomes JSON. A variable is filled in as one
 /// value, whatever letters it has: it cannot end its text and begin another field.
-fn body(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
+fn body(at: &At<'_>, world: &Environment<'_>, problems: &mut Problems) -> Option<Secret> {
     let Some(text) = at.node.text() else {
         let mut json = String::new();
         write_json(at.node, at, world, problems, &mut json)?;
         return Some(Secret::new(json));
     };
     let is_json = text.trim_start().starts_with(['{', '[']);
-    let written = if is_json { in_json } else { in_form };
-    filled_by(text, world, &written)
+    let written = if is_json { json_escape } else { form_encode };
+    expand_with(text, world, &written)
         .map_err(|name| secrets::not_set(at, &name, problems))
         .ok()
         .map(Secret::new)
@@ -210,14 +214,14 @@ fn body(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secre
 fn write_json(
     node: &Node,
     at: &At<'_>,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
     json: &mut String,
 ) -> Option<()> {
     match &node.value {
-        Value::Nothing => json.push_str("null"),
+        Value::Null => json.push_str("null"),
         Value::Text(text) => {
-            quote(&secrets::looked_up(at, text, world, problems)?, json);
+            quote(&secrets::resolve(at, text, world, problems)?, json);
         }
         Value::List(items) => {
             json.push('[');
@@ -247,12 +251,12 @@ fn write_json(
 
 fn quote(text: &str, json: &mut String) {
     json.push('"');
-    json.push_str(&in_json(text));
+    json.push_str(&json_escape(text));
     json.push('"');
 }
 
 /// A text as it stands between the quotes of JSON.
-fn in_json(text: &str) -> String {
+fn json_escape(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -267,7 +271,7 @@ fn in_json(text: &str) -> String {
 }
 
 /// A text as it stands in a form.
-fn in_form(text: &str) -> String {
+fn form_encode(text: &str) -> String {
     let mut form = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -4,7 +4,7 @@
 //!
 //! Never: guesses a cost. What is not said is held as 1.
 
-use tollgate_core::ask::Unit;
+use tollgate_core::ask::CostUnit;
 use tollgate_core::limit::Rule;
 
 use super::table::{CONCURRENCY, COST};
@@ -14,18 +14,18 @@ use crate::provider::{Concurrency, Cost};
 use crate::setting::{Setting, open};
 
 /// Units and what the ledger counts them as. Providers have their own words for points.
-const UNITS: [(&str, Unit); 11] = [
-    ("calls", Unit::Calls),
-    ("requests", Unit::Calls),
-    ("tokens", Unit::Tokens),
-    ("input_tokens", Unit::Tokens),
-    ("output_tokens", Unit::Tokens),
-    ("points", Unit::Points),
-    ("weight", Unit::Points),
-    ("request_units", Unit::Points),
-    ("orders", Unit::Points),
-    ("bytes", Unit::Bytes),
-    ("credits", Unit::Points),
+const UNITS: [(&str, CostUnit); 11] = [
+    ("calls", CostUnit::Calls),
+    ("requests", CostUnit::Calls),
+    ("tokens", CostUnit::Tokens),
+    ("input_tokens", CostUnit::Tokens),
+    ("output_tokens", CostUnit::Tokens),
+    ("points", CostUnit::Points),
+    ("weight", CostUnit::Points),
+    ("request_units", CostUnit::Points),
+    ("orders", CostUnit::Points),
+    ("bytes", CostUnit::Bytes),
+    ("credits", CostUnit::Points),
 ];
 
 impl Cost {
@@ -38,14 +38,18 @@ impl Cost {
     #[must_use]
     pub fn unit_of(name: &str) -> Option<&'static str> {
         let (name, unit) = UNITS.iter().find(|(known, _)| *known == name)?;
-        Some(if *unit == Unit::Calls { "calls" } else { name })
+        Some(if *unit == CostUnit::Calls {
+            "calls"
+        } else {
+            name
+        })
     }
 }
 
 /// The unit of a limit: the provider's word, and what the ledger counts.
-pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(String, Unit)> {
+pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(String, CostUnit)> {
     let Some(at) = fields.get("unit") else {
-        return Some(("calls".to_owned(), Unit::Calls));
+        return Some(("calls".to_owned(), CostUnit::Calls));
     };
     let text = at.text(problems)?;
     let found = UNITS.iter().find(|(name, _)| *name == text);
@@ -54,7 +58,11 @@ pub(super) fn unit(fields: &Fields<'_>, problems: &mut Problems) -> Option<(Stri
         problems.push(crate::setting::not_a_word(&at, text, &names));
         return None;
     };
-    let name = if *unit == Unit::Calls { "calls" } else { name };
+    let name = if *unit == CostUnit::Calls {
+        "calls"
+    } else {
+        name
+    };
     Some((name.to_owned(), *unit))
 }
 
@@ -67,7 +75,7 @@ pub(super) fn costs(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Cost> {
     for (unit, _, at) in at.entries(problems) {
         if !UNITS
             .iter()
-            .any(|(name, counts)| *name == unit && *counts != Unit::Calls)
+            .any(|(name, counts)| *name == unit && *counts != CostUnit::Calls)
         {
             let names: Vec<&str> = UNITS
                 .iter()
@@ -122,7 +130,7 @@ pub(super) fn concurrency(fields: &Fields<'_>, problems: &mut Problems) -> Optio
         ));
     }
     let rule = Rule::in_flight(normal)
-        .map_err(|error| problems.push(place.refused(&error)))
+        .map_err(|error| problems.push(place.error_from(&error)))
         .ok()?;
     Some(Concurrency { rule, low })
 }

@@ -5,7 +5,7 @@
 //!
 //! Never: reads an entity. That is `core`'s.
 
-use tollgate_core::entity::{Doubt, Entities, Entity, From, Glob};
+use tollgate_core::entity::{Entities, Entity, EntitySource, Glob, OnAmbiguity};
 
 use super::table::ENTITIES;
 use crate::amount::Lifetime;
@@ -21,23 +21,25 @@ const RULES_MAX: usize = 256;
 
 /// What the block says.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct EntitySettings {
     pub(super) entities: Entities,
     pub(super) ttl: Vec<(Entity, Lifetime)>,
     pub(super) dedup: Vec<(Entity, Dedup)>,
 }
 
-impl Setting for From {
+impl Setting for EntitySource {
     const SHAPE: Shape = Shape::Text;
 
-    fn read(at: &At<'_>, problems: &mut Problems) -> Option<From> {
+    fn read(at: &At<'_>, problems: &mut Problems) -> Option<EntitySource> {
         let read = |text: &str| match text.split_once(':') {
-            None if text == "path" => Some(From::Path),
-            None if text == "host" => Some(From::Host),
+            None if text == "path" => Some(EntitySource::Path),
+            None if text == "host" => Some(EntitySource::Host),
             Some((_, "")) | None => None,
-            Some(("query", name)) => Some(From::Query(name.to_owned())),
-            Some(("header", name)) => Some(From::Header(name.to_owned())),
-            Some(("body", name)) => Some(From::Body(name.split('.').map(str::to_owned).collect())),
+            Some(("query", name)) => Some(EntitySource::Query(name.to_owned())),
+            Some(("header", name)) => Some(EntitySource::Header(name.to_owned())),
+            Some(("body", name)) => Some(EntitySource::Body(
+                name.split('.').map(str::to_owned).collect(),
+            )),
             Some(_) => None,
         };
         read_text(
@@ -50,21 +52,25 @@ impl Setting for From {
     }
 }
 
-pub(super) fn entities(fields: &Fields<'_>, limits: &[Limit], problems: &mut Problems) -> Found {
-    let mut found = Found::default();
+pub(super) fn entities(
+    fields: &Fields<'_>,
+    limits: &[Limit],
+    problems: &mut Problems,
+) -> EntitySettings {
+    let mut found = EntitySettings::default();
     if let Some(at) = fields.get("entities")
         && let Some(block) = open(&at, ENTITIES, problems)
     {
-        found.entities.from = super::or_default(&block, "from", problems);
+        found.entities.source = super::or_default(&block, "from", problems);
         found.entities = rules(&block, strip(&block, found.entities, problems), problems);
         found.ttl = by_name(&block, "ttl", problems);
         found.dedup = by_name(&block, "dedup", problems);
     }
     let counted = limits.iter().any(|limit| limit.per == Per::Entity);
-    found.entities.doubt = if counted || !found.ttl.is_empty() || !found.dedup.is_empty() {
-        Doubt::Refuse
+    found.entities.on_ambiguity = if counted || !found.ttl.is_empty() || !found.dedup.is_empty() {
+        OnAmbiguity::Reject
     } else {
-        Doubt::NoEntity
+        OnAmbiguity::NoEntity
     };
     found
 }
@@ -79,7 +85,7 @@ fn strip(block: &Fields<'_>, entities: Entities, problems: &mut Problems) -> Ent
     match entities.clone().strip(prefix.trim()) {
         Ok(stripped) => stripped,
         Err(error) => {
-            problems.push(at.refused(&error));
+            problems.push(at.error_from(&error));
             entities
         }
     }
@@ -94,7 +100,7 @@ fn rules(block: &Fields<'_>, mut entities: Entities, problems: &mut Problems) ->
         problems.push(at.error("has more than 256 rules", "join some with `*` and `**`"));
     }
     for (pattern, _, value) in written {
-        let glob = Glob::parse(pattern).map_err(|error| problems.push(value.refused(&error)));
+        let glob = Glob::parse(pattern).map_err(|error| problems.push(value.error_from(&error)));
         if let (Ok(glob), Some(entity)) = (glob, named(&value, value.node.text(), problems)) {
             entities = entities.rule(glob, entity);
         }

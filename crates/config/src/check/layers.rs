@@ -20,28 +20,28 @@ pub(super) fn with_preset(
     problems: &mut Problems,
 ) -> (Node, Option<&'static Preset>) {
     let mut own = root.node.clone();
-    spell_out(&mut own);
+    expand_short_forms(&mut own);
     let fields = Fields { at: root.clone() };
     let chosen = fields.get("preset");
     let (mut base, preset) = match &chosen {
-        Some(at) if at.node.text() == Some("none") => (nothing(&own), None),
+        Some(at) if at.node.text() == Some("none") => (empty_map(&own), None),
         Some(at) => match named_preset(at, &own, problems) {
             Some(preset) => (preset.tree().clone(), Some(preset)),
-            None => (nothing(&own), None),
+            None => (empty_map(&own), None),
         },
-        None => (known_by_domain(&own), None),
+        None => (defaults_of_domain(&own), None),
     };
-    spell_out(&mut base);
+    expand_short_forms(&mut base);
     if let Some(tier) = fields.get("tier") {
-        lay_tier(&mut base, &tier, preset, problems);
+        merge_tier(&mut base, &tier, preset, problems);
     }
-    preset::drop_own_fields(&mut base);
-    lay_over(&mut base, own);
+    preset::remove_preset_fields(&mut base);
+    merge_over(&mut base, own);
     (base, preset)
 }
 
 /// Short forms become blocks, so that a block can be laid over them.
-pub(super) fn spell_out(tree: &mut Node) {
+pub(super) fn expand_short_forms(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else {
         return;
     };
@@ -65,7 +65,7 @@ pub(super) fn spell_out(tree: &mut Node) {
 
 /// Lays a file over what lies below. Fields that say the same thing in two ways go together: a
 /// file that sets any of them replaces all of them.
-fn lay_over(below: &mut Node, over: Node) {
+fn merge_over(below: &mut Node, over: Node) {
     const LIMITS: &[&str] = &["limit", "period", "algorithm", "limits"];
     const KEYS: &[&str] = &["api_key", "api_keys"];
     const DOMAINS: &[&str] = &["domain", "domains"];
@@ -86,11 +86,11 @@ fn lay_over(below: &mut Node, over: Node) {
             auth.node.remove(name);
         }
     }
-    below.lay_over(over);
+    below.merge(over);
 }
 
 /// Lays one value over the field that a way such as `health.sleep_max` names.
-pub(crate) fn lay_path(tree: &mut Node, path: &str, node: Node) {
+pub(crate) fn set_path(tree: &mut Node, path: &str, node: Node) {
     let mut node = node;
     for name in path.rsplit('.') {
         let entry = Entry {
@@ -103,8 +103,8 @@ pub(crate) fn lay_path(tree: &mut Node, path: &str, node: Node) {
             value: Value::Map(vec![entry]),
         };
     }
-    spell_out(tree);
-    spell_out(&mut node);
+    expand_short_forms(tree);
+    expand_short_forms(&mut node);
     let at_a_time = |tree: &Node, name: &str| {
         let text = tree.get("concurrency")?.get(name)?.text()?;
         crate::amount::number(text)
@@ -117,11 +117,11 @@ pub(crate) fn lay_path(tree: &mut Node, path: &str, node: Node) {
     {
         concurrency.node.remove("low");
     }
-    lay_over(tree, node);
+    merge_over(tree, node);
 }
 
 /// `limit`, `period` and `algorithm` at the top become a list of one limit.
-pub(crate) fn long_limits(tree: &mut Node) {
+pub(crate) fn expand_short_limit(tree: &mut Node) {
     if tree.get("limit").is_none() || tree.get("limits").is_some() {
         return;
     }
@@ -144,10 +144,10 @@ pub(crate) fn long_limits(tree: &mut Node) {
         place: place.clone(),
         node: at(Value::List(vec![one])),
     };
-    tree.lay_over(at(Value::Map(vec![limits])));
+    tree.merge(at(Value::Map(vec![limits])));
 }
 
-fn nothing(tree: &Node) -> Node {
+fn empty_map(tree: &Node) -> Node {
     Node {
         place: tree.place.clone(),
         value: Value::Map(Vec::new()),
@@ -171,12 +171,12 @@ fn named_preset(at: &At<'_>, own: &Node, problems: &mut Problems) -> Option<&'st
 }
 
 /// H1: a known domain brings its way of attaching the key and its dialect, never limits.
-fn known_by_domain(own: &Node) -> Node {
-    let mut base = nothing(own);
+fn defaults_of_domain(own: &Node) -> Node {
+    let mut base = empty_map(own);
     let written = |node: &Node| node.text().and_then(|text| Host::parse(text).ok());
     let list = own.get("domains").map(|node| match &node.value {
         Value::List(items) => items.iter().filter_map(written).collect::<Vec<_>>(),
-        Value::Nothing | Value::Text(_) | Value::Map(_) => written(node).into_iter().collect(),
+        Value::Null | Value::Text(_) | Value::Map(_) => written(node).into_iter().collect(),
     });
     let hosts: Vec<Host> = own
         .get("domain")
@@ -200,7 +200,7 @@ fn known_by_domain(own: &Node) -> Node {
     base
 }
 
-fn lay_tier(
+fn merge_tier(
     base: &mut Node,
     tier: &At<'_>,
     preset: Option<&'static Preset>,
@@ -227,6 +227,6 @@ fn lay_tier(
         return;
     };
     layer.remove("note");
-    spell_out(&mut layer);
-    lay_over(base, layer);
+    expand_short_forms(&mut layer);
+    merge_over(base, layer);
 }

@@ -10,7 +10,7 @@ use tollgate_core::limit::{Rule, RuleError};
 use tollgate_core::time::Span;
 
 use super::cost::unit;
-use super::plan::{Period, Plan, PlanError, Shared};
+use super::rule_spec::{Period, RuleSpec, RuleSpecError, SharedSettings};
 use super::table::LIMIT;
 use crate::amount::{self, Part};
 use crate::field::{At, Fields};
@@ -21,7 +21,7 @@ use crate::settings::Algorithm;
 
 /// Every limit of a provider.
 pub(super) fn limits(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Limit> {
-    let shared = Shared {
+    let shared = SharedSettings {
         hold: super::or_default(fields, "hold_until", problems),
         counter_lag: fields.read("counter_lag", problems).unwrap_or(Span::ZERO),
         edge_margin: fields.read("edge_margin", problems),
@@ -35,26 +35,26 @@ pub(super) fn limits(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Limit>
             "`limit` and `limits` are two ways to say one thing",
             "keep one of them",
         )),
-        (Some(_), None) => limits.extend(one(&fields.at, fields, &shared, problems)),
+        (Some(_), None) => limits.extend(limit_block(&fields.at, fields, &shared, problems)),
         (None, Some(at)) => match at.list() {
             Some(items) => {
                 for item in items {
-                    limits.extend(item_of(&item, &shared, problems));
+                    limits.extend(limit_item(&item, &shared, problems));
                 }
             }
             None => problems.push(at.error("must be a list", "begin each limit with `- `")),
         },
         (None, None) => {}
     }
-    name_apart(fields, &mut limits, problems);
+    make_names_unique(fields, &mut limits, problems);
     limits
 }
 
 /// `- 35/1s`, or a block.
-fn item_of(at: &At<'_>, shared: &Shared, problems: &mut Problems) -> Option<Limit> {
+fn limit_item(at: &At<'_>, shared: &SharedSettings, problems: &mut Problems) -> Option<Limit> {
     let Some(text) = at.node.text() else {
         let fields = open(at, LIMIT, problems)?;
-        return one(at, &fields, shared, problems);
+        return limit_block(at, &fields, shared, problems);
     };
     let parts = text.split_once('/').and_then(|(limit, period)| {
         Some((amount::number(limit.trim())?, Period::parse(period.trim())?))
@@ -66,7 +66,7 @@ fn item_of(at: &At<'_>, shared: &Shared, problems: &mut Problems) -> Option<Limi
         ));
         return None;
     };
-    let plan = Plan {
+    let plan = RuleSpec {
         limit,
         period,
         algorithm: None,
@@ -75,7 +75,7 @@ fn item_of(at: &At<'_>, shared: &Shared, problems: &mut Problems) -> Option<Limi
     };
     let rule = plan
         .rule(shared)
-        .map_err(|error| problems.push(at.refused(&error)))
+        .map_err(|error| problems.push(at.error_from(&error)))
         .ok()?;
     Some(Limit {
         name: text.trim().to_owned(),
@@ -87,13 +87,13 @@ fn item_of(at: &At<'_>, shared: &Shared, problems: &mut Problems) -> Option<Limi
 }
 
 /// A block with `limit` and `period`: an item of `limits`, or the short form at the top.
-fn one(
+fn limit_block(
     at: &At<'_>,
     fields: &Fields<'_>,
-    shared: &Shared,
+    shared: &SharedSettings,
     problems: &mut Problems,
 ) -> Option<Limit> {
-    ask_for_both(at, fields, problems);
+    require_both(at, fields, problems);
     let top = at.path.is_empty();
     let limit: Option<u64> = fields.read("limit", problems);
     let period: Option<Period> = fields.read("period", problems);
@@ -101,9 +101,9 @@ fn one(
     let (burst, zone) = if top {
         (None, Some(TimeZone::UTC))
     } else {
-        depth_and_zone(fields, algorithm, problems)
+        burst_and_zone(fields, algorithm, problems)
     };
-    let plan = Plan {
+    let plan = RuleSpec {
         limit: limit?,
         period: period?,
         algorithm,
@@ -112,19 +112,21 @@ fn one(
     };
     let rule = plan.rule(shared).map_err(|error| {
         let place = match error {
-            PlanError::Rule(RuleError::Limit) => "limit",
-            PlanError::Rule(RuleError::Burst) => "burst",
-            PlanError::Rule(_) | PlanError::Window | PlanError::Word => "period",
+            RuleSpecError::Rule(RuleError::Limit) => "limit",
+            RuleSpecError::Rule(RuleError::Burst) => "burst",
+            RuleSpecError::Rule(_) | RuleSpecError::Window | RuleSpecError::CalendarOnly => {
+                "period"
+            }
         };
         let at = fields.get(place).unwrap_or_else(|| at.clone());
-        problems.push(at.refused(&error));
+        problems.push(at.error_from(&error));
     });
     let written = fields
         .get("period")
         .and_then(|at| at.node.text())
         .unwrap_or_default();
     let name = format!("{}/{}", plan.limit, written.trim());
-    note_edges(at, fields, algorithm, problems);
+    note_window_edges(at, fields, algorithm, problems);
     if top {
         let rule = rule.ok()?;
         return Some(Limit {
@@ -138,7 +140,7 @@ fn one(
     finish(fields, rule.ok()?, name, problems)
 }
 
-fn ask_for_both(at: &At<'_>, fields: &Fields<'_>, problems: &mut Problems) {
+fn require_both(at: &At<'_>, fields: &Fields<'_>, problems: &mut Problems) {
     for (needed, other) in [("limit", "period"), ("period", "limit")] {
         if fields.get(needed).is_none() {
             let what = format!("`{needed}` is missing");
@@ -155,7 +157,7 @@ fn ask_for_both(at: &At<'_>, fields: &Fields<'_>, problems: &mut Problems) {
     }
 }
 
-fn depth_and_zone(
+fn burst_and_zone(
     fields: &Fields<'_>,
     algorithm: Option<Algorithm>,
     problems: &mut Problems,
@@ -176,7 +178,7 @@ fn depth_and_zone(
             "add `algorithm: calendar`",
         ));
     }
-    (burst, super::place::zone(&at, problems))
+    (burst, super::endpoint::zone(&at, problems))
 }
 
 /// The rest of a block: unit, headroom, reserve, name.
@@ -190,13 +192,13 @@ fn finish(fields: &Fields<'_>, rule: Rule, name: String, problems: &mut Problems
         let headroom = Part::read(&at, problems)?;
         rule = rule
             .headroom(headroom.of(whole))
-            .map_err(|error| problems.push(at.refused(&error)))
+            .map_err(|error| problems.push(at.error_from(&error)))
             .ok()?;
     }
     let mut reserve = 0;
     if let Some(at) = fields.get("reserve") {
         reserve = Part::read(&at, problems)?.of(whole);
-        if reserve >= rule.most() {
+        if reserve >= rule.max_cost() {
             problems.push(at.error(
                 "takes the whole limit, so only urgent calls would ever go",
                 "leave at least 1 to others",
@@ -214,7 +216,7 @@ fn finish(fields: &Fields<'_>, rule: Rule, name: String, problems: &mut Problems
 
 /// Says what a fixed window promises, where a user chose it; presets choose it only for providers
 /// that count this way themselves.
-fn note_edges(
+fn note_window_edges(
     at: &At<'_>,
     fields: &Fields<'_>,
     algorithm: Option<Algorithm>,
@@ -235,7 +237,7 @@ fn note_edges(
 }
 
 /// Errors and metrics name a limit, so no two may have one name.
-fn name_apart(fields: &Fields<'_>, limits: &mut [Limit], problems: &mut Problems) {
+fn make_names_unique(fields: &Fields<'_>, limits: &mut [Limit], problems: &mut Problems) {
     for at in 1..limits.len() {
         let (before, rest) = limits.split_at_mut(at);
         let Some(limit) = rest.first_mut() else {

@@ -7,10 +7,10 @@
 
 use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
-use crate::secret::{Lookup, SECRET_MAX, Secret, World, filled, lookup};
+use crate::secret::{Environment, Lookup, SECRET_MAX, Secret, expand, lookup};
 
 /// Headers that the gateway sets itself, or that would change where a message ends.
-const OURS: [&str; 9] = [
+const RESERVED_HEADERS: [&str; 9] = [
     "host",
     "content-length",
     "transfer-encoding",
@@ -23,7 +23,11 @@ const OURS: [&str; 9] = [
 ];
 
 /// `api_key` or `api_keys`.
-pub(crate) fn keys(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Secret> {
+pub(crate) fn keys(
+    fields: &Fields<'_>,
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) -> Vec<Secret> {
     let (one, many) = (fields.get("api_key"), fields.get("api_keys"));
     if let (Some(at), Some(_)) = (&one, &many) {
         problems.push(at.error(
@@ -49,7 +53,7 @@ pub(crate) fn keys(fields: &Fields<'_>, world: &World<'_>, problems: &mut Proble
 /// Headers to send where the caller sends none. Their values may be keys, so they are treated so.
 pub(crate) fn headers(
     fields: &Fields<'_>,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Vec<(String, Secret)> {
     let Some(at) = fields.get("headers") else {
@@ -59,7 +63,8 @@ pub(crate) fn headers(
     for (name, place, value) in at.entries(problems) {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         let lower = name.to_ascii_lowercase();
-        if name.is_empty() || !name.bytes().all(known) || OURS.contains(&lower.as_str()) {
+        if name.is_empty() || !name.bytes().all(known) || RESERVED_HEADERS.contains(&lower.as_str())
+        {
             let mut problem = at.error("a header has a name that cannot be set here", "use letters, digits and `-`; the gateway sets Host, Content-Length and Connection itself");
             problem.place = place;
             problems.push(problem);
@@ -73,8 +78,12 @@ pub(crate) fn headers(
 }
 
 /// A secret: a literal, `${ENV}`, or `file:/path`.
-pub(crate) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Secret> {
-    let text = looked_up(at, at.text(problems)?, world, problems)?;
+pub(crate) fn secret(
+    at: &At<'_>,
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) -> Option<Secret> {
+    let text = resolve(at, at.text(problems)?, world, problems)?;
     if text.is_empty() {
         problems.push(at.error("is empty", "write a literal, `${VARIABLE}` or `file:/path`"));
         return None;
@@ -91,14 +100,14 @@ pub(crate) fn secret(at: &At<'_>, world: &World<'_>, problems: &mut Problems) ->
 }
 
 /// What a text stands for.
-pub(super) fn looked_up(
+pub(super) fn resolve(
     at: &At<'_>,
     text: &str,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<String> {
     match lookup(text) {
-        Lookup::Text(text) => filled(text, world)
+        Lookup::Text(text) => expand(text, world)
             .map_err(|name| not_set(at, &name, problems))
             .ok(),
         Lookup::File(path) => from_file(at, path, world, problems),
@@ -114,14 +123,14 @@ pub(super) fn not_set(at: &At<'_>, name: &str, problems: &mut Problems) {
 fn from_file(
     at: &At<'_>,
     path: &str,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<String> {
     // As for all paths in files, the folder of the file that names it counts.
-    let path = crate::load::gather::beside(&at.node.place.file, path);
-    match (world.key_file)(&path) {
+    let path = crate::load::gather::resolve_path(&at.node.place.file, path);
+    match (world.read_file)(&path) {
         Ok(file) => {
-            if file.open_to_others {
+            if file.readable_by_others {
                 let remedy = "run `chmod 600` on it";
                 problems.push(at.problem(Level::Warning, "others can read this key file", remedy));
             }

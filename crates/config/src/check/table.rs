@@ -43,41 +43,41 @@ table! {
         domains: Shape::List(&Shape::Text), "several hosts";
         listen: Shape::Address, "an address of the gateway that is this provider only";
         upstream: Shape::Text, "where calls go" = "https://<domain>";
-        enabled: Shape::Switch, "`false` = no limiting for this provider" = "true";
+        enabled: Shape::Boolean, "`false` = no limiting for this provider" = "true";
         api_key: Shape::Secret, "literal, `${ENV}` or `file:/path`";
         api_keys: Shape::List(&Shape::Secret), "a pool instead of `api_key`; the one free first is used";
         headers: Shape::Map(&Shape::Secret), "headers that are sent if the caller sends none of that name";
         auth: Shape::Block(AUTH), "how the key is attached";
-        limit: Shape::Whole, "short form: one limit of so many calls …";
+        limit: Shape::Integer, "short form: one limit of so many calls …";
         period: Shape::Text, "… per this length of time";
         algorithm: Algorithm::SHAPE, "how the short form counts" = "sliding-window";
         limits: Shape::List(&Shape::Either(&[Shape::Text, Shape::Block(LIMIT)])), "full form: `35/1s`, or blocks";
-        cost: Shape::Map(&Shape::Either(&[Shape::Whole, Shape::Block(COST)])), "what a call costs in units other than calls";
-        concurrency: Shape::Either(&[Shape::Off(&Shape::Whole), Shape::Block(CONCURRENCY)]), "calls at a time";
-        connections: Shape::Whole, "connections to the upstream" = "32";
+        cost: Shape::Map(&Shape::Either(&[Shape::Integer, Shape::Block(COST)])), "what a call costs in units other than calls";
+        concurrency: Shape::Either(&[Shape::OrOff(&Shape::Integer), Shape::Block(CONCURRENCY)]), "calls at a time";
+        connections: Shape::Integer, "connections to the upstream" = "32";
         hold_until: Hold::SHAPE, "what proves that a call has arrived" = "response";
-        late_arrival: Shape::Length, "how long a call given up may still arrive, at least" = "5s";
-        edge_margin: Shape::Length, "how long after its edge a calendar window is used" = "2s";
-        counter_lag: Shape::Length, "for providers that count after the answer" = "0s";
-        free_status: Shape::List(&Shape::Whole), "answers that the provider does not count";
+        late_arrival: Shape::Duration, "how long a call given up may still arrive, at least" = "5s";
+        edge_margin: Shape::Duration, "how long after its edge a calendar window is used" = "2s";
+        counter_lag: Shape::Duration, "for providers that count after the answer" = "0s";
+        free_status: Shape::List(&Shape::Integer), "answers that the provider does not count";
         entities: Shape::Block(ENTITIES), "parts of the provider with limits and lifetimes of their own";
         cache: Cache::SHAPE, "keeping answers";
         dedup: Dedup::SHAPE, "whether identical calls in flight share one upstream call" = "cacheable";
         merge: Merge::SHAPE, "joining waiting calls into one" = "off";
         queue: Queue::SHAPE, "waiting for a permit";
-        off_peak: Shape::Off(&Shape::Block(OFF_PEAK)), "hours to which background calls are confined";
+        off_peak: Shape::OrOff(&Shape::Block(OFF_PEAK)), "hours to which background calls are confined";
         retry: RetrySettings::SHAPE, "how a failed call is tried again";
         cooldown: CooldownSettings::SHAPE, "how long a scope rests after a refusal";
-        degrade: Shape::Off(&Degrade::SHAPE), "serving from cache only when little is left" = "off";
+        degrade: Shape::OrOff(&Degrade::SHAPE), "serving from cache only when little is left" = "off";
         alerts: AlertSettings::SHAPE, "when to raise an alert";
         timeout: Timeout::SHAPE, "how long each stage may take; `30s` is the first byte";
-        rewrite_links: Shape::Switch, "links in answers come back through the gateway" = "true";
+        rewrite_links: Shape::Boolean, "links in answers come back through the gateway" = "true";
         guards: Shape::List(&Shape::Text), "guards on callers, when the upstream is your own service";
         on_store_loss: OnStoreLoss::SHAPE, "what happens while the ledger cannot be reached" = "closed";
         health: Health::SHAPE, "the health machine: a word, or every threshold" = "adaptive";
         dialect: Shape::Text, "how the provider speaks of limits; the name of a preset, or `generic`" = "generic";
-        learn: Shape::Switch, "its limits are told in its answers, because nobody publishes them; not used yet" = "false";
-        acquire_only: Shape::Switch, "only permits are asked for; no call goes through the gateway" = "false";
+        learn: Shape::Boolean, "its limits are told in its answers, because nobody publishes them; not used yet" = "false";
+        acquire_only: Shape::Boolean, "only permits are asked for; no call goes through the gateway" = "false";
     }
 }
 
@@ -86,12 +86,12 @@ table! {
         query: Shape::Text, "as this parameter of the query";
         header: Shape::Text, "as this header";
         prefix: Shape::Text, "what stands before the key in that header, such as `Bot `";
-        bearer: Shape::Switch, "as `Authorization: Bearer`";
-        basic: Shape::Switch, "as `Authorization: Basic`; the key is `user:password`";
+        bearer: Shape::Boolean, "as `Authorization: Bearer`";
+        basic: Shape::Boolean, "as `Authorization: Basic`; the key is `user:password`";
         oauth2: Shape::Block(OAUTH2), "by a token of OAuth 2";
         login: Shape::Block(LOGIN), "by a token of the provider's own login";
         also: Shape::Map(&Shape::Secret), "further keys, sent the same way under their own names; with `login` or `oauth2` in what is posted there";
-        replace: Shape::Switch, "`false` = the client's own credential wins" = "true";
+        replace: Shape::Boolean, "`false` = the client's own credential wins" = "true";
     }
 }
 
@@ -111,23 +111,23 @@ table! {
         url: Shape::Text, "where";
         body: Shape::Either(&[Shape::Secret, Shape::Map(&Shape::Secret)]), "the JSON or form that is posted; `{api_key}` stands for the key in use";
         token: Shape::Text, "the field of the answer that holds the token";
-        lifetime: Shape::Length, "how long a token lives" = "1d";
-        refresh_before: Shape::Length, "how long before its end a new one is fetched" = "5m";
+        lifetime: Shape::Duration, "how long a token lives" = "1d";
+        refresh_before: Shape::Duration, "how long before its end a new one is fetched" = "5m";
     }
 }
 
 table! {
     pub(crate) LIMIT {
         name: Shape::Text, "its name in every error" = "35/1s";
-        limit: Shape::Whole, "so many …";
+        limit: Shape::Integer, "so many …";
         period: Shape::Text, "… per this length of time; `week` and `month` for the calendar";
         algorithm: Algorithm::SHAPE, "how it counts" = "sliding-window";
-        burst: Shape::Whole, "the depth of a token bucket" = "the limit";
+        burst: Shape::Integer, "the depth of a token bucket" = "the limit";
         timezone: Shape::Text, "whose days a calendar limit counts" = "UTC";
         per: Per::SHAPE, "for whom it is counted apart" = "provider";
         reserve: Shape::Part, "the part that only urgent calls may use" = "0";
         unit: Shape::Text, "what it counts: calls, tokens, points, bytes" = "calls";
-        shadow: Shape::Switch, "counts and reports, but refuses nothing" = "false";
+        shadow: Shape::Boolean, "counts and reports, but refuses nothing" = "false";
         headroom: Shape::Part, "left to users of the key outside Tollgate" = "0";
     }
 }
@@ -135,15 +135,15 @@ table! {
 table! {
     pub(crate) COST {
         before: Shape::List(&Shape::Text), "fields of the request that tell the cost; the first that is there counts";
-        else: Shape::Whole, "what is held if none is" = "1";
+        else: Shape::Integer, "what is held if none is" = "1";
         after: Shape::Text, "the field of the answer that tells the true cost";
     }
 }
 
 table! {
     pub(crate) CONCURRENCY {
-        normal: Shape::Off(&Shape::Whole), "for all calls together";
-        low: Shape::Whole, "how many of them may be background work" = "as `normal`";
+        normal: Shape::OrOff(&Shape::Integer), "for all calls together";
+        low: Shape::Integer, "how many of them may be background work" = "as `normal`";
     }
 }
 

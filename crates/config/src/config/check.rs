@@ -13,10 +13,10 @@ use super::table::{ADMIN, ALERTS, CALLER, METRICS, WEBHOOK};
 use super::{
     Admin, CacheSize, Caller, Config, Metrics, Network, Presets, Store, UnknownDomain, Webhook,
 };
-use crate::check::{or_default, place, secrets};
+use crate::check::{endpoint, or_default, secrets};
 use crate::field::{At, Fields};
 use crate::problem::{Level, Problems};
-use crate::secret::{Secret, World};
+use crate::secret::{Environment, Secret};
 use crate::setting::{Setting, open, read_text};
 
 /// What callers must not be called: names of the gateway's own.
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
 /// Checks everything but the providers.
 pub(crate) fn settings(
     fields: &Fields<'_>,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Settings {
     let listen = fields
@@ -47,7 +47,8 @@ pub(crate) fn settings(
             .unwrap_or_else(|| Store::Sqlite(state_dir.clone())),
         state_dir,
         postgres: or_default(fields, "postgres", problems),
-        cache_store: store(fields, "cache_store", world, problems).or_else(|| redis_by_name(world)),
+        cache_store: store(fields, "cache_store", world, problems)
+            .or_else(|| redis_from_env(world)),
         cache_size: cache_size(fields, problems),
         guard_store: store(fields, "guard_store", world, problems).unwrap_or(Store::Memory),
         nodes: nodes(fields, problems),
@@ -78,7 +79,7 @@ pub(crate) fn settings(
 
 /// The folder for everything that survives a restart: where the environment says, else where
 /// programs keep such things.
-fn state_dir(world: &World<'_>) -> String {
+fn state_dir(world: &Environment<'_>) -> String {
     let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
     let in_state = || env("XDG_STATE_HOME").map(|folder| format!("{folder}/tollgate"));
     let in_home = || env("HOME").map(|folder| format!("{folder}/.local/state/tollgate"));
@@ -90,7 +91,7 @@ fn state_dir(world: &World<'_>) -> String {
 
 fn cache_size(fields: &Fields<'_>, problems: &mut Problems) -> CacheSize {
     let sizes: CacheSize = or_default(fields, "cache_size", problems);
-    let least = CacheSize::LEAST;
+    let least = CacheSize::MIN;
     for (name, size) in [("memory", sizes.memory), ("disk", sizes.disk)] {
         if size < least
             && let Some(at) = fields.get("cache_size")
@@ -105,7 +106,7 @@ fn cache_size(fields: &Fields<'_>, problems: &mut Problems) -> CacheSize {
     sizes
 }
 
-fn admin(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Admin {
+fn admin(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Admin {
     let block = fields
         .get("admin")
         .and_then(|at| open(&at, ADMIN, problems));
@@ -131,7 +132,7 @@ fn admin(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Adm
 fn store(
     fields: &Fields<'_>,
     name: &str,
-    world: &World<'_>,
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) -> Option<Store> {
     let at = fields.get(name)?;
@@ -142,7 +143,7 @@ fn store(
         Secret::new(text.to_owned())
     };
     let store = Store::parse(text.expose())
-        .map_err(|error| problems.push(at.refused(&error)))
+        .map_err(|error| problems.push(at.error_from(&error)))
         .ok()?;
     let fits = match name {
         "guard_store" => matches!(store, Store::Memory | Store::Redis(_)),
@@ -156,17 +157,17 @@ fn store(
 }
 
 /// S12: the document's REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.
-fn redis_by_name(world: &World<'_>) -> Option<Store> {
+fn redis_from_env(world: &Environment<'_>) -> Option<Store> {
     let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
     let host = env("REDIS_HOST")?;
     let port = env("REDIS_PORT").unwrap_or_else(|| "6379".to_owned());
-    let password = env("REDIS_PASSWORD").map(|password| format!(":{}@", in_url(&password)));
+    let password = env("REDIS_PASSWORD").map(|password| format!(":{}@", url_encode(&password)));
     let url = format!("redis://{}{host}:{port}", password.unwrap_or_default());
     Some(Store::Redis(Secret::new(url)))
 }
 
 /// A password as it may stand in an address.
-fn in_url(text: &str) -> String {
+fn url_encode(text: &str) -> String {
     let mut whole = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -200,7 +201,7 @@ fn env_prefix(fields: &Fields<'_>, problems: &mut Problems) -> String {
     read_text(&at, problems, read, what, remedy).unwrap_or_default()
 }
 
-fn callers(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Caller> {
+fn callers(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Vec<Caller> {
     let Some(at) = fields.get("callers") else {
         return Vec::new();
     };
@@ -222,7 +223,12 @@ fn callers(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> V
     callers
 }
 
-fn caller(name: &str, at: &At<'_>, world: &World<'_>, problems: &mut Problems) -> Option<Caller> {
+fn caller(
+    name: &str,
+    at: &At<'_>,
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) -> Option<Caller> {
     let fields = open(at, CALLER, problems)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) {
@@ -281,7 +287,7 @@ fn networks(fields: &Fields<'_>, problems: &mut Problems) -> Vec<Network> {
     items.iter().filter_map(&mut read).collect()
 }
 
-fn webhooks(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Vec<Webhook> {
+fn webhooks(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Vec<Webhook> {
     let block = fields
         .get("alerts")
         .and_then(|at| open(&at, ALERTS, problems));
@@ -298,7 +304,7 @@ fn webhooks(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> 
             .and_then(|at| secrets::secret(&at, world, problems));
         match fields.get("url") {
             Some(at) => {
-                webhooks.extend(place::url(&at, problems).map(|url| Webhook { url, secret }));
+                webhooks.extend(endpoint::url(&at, problems).map(|url| Webhook { url, secret }));
             }
             None => problems.push(at.error("`url` is missing", "write `url: https://…`")),
         }
@@ -306,7 +312,7 @@ fn webhooks(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> 
     webhooks
 }
 
-fn metrics(fields: &Fields<'_>, world: &World<'_>, problems: &mut Problems) -> Metrics {
+fn metrics(fields: &Fields<'_>, world: &Environment<'_>, problems: &mut Problems) -> Metrics {
     let mut metrics = Metrics {
         prefix: "tollgate_".to_owned(),
         ndjson: None,

@@ -28,7 +28,7 @@ pub struct Guard {
     /// How many at once.
     pub burst: u32,
     /// Whom it tells apart.
-    pub by: By,
+    pub by: GuardKey,
     /// What keys in Redis begin with: `ratelimit:ip:`.
     pub key_prefix: String,
     /// Counts and reports, but refuses nothing.
@@ -43,7 +43,7 @@ pub struct Guard {
 
 /// Whom a guard tells apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum GuardKey {
     /// Addresses.
     Ip,
     /// Nobody: all together.
@@ -118,7 +118,7 @@ fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
     }
     let by = match fields.get("by") {
         Some(at) => by(&at, problems),
-        None => Some(By::Ip),
+        None => Some(GuardKey::Ip),
     };
     let (limit, period) = (limit?, period?);
     Some(Guard {
@@ -139,12 +139,14 @@ fn guard(name: &str, at: &At<'_>, problems: &mut Problems) -> Option<Guard> {
     })
 }
 
-fn by(at: &At<'_>, problems: &mut Problems) -> Option<By> {
+fn by(at: &At<'_>, problems: &mut Problems) -> Option<GuardKey> {
     let read = |text: &str| match text.split_once(':') {
-        None if text == "ip" => Some(By::Ip),
-        None if text == "global" => Some(By::Global),
-        None if text == "name" => Some(By::Name),
-        Some(("header", name)) if !name.is_empty() => Some(By::Header(name.to_ascii_lowercase())),
+        None if text == "ip" => Some(GuardKey::Ip),
+        None if text == "global" => Some(GuardKey::Global),
+        None if text == "name" => Some(GuardKey::Name),
+        Some(("header", name)) if !name.is_empty() => {
+            Some(GuardKey::Header(name.to_ascii_lowercase()))
+        }
         Some(_) | None => None,
     };
     read_text(

@@ -25,7 +25,7 @@ pub enum Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("is not supported yet; use `redis://`, `rediss://` or `postgres://`")]
-    NotYet,
+    NotSupported,
     #[error("is not a store; write `sqlite:DIR`, `memory:`, `postgres://…` or `redis://…`")]
     Unknown,
     #[error("names no folder; write `sqlite:/var/lib/tollgate`")]
@@ -46,14 +46,14 @@ impl Store {
             ("postgres" | "postgresql", Some(_)) => Ok(Store::Postgres(secret())),
             ("redis" | "rediss", Some(_)) => Ok(Store::Redis(secret())),
             ("postgres" | "postgresql" | "redis" | "rediss", None) => Err(StoreError::NoHost),
-            ("redis-cluster" | "redis-sentinel", _) => Err(StoreError::NotYet),
+            ("redis-cluster" | "redis-sentinel", _) => Err(StoreError::NotSupported),
             _ => Err(StoreError::Unknown),
         }
     }
 
     /// What may be printed: no user, no password, no parameters.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn redacted(&self) -> String {
         match self {
             Store::Sqlite(folder) => format!("sqlite:{folder}"),
             Store::Memory => "memory:".to_owned(),
@@ -75,7 +75,7 @@ impl Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown())
+        f.write_str(&self.redacted())
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_are_told_apart_by_their_scheme() {
+    fn the_scheme_selects_the_store() {
         assert_eq!(
             Store::parse("sqlite:/var/lib/x"),
             Ok(Store::Sqlite("/var/lib/x".to_owned()))
@@ -99,8 +99,8 @@ mod tests {
             assert!(Store::parse(text).unwrap().is_shared(), "{text}");
         }
         for (text, why) in [
-            ("redis-cluster://h", StoreError::NotYet),
-            ("redis-sentinel://h", StoreError::NotYet),
+            ("redis-cluster://h", StoreError::NotSupported),
+            ("redis-sentinel://h", StoreError::NotSupported),
             ("sqlite:", StoreError::NoFolder),
             ("redis:", StoreError::NoHost),
             ("mysql://h", StoreError::Unknown),
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn h3_a_password_in_an_address_is_not_shown() {
         let store = Store::parse("redis://me:CANARY@h:6379/0?p=CANARY").unwrap();
-        assert_eq!(store.shown(), "redis://h:6379/0");
+        assert_eq!(store.redacted(), "redis://h:6379/0");
         let odd = Store::parse("postgres://me:CAN@ARY@h/db#CANARY").unwrap();
         assert!(!format!("{store:?} {odd:?}").contains("CAN"));
     }

@@ -24,8 +24,8 @@ table! {
         cache_store: Shape::Text, "where answers are kept; a Redis (REDIS_HOST, REDIS_PORT and REDIS_PASSWORD if set) is not used yet, and they are kept beside the ledger" = "beside the ledger";
         cache_size: CacheSize::SHAPE, "how much is kept of answers, in all";
         guard_store: Shape::Text, "where guards count: `memory:` or `redis://…`" = "memory:";
-        nodes: Shape::Whole, "processes or hosts that share a limit without a common store; `local-share` needs it" = "1";
-        node_lease: Shape::Length, "how long a node's registration holds" = "5s";
+        nodes: Shape::Integer, "processes or hosts that share a limit without a common store; `local-share` needs it" = "1";
+        node_lease: Shape::Duration, "how long a node's registration holds" = "5s";
         providers: Shape::Either(&[Shape::List(&Shape::Text), Shape::Map(&Shape::Block(PROVIDER))]), "a folder, a list of files, or the providers themselves; paths count from this file";
         presets: Presets::SHAPE, "a known domain gets its preset with no file at all" = "auto";
         intercept: Intercept::SHAPE, "CONNECT: configured domains are opened with the local CA" = "configured";
@@ -61,18 +61,18 @@ table! {
 
 table! {
     pub(crate) GUARD {
-        limit: Shape::Whole, "so many …";
-        period: Shape::Length, "… per this length of time";
-        burst: Shape::Whole, "how many at once" = "the limit";
+        limit: Shape::Integer, "so many …";
+        period: Shape::Duration, "… per this length of time";
+        burst: Shape::Integer, "how many at once" = "the limit";
         by: Shape::Text, "`ip`, `global`, `name` or `header:NAME`" = "ip";
         key_prefix: Shape::Text, "what keys in Redis begin with" = "ratelimit:<guard>:";
-        shadow: Shape::Switch, "counts and reports, but refuses nothing" = "false";
+        shadow: Shape::Boolean, "counts and reports, but refuses nothing" = "false";
         on_store_loss: OnStoreLoss::SHAPE, "what happens while Redis cannot be reached" = "local-share";
         match: Shape::Block(MATCH), "which calls it looks at";
-        max_pending: Shape::Whole, "tasks that may wait before more are refused";
-        retry_delay: Shape::Length, "when a task that was put back comes again" = "1m";
-        wait: Shape::Length, "how long a task waits for its turn" = "5m";
-        retries: Shape::Whole, "tries of a task after a failure" = "3";
+        max_pending: Shape::Integer, "tasks that may wait before more are refused";
+        retry_delay: Shape::Duration, "when a task that was put back comes again" = "1m";
+        wait: Shape::Duration, "how long a task waits for its turn" = "5m";
+        retries: Shape::Integer, "tries of a task after a failure" = "3";
         factor: Shape::Decimal, "how much longer each further wait is" = "2";
     }
 }
@@ -101,7 +101,7 @@ table! {
     pub(crate) METRICS {
         prefix: Shape::Text, "what names begin with" = "tollgate_";
         ndjson: Shape::Text, "a path, or `-` for standard output" = "off";
-        every: Shape::Length, "how often NDJSON is written" = "10s";
+        every: Shape::Duration, "how often NDJSON is written" = "10s";
         token: Shape::Secret, "what readers of /metrics must show";
     }
 }

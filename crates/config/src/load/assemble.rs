@@ -9,23 +9,27 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use crate::config::{Config, UnknownDomain};
-use crate::origin::{Effective, Origin};
+use crate::origin::{EffectiveValue, Origin};
 use crate::problem::{Level, Place, Problem, Problems};
-use crate::provider::{Provider, Style};
+use crate::provider::{AuthStyle, Provider};
 use crate::raw::Node;
-use crate::secret::{KeyFile, Secret, World};
+use crate::secret::{Environment, FileContent, Secret};
 
-use super::base::base;
-use super::govern::{built_in, govern, notes_of, unknown_sets, without_clashes};
+use super::base::base_config;
+use super::providers::{built_in, load_providers, notes_of, unknown_sets, without_conflicts};
 use super::{Loaded, Sources, env_file, gather, hints};
 
 pub(super) struct Assembled {
     pub(super) loaded: Loaded,
-    pub(super) refused: Problems,
+    pub(super) rejected: Problems,
 }
 
 /// Reads everything; `old` is what to fall back on.
-pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded>) -> Assembled {
+pub(super) fn assemble(
+    sources: &Sources,
+    world: &Environment<'_>,
+    old: Option<&Loaded>,
+) -> Assembled {
     let mut refused = Problems::default();
     let mut said = Problems::default();
     let env = variables(sources, world, &mut said).unwrap_or_else(|problems| {
@@ -36,25 +40,25 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
     let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
     let all = || env.keys().cloned().chain((world.env_names)()).collect();
     let read = RefCell::default();
-    let key_file = noting(&read, world);
-    let world = World {
+    let key_file = record_reads(&read, world);
+    let world = Environment {
         env: &get,
         env_names: &all,
-        key_file: &key_file,
+        read_file: &key_file,
         ..*world
     };
-    let (path, base) = base(sources, &world, old, &mut said, &mut refused);
+    let (path, base) = base_config(sources, &world, old, &mut said, &mut refused);
     let config = path.as_deref().map(|path| (path, &base.tree));
     let gathered = gather::providers(sources, config, &world);
     refused.extend(gathered.problems.clone());
     let mut config = base.settings.config;
-    let governed = govern(&gathered, sources, &config, &world, old, &mut refused);
-    let mut governed = without_clashes(governed, &config, old, &mut refused);
+    let governed = load_providers(&gathered, sources, &config, &world, old, &mut refused);
+    let mut governed = without_conflicts(governed, &config, old, &mut refused);
     for one in &governed {
         said.extend(notes_of(one));
     }
     config.providers = governed.iter().map(|one| one.provider.clone()).collect();
-    warn_of_open_doors(&config, &base.tree, &mut said);
+    warn_if_exposed(&config, &base.tree, &mut said);
     if is_default(&base.values, "unknown_domain") {
         config.unknown_domain = unknown_domain(&config);
     }
@@ -63,7 +67,7 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
     config.built_in = built_in.iter().map(|one| one.provider.clone()).collect();
     governed.extend(built_in);
     unknown_sets(sources, &governed, &mut refused);
-    if !sources.bare {
+    if !sources.only_named {
         hints::mistyped(&config.env_prefix, &governed, &world, &mut said);
     }
     said.sort();
@@ -71,39 +75,42 @@ pub(super) fn assemble(sources: &Sources, world: &World<'_>, old: Option<&Loaded
     let loaded = Loaded {
         config,
         problems: said,
-        governed,
+        providers: governed,
         watched: watched(gathered.watched, read.take()),
         values: base.values,
         presets,
         tree: base.tree,
         env,
     };
-    Assembled { loaded, refused }
+    Assembled {
+        loaded,
+        rejected: refused,
+    }
 }
 
 /// tollgate.yaml with variables and flags over it; what is wrong with it has its default.
-pub(super) fn without_providers(sources: &Sources, world: &World<'_>) -> Config {
+pub(super) fn without_providers(sources: &Sources, world: &Environment<'_>) -> Config {
     let (mut said, mut refused) = (Problems::default(), Problems::default());
     let env = variables(sources, world, &mut said).unwrap_or_default();
     let of_file = |name: &str| env.get(name).map(|value| value.expose().to_owned());
     let get = |name: &str| of_file(name).or_else(|| (world.env)(name));
-    let world = World {
+    let world = Environment {
         env: &get,
         ..*world
     };
-    let (_, base) = base(sources, &world, None, &mut said, &mut refused);
+    let (_, base) = base_config(sources, &world, None, &mut said, &mut refused);
     base.settings.config
 }
 
 /// Remembers which files are read: one that holds a key is a part of the configuration, and is watched
 /// like the others.
-fn noting<'a>(
+fn record_reads<'a>(
     read: &'a RefCell<Vec<String>>,
-    world: &'a World<'_>,
-) -> impl Fn(&str) -> Result<KeyFile, String> + 'a {
+    world: &'a Environment<'_>,
+) -> impl Fn(&str) -> Result<FileContent, String> + 'a {
     |path| {
         read.borrow_mut().push(path.to_owned());
-        (world.key_file)(path)
+        (world.read_file)(path)
     }
 }
 
@@ -118,7 +125,7 @@ fn watched(mut named: Vec<String>, read: Vec<String>) -> Vec<String> {
 }
 
 /// Nobody said anything about it.
-fn is_default(values: &[Effective], path: &str) -> bool {
+fn is_default(values: &[EffectiveValue], path: &str) -> bool {
     let said = values.iter().find(|value| value.path == path);
     said.is_none_or(|value| value.origin == Origin::Default)
 }
@@ -136,9 +143,9 @@ fn unknown_domain(config: &Config) -> UnknownDomain {
 
 /// H3: whoever reaches the gateway calls with our keys. Tokens of callers do not change that: they
 /// prove a name, and who claims none is let in.
-fn warn_of_open_doors(config: &Config, tree: &Node, said: &mut Problems) {
+fn warn_if_exposed(config: &Config, tree: &Node, said: &mut Problems) {
     let has_key = |one: &Provider| {
-        !one.keys.is_empty() || matches!(one.auth.style, Style::OAuth2(_) | Style::Login(_))
+        !one.keys.is_empty() || matches!(one.auth.style, AuthStyle::OAuth2(_) | AuthStyle::Login(_))
     };
     let with_keys = || config.providers.iter().filter(|one| has_key(one));
     let own = with_keys().filter_map(|one| Some((one.listen?, format!("listen of {}", one.name))));
@@ -166,14 +173,14 @@ fn warn_of_open_doors(config: &Config, tree: &Node, said: &mut Problems) {
 /// The file of `--env-file`, out of sight.
 fn variables(
     sources: &Sources,
-    world: &World<'_>,
+    world: &Environment<'_>,
     said: &mut Problems,
 ) -> Result<BTreeMap<String, Secret>, Problems> {
     let Some(path) = &sources.env_file else {
         return Ok(BTreeMap::new());
     };
-    let file = (world.key_file)(path).map_err(|why| gather::unreadable(path, &why))?;
-    if file.open_to_others {
+    let file = (world.read_file)(path).map_err(|why| gather::unreadable(path, &why))?;
+    if file.readable_by_others {
         said.push(Problem {
             level: Level::Warning,
             place: Place::whole(path),

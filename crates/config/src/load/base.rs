@@ -7,33 +7,33 @@
 
 use crate::config::check::{Settings, settings};
 use crate::config::{CONFIG, Config};
+use crate::expand::expand_variables;
 use crate::field::{At, Fields};
-use crate::fill::fill;
-use crate::origin::{Effective, Origin, effective};
+use crate::origin::{EffectiveValue, Origin, effective_values};
 use crate::problem::{Level, Place, Problem, Problems};
 use crate::raw::{Node, Value};
-use crate::secret::World;
+use crate::secret::Environment;
 use crate::shape::names;
 
 use super::{Loaded, Sources, gather, hints};
 
 /// tollgate.yaml with flags and variables over it.
-pub(super) struct Base {
+pub(super) struct BaseConfig {
     pub(super) tree: Node,
     pub(super) settings: Settings,
-    pub(super) values: Vec<Effective>,
+    pub(super) values: Vec<EffectiveValue>,
 }
 
-pub(super) fn base(
+pub(super) fn base_config(
     sources: &Sources,
-    world: &World<'_>,
+    world: &Environment<'_>,
     old: Option<&Loaded>,
     said: &mut Problems,
     refused: &mut Problems,
-) -> (Option<String>, Base) {
+) -> (Option<String>, BaseConfig) {
     let mut about = Problems::default();
-    let found =
-        gather::config_file(sources, world, &mut about).and_then(|found| missed(found, old));
+    let found = gather::config_file(sources, world, &mut about)
+        .and_then(|found| reject_if_vanished(found, old));
     let path = match &found {
         Ok(found) => found.as_ref().map(|(path, _)| path.clone()),
         // It cannot be read now, but it counts, and its old tree names the file.
@@ -53,7 +53,7 @@ pub(super) fn base(
         said.extend(problems);
         let mut base = base;
         if let Some(old) = old {
-            keep_until_start(
+            keep_until_restart(
                 &mut base.settings.config,
                 &old.config,
                 &base.tree.place.file,
@@ -64,7 +64,7 @@ pub(super) fn base(
     }
     refused.extend(problems);
     let base = match old {
-        Some(old) => Base {
+        Some(old) => BaseConfig {
             tree: old.tree.clone(),
             settings: Settings {
                 config: old.config.clone(),
@@ -78,7 +78,7 @@ pub(super) fn base(
 }
 
 /// A file that is gone or empty for a moment, because somebody is just writing it, takes nothing away.
-fn missed(
+fn reject_if_vanished(
     found: Option<(String, Node)>,
     old: Option<&Loaded>,
 ) -> Result<Option<(String, Node)>, Problems> {
@@ -100,7 +100,7 @@ fn missed(
 }
 
 /// Sockets, stores and the log are opened once. A change of them waits for the next start.
-fn keep_until_start(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
+fn keep_until_restart(new: &mut Config, old: &Config, file: &str, said: &mut Problems) {
     macro_rules! keep {
         ($( $field:ident ),*) => { $( if new.$field != old.$field {
             new.$field = old.$field.clone();
@@ -135,9 +135,14 @@ fn empty() -> Node {
     }
 }
 
-fn check(tree: &Node, sources: &Sources, world: &World<'_>, problems: &mut Problems) -> Base {
+fn check(
+    tree: &Node,
+    sources: &Sources,
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) -> BaseConfig {
     let mut whole = tree.clone();
-    hints::not_yet(&whole, hints::CONFIG_NOT_YET, problems);
+    hints::note_not_used_yet(&whole, hints::CONFIG_NOT_USED_YET, problems);
     for (name, path) in [
         ("TOLLGATE_STORE", "store"),
         ("TOLLGATE_ADMIN", "admin.listen"),
@@ -146,21 +151,23 @@ fn check(tree: &Node, sources: &Sources, world: &World<'_>, problems: &mut Probl
         ("TOLLGATE_CACHE_MEMORY", "cache_size.memory"),
         ("TOLLGATE_CACHE_DISK", "cache_size.disk"),
     ] {
-        if let Some(value) = (world.env)(name).filter(|value| !value.is_empty() && !sources.bare) {
-            lay(&mut whole, path, &value, &Origin::environment(name));
+        if let Some(value) =
+            (world.env)(name).filter(|value| !value.is_empty() && !sources.only_named)
+        {
+            set_value(&mut whole, path, &value, &Origin::environment(name));
         }
     }
     for flag in &sources.flags {
-        lay(&mut whole, flag.path, &flag.value, &Place::whole(flag.name));
+        set_value(&mut whole, flag.path, &flag.value, &Place::whole(flag.name));
     }
-    fill(&mut whole, CONFIG, world, problems);
+    expand_variables(&mut whole, CONFIG, world, problems);
     let root = At {
         node: &whole,
         path: String::new(),
     };
     let fields = Fields::open(&root, &names(CONFIG), problems).unwrap_or(Fields { at: root });
     let settings = settings(&fields, world, problems);
-    let mut values = effective(&whole, CONFIG);
+    let mut values = effective_values(&whole, CONFIG);
     values.retain(|value| !value.path.starts_with("providers"));
     for (path, store) in [
         ("store", Some(&settings.config.store)),
@@ -170,10 +177,10 @@ fn check(tree: &Node, sources: &Sources, world: &World<'_>, problems: &mut Probl
         // An address may hold a password.
         let value = values.iter_mut().find(|value| value.path == path);
         if let (Some(value), Some(store)) = (value, store) {
-            value.text = Some(store.shown());
+            value.text = Some(store.redacted());
         }
     }
-    Base {
+    BaseConfig {
         tree: tree.clone(),
         settings,
         values,
@@ -181,10 +188,10 @@ fn check(tree: &Node, sources: &Sources, world: &World<'_>, problems: &mut Probl
 }
 
 /// One value over tollgate.yaml.
-fn lay(tree: &mut Node, path: &str, value: &str, place: &Place) {
+fn set_value(tree: &mut Node, path: &str, value: &str, place: &Place) {
     let node = Node {
         place: place.clone(),
         value: Value::Text(value.to_owned()),
     };
-    crate::check::layers::lay_path(tree, path, node);
+    crate::check::layers::set_path(tree, path, node);
 }

@@ -4,11 +4,11 @@
 //!
 //! Never: shows the value of a key: that it is another one is all that is told.
 
-use crate::origin::Effective;
+use crate::origin::EffectiveValue;
 use crate::problem::Problems;
 
 use super::Loaded;
-use super::govern::before;
+use super::providers::previous;
 
 /// What came of looking again.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Reloaded {
     /// What is different.
     pub changed: Vec<Change>,
     /// What was refused; the old version of it stays.
-    pub refused: Problems,
+    pub rejected: Problems,
 }
 
 /// One difference after a reload.
@@ -57,10 +57,10 @@ pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
     if !fields.is_empty() {
         changes.push(Change::Settings { fields });
     }
-    for one in &new.governed {
+    for one in &new.providers {
         let name = &one.provider.name;
-        let was = old.governed(name);
-        let renamed = before(&one.source, Some(old)).filter(|was| was.provider.name != *name);
+        let was = old.provider(name);
+        let renamed = previous(&one.source, Some(old)).filter(|was| was.provider.name != *name);
         match (was, renamed) {
             (Some(was), _) if was.provider == one.provider => {}
             (Some(was), _) => changes.push(Change::Changed {
@@ -74,11 +74,11 @@ pub(super) fn changes(old: &Loaded, new: &Loaded) -> Vec<Change> {
             (None, None) => changes.push(Change::Added(name.clone())),
         }
     }
-    for one in &old.governed {
+    for one in &old.providers {
         let name = &one.provider.name;
         let renamed =
             |change: &Change| matches!(change, Change::Renamed { from, .. } if from == name);
-        if new.governed(name).is_none() && !changes.iter().any(renamed) {
+        if new.provider(name).is_none() && !changes.iter().any(renamed) {
             changes.push(Change::Removed(name.clone()));
         }
     }
@@ -104,8 +104,8 @@ fn secrets(old: &Loaded, new: &Loaded) -> Vec<String> {
 }
 
 /// Fields whose values differ. What has no text is not compared here.
-fn differing(old: &[Effective], new: &[Effective]) -> Vec<String> {
-    let text = |values: &[Effective], path: &str| {
+fn differing(old: &[EffectiveValue], new: &[EffectiveValue]) -> Vec<String> {
+    let text = |values: &[EffectiveValue], path: &str| {
         let found = values.iter().find(|value| value.path == path);
         found.map(|value| value.text.clone())
     };

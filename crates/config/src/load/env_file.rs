@@ -110,7 +110,7 @@ mod tests {
 
     /// H3: a line that cannot be read is told by its number, not by what it holds.
     #[test]
-    fn h3_a_broken_line_is_told_by_its_number() {
+    fn h3_a_broken_line_is_reported_by_its_number() {
         let problems = parse("x.env", "A=1\nCANARY\n1B=CANARY\nC=\"CANARY\n").unwrap_err();
         let text = problems.to_string();
         assert_eq!(problems.len(), 3);

@@ -5,52 +5,52 @@
 //!
 //! Never: checks what a provider says.
 
-use crate::check::Draft;
+use crate::check::ProviderFile;
 use crate::origin::literal_keys;
 use crate::problem::{Level, Place, Problem, Problems};
 use crate::raw::{self, Node, Value};
-use crate::secret::{KeyFile, Seen, World};
+use crate::secret::{Environment, FileContent, PathKind};
 use crate::shape::Field;
 
 use super::{PROVIDERS_MAX, Sources};
 
 /// A provider that was found, and what could be read of it.
-pub(super) struct Piece {
+pub(super) struct FoundProvider {
     pub(super) source: String,
-    pub(super) draft: Result<Draft, Problems>,
+    pub(super) file: Result<ProviderFile, Problems>,
     /// Warnings about the file itself.
-    pub(super) about: Problems,
+    pub(super) warnings: Problems,
 }
 
 /// What was gathered.
 #[derive(Default)]
 pub(super) struct Gathered {
-    pub(super) pieces: Vec<Piece>,
+    pub(super) found: Vec<FoundProvider>,
     pub(super) watched: Vec<String>,
     /// Folders that could not be read: what they held before stays.
-    pub(super) lost: Vec<String>,
+    pub(super) unreadable_dirs: Vec<String>,
     pub(super) problems: Problems,
 }
 
 /// tollgate.yaml: its name and tree, `None` if there is none.
 pub(super) fn config_file(
     sources: &Sources,
-    world: &World<'_>,
+    world: &Environment<'_>,
     about: &mut Problems,
 ) -> Result<Option<(String, Node)>, Problems> {
     let by_variable =
-        || (world.env)("TOLLGATE_CONFIG").filter(|path| !path.is_empty() && !sources.bare);
+        || (world.env)("TOLLGATE_CONFIG").filter(|path| !path.is_empty() && !sources.only_named);
     let named = sources.config.clone().or_else(by_variable);
     let path = match named {
         Some(path) => path,
-        None if sources.bare => return Ok(None),
-        None => match (world.look)("tollgate.yaml") {
-            Ok(Seen::File) => "tollgate.yaml".to_owned(),
-            Ok(Seen::Nothing | Seen::Folder(_)) => return Ok(None),
+        None if sources.only_named => return Ok(None),
+        None => match (world.path_kind)("tollgate.yaml") {
+            Ok(PathKind::File) => "tollgate.yaml".to_owned(),
+            Ok(PathKind::Nothing | PathKind::Folder(_)) => return Ok(None),
             Err(why) => return Err(unreadable("tollgate.yaml", &why).into()),
         },
     };
-    let file = (world.key_file)(&path).map_err(|why| unreadable(&path, &why))?;
+    let file = (world.read_file)(&path).map_err(|why| unreadable(&path, &why))?;
     let tree = raw::read(&path, &file.text)?;
     warn_of_keys(&tree, crate::config::CONFIG, &file, about);
     warn_of_passwords(&tree, &file, about);
@@ -76,13 +76,13 @@ pub(super) fn config_file(
 pub(super) fn providers(
     sources: &Sources,
     config: Option<(&str, &Node)>,
-    world: &World<'_>,
+    world: &Environment<'_>,
 ) -> Gathered {
     let mut gathered = Gathered::default();
     if let Some((path, tree)) = config {
         gathered.watched.push(path.to_owned());
         if let Some(node) = tree.get("providers") {
-            gathered.of_config(path, node, world);
+            gathered.from_config(path, node, world);
         }
     }
     for folder in &sources.provider_dirs {
@@ -92,26 +92,26 @@ pub(super) fn providers(
         gathered.file(file, world);
     }
     gathered.watched.extend(sources.env_file.clone());
-    gathered.bound();
+    gathered.enforce_max();
     gathered
 }
 
 impl Gathered {
     /// A folder, a list of files, or providers inside.
-    fn of_config(&mut self, path: &str, node: &Node, world: &World<'_>) {
+    fn from_config(&mut self, path: &str, node: &Node, world: &Environment<'_>) {
         match &node.value {
-            Value::Nothing => {}
+            Value::Null => {}
             Value::Text(folder) => {
-                let folder = beside(path, folder);
-                match (world.look)(&folder) {
-                    Ok(Seen::File) => self.file(&folder, world),
+                let folder = resolve_path(path, folder);
+                match (world.path_kind)(&folder) {
+                    Ok(PathKind::File) => self.file(&folder, world),
                     _ => self.folder(&folder, &node.place, world),
                 }
             }
             Value::List(items) => {
                 for item in items {
                     match item.text() {
-                        Some(file) => self.file(&beside(path, file), world),
+                        Some(file) => self.file(&resolve_path(path, file), world),
                         None => self.problems.push(problem(
                             &item.place,
                             "must be the name of a file",
@@ -123,29 +123,35 @@ impl Gathered {
             Value::Map(entries) => {
                 for entry in entries {
                     let mut tree = entry.node.clone();
-                    if tree.value == Value::Nothing {
+                    if tree.value == Value::Null {
                         tree.value = Value::Map(Vec::new());
                     }
-                    self.pieces.push(Piece {
+                    self.found.push(FoundProvider {
                         source: format!("{path}: {}", entry.name),
-                        draft: Ok(Draft::inline(&entry.name, tree)),
-                        about: Problems::default(),
+                        file: Ok(ProviderFile::inline(&entry.name, tree)),
+                        warnings: Problems::default(),
                     });
                 }
             }
         }
     }
 
-    fn folder(&mut self, folder: &str, place: &Place, world: &World<'_>) {
+    fn folder(&mut self, folder: &str, place: &Place, world: &Environment<'_>) {
         self.watched.push(folder.to_owned());
-        let names = match (world.look)(folder) {
-            Ok(Seen::Folder(names)) => names,
-            Ok(Seen::Nothing) => {
-                return self.lose(folder, place, "there is no folder of this name");
+        let names = match (world.path_kind)(folder) {
+            Ok(PathKind::Folder(names)) => names,
+            Ok(PathKind::Nothing) => {
+                return self.add_unreadable(folder, place, "there is no folder of this name");
             }
-            Ok(Seen::File) => return self.lose(folder, place, "this is a file, not a folder"),
+            Ok(PathKind::File) => {
+                return self.add_unreadable(folder, place, "this is a file, not a folder");
+            }
             Err(why) => {
-                return self.lose(folder, place, &format!("the folder cannot be read ({why})"));
+                return self.add_unreadable(
+                    folder,
+                    place,
+                    &format!("the folder cannot be read ({why})"),
+                );
             }
         };
         let mut names: Vec<String> = names
@@ -158,43 +164,47 @@ impl Gathered {
         }
     }
 
-    fn lose(&mut self, folder: &str, place: &Place, what: &str) {
-        self.lost.push(folder.to_owned());
+    fn add_unreadable(&mut self, folder: &str, place: &Place, what: &str) {
+        self.unreadable_dirs.push(folder.to_owned());
         self.problems
             .push(problem(place, what, "give a folder with provider files"));
     }
 
-    fn file(&mut self, path: &str, world: &World<'_>) {
+    fn file(&mut self, path: &str, world: &Environment<'_>) {
         // A file that is named twice is one file.
-        if self.pieces.iter().any(|piece| piece.source == path) {
+        if self.found.iter().any(|piece| piece.source == path) {
             return;
         }
         self.watched.push(path.to_owned());
         let mut about = Problems::default();
         let draft = read(path, world, &mut about);
-        self.pieces.push(Piece {
+        self.found.push(FoundProvider {
             source: path.to_owned(),
-            draft,
-            about,
+            file: draft,
+            warnings: about,
         });
     }
 
-    fn bound(&mut self) {
-        if let Some(piece) = self.pieces.get(PROVIDERS_MAX) {
+    fn enforce_max(&mut self) {
+        if let Some(piece) = self.found.get(PROVIDERS_MAX) {
             let place = Place::whole(&piece.source);
             self.problems.push(problem(
                 &place,
                 "there are more than 4096 providers",
                 "give fewer files",
             ));
-            self.pieces.truncate(PROVIDERS_MAX);
+            self.found.truncate(PROVIDERS_MAX);
         }
     }
 }
 
-fn read(path: &str, world: &World<'_>, about: &mut Problems) -> Result<Draft, Problems> {
-    let file = (world.key_file)(path).map_err(|why| unreadable(path, &why))?;
-    let draft = Draft::read(path, &file.text)?;
+fn read(
+    path: &str,
+    world: &Environment<'_>,
+    about: &mut Problems,
+) -> Result<ProviderFile, Problems> {
+    let file = (world.read_file)(path).map_err(|why| unreadable(path, &why))?;
+    let draft = ProviderFile::read(path, &file.text)?;
     // A file that is just being written is empty for a moment, and would be a provider without
     // limits.
     if draft.tree().entries().is_some_and(<[_]>::is_empty) {
@@ -211,8 +221,8 @@ fn read(path: &str, world: &World<'_>, about: &mut Problems) -> Result<Draft, Pr
 }
 
 /// H3: a file with a key written out that others can read.
-fn warn_of_keys(tree: &Node, table: &'static [Field], file: &KeyFile, about: &mut Problems) {
-    if !file.open_to_others {
+fn warn_of_keys(tree: &Node, table: &'static [Field], file: &FileContent, about: &mut Problems) {
+    if !file.readable_by_others {
         return;
     }
     if let Some((node, path)) = literal_keys(tree, table).into_iter().next() {
@@ -227,11 +237,11 @@ fn warn_of_keys(tree: &Node, table: &'static [Field], file: &KeyFile, about: &mu
 }
 
 /// H3: the same for the password in the address of a store.
-fn warn_of_passwords(tree: &Node, file: &KeyFile, about: &mut Problems) {
+fn warn_of_passwords(tree: &Node, file: &FileContent, about: &mut Problems) {
     for name in ["store", "cache_store", "guard_store"] {
         let Some(node) = tree.get(name) else { continue };
         let text = node.text().unwrap_or_default();
-        if file.open_to_others && text.contains('@') && !text.contains("${") {
+        if file.readable_by_others && text.contains('@') && !text.contains("${") {
             about.push(Problem {
                 level: Level::Warning,
                 place: node.place.clone(),
@@ -269,7 +279,7 @@ fn is_provider_file(name: &str) -> bool {
 }
 
 /// A path that is written in a file counts from the folder of that file.
-pub(crate) fn beside(file: &str, path: &str) -> String {
+pub(crate) fn resolve_path(file: &str, path: &str) -> String {
     match file.rfind('/') {
         Some(slash) if !path.starts_with('/') => {
             let (folder, _) = file.split_at(slash);

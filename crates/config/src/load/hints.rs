@@ -6,16 +6,16 @@
 //! Never: keeps anything from being loaded.
 
 use crate::origin::Origin;
-use crate::overlay::{in_variables, keys};
+use crate::overlay::{env_name, keys};
 use crate::preset;
 use crate::problem::{Level, Place, Problem, Problems, nearest};
 use crate::raw::Node;
-use crate::secret::World;
+use crate::secret::Environment;
 
-use super::Governed;
+use super::LoadedProvider;
 
 /// Variables of the program itself; they begin with TOLLGATE_ whatever the prefix is.
-pub(super) const PROGRAM: [&str; 9] = [
+pub(super) const PROGRAM_VARIABLES: [&str; 9] = [
     "CONFIG",
     "LOG",
     "STORE",
@@ -28,7 +28,7 @@ pub(super) const PROGRAM: [&str; 9] = [
 ];
 
 /// Fields of tollgate.yaml that are checked but not obeyed yet.
-pub const CONFIG_NOT_YET: &[&str] = &[
+pub const CONFIG_NOT_USED_YET: &[&str] = &[
     "postgres",
     "guard_store",
     "intercept",
@@ -42,10 +42,10 @@ pub const CONFIG_NOT_YET: &[&str] = &[
 ];
 
 /// Fields of a provider file that are checked but not obeyed yet.
-pub const PROVIDER_NOT_YET: &[&str] = &["guards", "alerts", "learn"];
+pub const PROVIDER_NOT_USED_YET: &[&str] = &["guards", "alerts", "learn"];
 
 /// Notes for the fields of a file that are not obeyed yet.
-pub(super) fn not_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
+pub(super) fn note_not_used_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
     for path in paths {
         let node = path.split('.').try_fold(tree, |node, name| node.get(name));
         if let Some(node) = node {
@@ -63,8 +63,8 @@ pub(super) fn not_yet(tree: &Node, paths: &[&str], problems: &mut Problems) {
 /// Warns of variables that look like a mistyped setting.
 pub(super) fn mistyped(
     prefix: &str,
-    governed: &[Governed],
-    world: &World<'_>,
+    governed: &[LoadedProvider],
+    world: &Environment<'_>,
     problems: &mut Problems,
 ) {
     let settings: Vec<&str> = keys().iter().map(|key| key.name.as_str()).collect();
@@ -77,7 +77,7 @@ pub(super) fn mistyped(
     let built_in = preset::all().iter().map(|preset| preset.name);
     let mut providers: Vec<String> = own
         .chain(built_in)
-        .map(|name| format!("{}_", in_variables(name)))
+        .map(|name| format!("{}_", env_name(name)))
         .collect();
     // The longest first: `OMDB_PAID_` before `OMDB_`.
     providers.sort_by_key(|name| std::cmp::Reverse(name.len()));
@@ -91,7 +91,7 @@ pub(super) fn mistyped(
             .iter()
             .find_map(|provider| rest.strip_prefix(provider.as_str()));
         let setting = of_one.unwrap_or(rest);
-        if settings.contains(&setting) || (of_one.is_none() && PROGRAM.contains(&rest)) {
+        if settings.contains(&setting) || (of_one.is_none() && PROGRAM_VARIABLES.contains(&rest)) {
             continue;
         }
         // Variables of somebody else may begin the same; only what looks like ours is told.

@@ -5,14 +5,14 @@
 //!
 //! Never: prints to a terminal by itself.
 
-use tollgate_core::ask::Unit;
+use tollgate_core::ask::CostUnit;
 use tollgate_core::limit::Algorithm;
 
 use super::{Preset, all, find};
-use crate::amount::Written;
-use crate::provider::{Limit, Per, Provider, Style};
+use crate::amount::HumanSpan;
+use crate::provider::{AuthStyle, Limit, Per, Provider};
 use crate::raw::{Node, Value};
-use crate::secret::World;
+use crate::secret::Environment;
 
 /// How wide the names of rows are.
 const NAME_WIDTH: usize = 13;
@@ -22,12 +22,12 @@ const NAME_WIDTH: usize = 13;
 pub fn list() -> String {
     let mut text = String::new();
     for preset in all() {
-        let title = preset.says("title").unwrap_or(preset.name);
+        let title = preset.text_of("title").unwrap_or(preset.name);
         line(
             &mut text,
-            &format!("{:<17} {title}: {}", preset.name, in_short(preset)),
+            &format!("{:<17} {title}: {}", preset.name, limits_of_preset(preset)),
         );
-        if let Some(advice) = preset.says("batching") {
+        if let Some(advice) = preset.text_of("batching") {
             line(&mut text, &format!("{:<17}   fewer calls: {advice}", ""));
         }
     }
@@ -41,13 +41,13 @@ pub fn show(name: &str) -> Option<String> {
     let mut text = format!(
         "{}: {}\n",
         preset.name,
-        preset.says("title").unwrap_or_default()
+        preset.text_of("title").unwrap_or_default()
     );
-    if let Some(provider) = preset.provider(None, &World::empty()).provider {
+    if let Some(provider) = preset.provider(None, &Environment::empty()).provider {
         text.push_str(&describe(&provider));
     }
     for tier in preset.tiers() {
-        if let Some(provider) = preset.provider(Some(tier), &World::empty()).provider {
+        if let Some(provider) = preset.provider(Some(tier), &Environment::empty()).provider {
             let note = preset
                 .tree()
                 .get("tiers")
@@ -67,7 +67,7 @@ pub fn show(name: &str) -> Option<String> {
         ("variant of", "variant_of"),
     ];
     for (label, field) in advice {
-        if let Some(said) = preset.says(field) {
+        if let Some(said) = preset.text_of(field) {
             row(&mut text, label, said);
         }
     }
@@ -158,8 +158,8 @@ pub fn table_of_presets() -> String {
         let row = format!(
             "| `{}` | {} | {} | {} | {} |",
             preset.name,
-            preset.says("title").unwrap_or_default(),
-            in_short(preset),
+            preset.text_of("title").unwrap_or_default(),
+            limits_of_preset(preset),
             tiers.join(", "),
             grade.unwrap_or_default(),
         );
@@ -168,8 +168,8 @@ pub fn table_of_presets() -> String {
     text
 }
 
-fn in_short(preset: &Preset) -> String {
-    let provider = preset.provider(None, &World::empty()).provider;
+fn limits_of_preset(preset: &Preset) -> String {
+    let provider = preset.provider(None, &Environment::empty()).provider;
     provider.as_ref().map(limits_in_short).unwrap_or_default()
 }
 
@@ -202,14 +202,14 @@ fn joined(limits: &[Limit]) -> String {
 pub fn limit_in_words(limit: &Limit) -> String {
     let rule = &limit.rule;
     let mut words = match rule.algorithm() {
-        Algorithm::Calendar(calendar) => format!("{}/{}", rule.limit(), calendar.per()),
+        Algorithm::Calendar(calendar) => format!("{}/{}", rule.limit(), calendar.label()),
         Algorithm::InFlight => format!("{} at a time", rule.limit()),
         Algorithm::Sliding { period }
         | Algorithm::Bucket { period, .. }
         | Algorithm::Fixed { period }
-        | Algorithm::Paced { period } => format!("{}/{}", rule.limit(), Written(*period)),
+        | Algorithm::Paced { period } => format!("{}/{}", rule.limit(), HumanSpan(*period)),
     };
-    if rule.counts() != Unit::Calls {
+    if rule.cost_unit() != CostUnit::Calls {
         words = format!("{words} {}", limit.unit);
     }
     let how = match rule.algorithm() {
@@ -231,13 +231,13 @@ pub fn limit_in_words(limit: &Limit) -> String {
 
 fn auth(provider: &Provider) -> String {
     let how = match &provider.auth.style {
-        Style::Nothing => "none".to_owned(),
-        Style::Query { name } => format!("query parameter {name}"),
-        Style::Header { name, .. } => format!("header {name}"),
-        Style::Bearer => "bearer token".to_owned(),
-        Style::Basic => "basic".to_owned(),
-        Style::OAuth2(_) => "OAuth 2".to_owned(),
-        Style::Login(login) => format!("login, a token for {}", Written(login.lifetime)),
+        AuthStyle::None => "none".to_owned(),
+        AuthStyle::Query { name } => format!("query parameter {name}"),
+        AuthStyle::Header { name, .. } => format!("header {name}"),
+        AuthStyle::Bearer => "bearer token".to_owned(),
+        AuthStyle::Basic => "basic".to_owned(),
+        AuthStyle::OAuth2(_) => "OAuth 2".to_owned(),
+        AuthStyle::Login(login) => format!("login, a token for {}", HumanSpan(login.lifetime)),
     };
     match provider.keys.len() {
         0 => how,
@@ -250,7 +250,7 @@ fn texts(node: Option<&Node>) -> Vec<&str> {
     match node.map(|node| &node.value) {
         Some(Value::List(items)) => items.iter().filter_map(Node::text).collect(),
         Some(Value::Text(text)) => vec![text],
-        Some(Value::Nothing | Value::Map(_)) | None => Vec::new(),
+        Some(Value::Null | Value::Map(_)) | None => Vec::new(),
     }
 }
 

@@ -56,7 +56,7 @@ pub fn read(file: &str, text: &str) -> Result<Node, Problem> {
             "remove it",
         ));
     }
-    let shielded = shield(text);
+    let shielded = mask_braces(text);
     let parsed: Spanned<Parsed> = serde_saphyr::from_str_with_options(&shielded, options())
         .map_err(|error| {
             let (what, remedy) = explain(&error);
@@ -135,7 +135,7 @@ fn explain(error: &serde_saphyr::Error) -> (&'static str, &'static str) {
 }
 
 /// Hides the braces of every `${NAME}` from the parser.
-fn shield(text: &str) -> String {
+fn mask_braces(text: &str) -> String {
     let mut shielded = String::with_capacity(text.len() + 64);
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -167,15 +167,15 @@ fn is_variable(text: &str) -> bool {
     !name.is_empty() && name.chars().all(is_part) && otherwise.chars().all(plain)
 }
 
-fn unshield(text: &str) -> String {
+fn unmask_braces(text: &str) -> String {
     text.replace(OPEN, "{").replace(CLOSE, "}")
 }
 
 /// What the parser hands over. Numbers and switches only say that they are some: their text is
 /// taken from the file, so nothing is rounded or rewritten.
 enum Parsed {
-    Nothing,
-    Written,
+    Null,
+    Scalar,
     Text(String),
     List(Vec<Spanned<Parsed>>),
     Map(Vec<(Spanned<String>, Spanned<Parsed>)>),
@@ -197,27 +197,27 @@ impl<'de> Visitor<'de> for ParsedVisitor {
     }
 
     fn visit_unit<E>(self) -> Result<Parsed, E> {
-        Ok(Parsed::Nothing)
+        Ok(Parsed::Null)
     }
 
     fn visit_none<E>(self) -> Result<Parsed, E> {
-        Ok(Parsed::Nothing)
+        Ok(Parsed::Null)
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Parsed, E> {
-        Ok(Parsed::Written)
+        Ok(Parsed::Scalar)
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<Parsed, E> {
-        Ok(Parsed::Written)
+        Ok(Parsed::Scalar)
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Parsed, E> {
-        Ok(Parsed::Written)
+        Ok(Parsed::Scalar)
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Parsed, E> {
-        Ok(Parsed::Written)
+        Ok(Parsed::Scalar)
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Parsed, E> {
@@ -250,15 +250,15 @@ impl Tree<'_> {
     fn node(&self, parsed: Spanned<Parsed>) -> Node {
         let place = self.place(&parsed.referenced);
         let value = match parsed.value {
-            Parsed::Nothing => Value::Nothing,
-            Parsed::Written => Value::Text(self.written(&parsed.defined)),
-            Parsed::Text(text) => Value::Text(unshield(&text)),
+            Parsed::Null => Value::Null,
+            Parsed::Scalar => Value::Text(self.scalar_text(&parsed.defined)),
+            Parsed::Text(text) => Value::Text(unmask_braces(&text)),
             Parsed::List(items) => {
                 Value::List(items.into_iter().map(|item| self.node(item)).collect())
             }
             Parsed::Map(entries) => {
                 let entry = |(name, node): (Spanned<String>, Spanned<Parsed>)| Entry {
-                    name: unshield(&name.value),
+                    name: unmask_braces(&name.value),
                     place: self.place(&name.referenced),
                     node: self.node(node),
                 };
@@ -277,7 +277,7 @@ impl Tree<'_> {
     }
 
     /// The text of a number or switch, as it stands in the file.
-    fn written(&self, location: &serde_saphyr::Location) -> String {
+    fn scalar_text(&self, location: &serde_saphyr::Location) -> String {
         let span = location.span();
         let part = |start: u64, length: u64| {
             let start = usize::try_from(start).ok()?;
@@ -286,6 +286,6 @@ impl Tree<'_> {
         };
         let bytes = span.byte_offset().zip(span.byte_len());
         let text = bytes.and_then(|(start, length)| part(start, length));
-        unshield(text.unwrap_or_default().trim())
+        unmask_braces(text.unwrap_or_default().trim())
     }
 }

@@ -5,7 +5,9 @@
 //!
 //! Never: is the machine, or a second opinion about its thresholds.
 
-use tollgate_core::health::{HealthSettings, Mode, RampAfter, RampSettings, Rate, WhenBlocked};
+use tollgate_core::health::{
+    HealthMode, HealthSettings, RampAfter, RampSettings, Rate, WhenBlocked,
+};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
@@ -14,9 +16,9 @@ use crate::problem::Problems;
 use crate::setting::{OffOrMinutes, Setting, block, words};
 use crate::shape::Shape;
 
-words! { for Mode { Adaptive = "adaptive", Breaker = "breaker", Off = "off", } }
+words! { for HealthMode { Adaptive = "adaptive", Breaker = "breaker", Off = "off", } }
 words! { for WhenBlocked { Wait = "wait", Reject = "reject", } }
-words! { for RampAfter { Refusals = "429", Any = "any", } }
+words! { for RampAfter { Limited = "429", Any = "any", } }
 
 block! {
     for RampSettings {
@@ -32,7 +34,7 @@ block! {
 block! {
     for HealthSettings {
         /// which machine: by error ratio, by consecutive failures only, or none
-        mode(mode): Mode,
+        mode(mode): HealthMode,
         /// results older than this do not count in the error ratio
         window(window): Span,
         /// nor do results before the last so many
@@ -101,12 +103,12 @@ block! {
 pub(crate) struct Health(pub(crate) HealthSettings);
 
 impl Setting for Health {
-    const SHAPE: Shape = Shape::Either(&[Mode::SHAPE, HealthSettings::SHAPE]);
+    const SHAPE: Shape = Shape::Either(&[HealthMode::SHAPE, HealthSettings::SHAPE]);
 
     fn read(at: &At<'_>, problems: &mut Problems) -> Option<Health> {
         let mut settings = if at.node.text().is_some() {
             HealthSettings {
-                mode: Mode::read(at, problems)?,
+                mode: HealthMode::read(at, problems)?,
                 ..HealthSettings::default()
             }
         } else {
@@ -115,10 +117,10 @@ impl Setting for Health {
         let fields = Fields { at: at.clone() };
         let said = at.node.text().is_none() && fields.get("when_blocked").is_some();
         // The breaker refuses at once unless the file says otherwise (M9).
-        if settings.mode == Mode::Breaker && !said {
+        if settings.mode == HealthMode::Breaker && !said {
             settings.when_blocked = WhenBlocked::Reject;
         }
-        at.found(&settings.check(), problems);
+        at.add_core_problems(&settings.check(), problems);
         Some(Health(settings))
     }
 }

@@ -2,19 +2,19 @@
 
 use tollgate_config::check::PROVIDER;
 use tollgate_config::config::CONFIG;
-use tollgate_config::load::{CONFIG_NOT_YET, PROVIDER_NOT_YET};
+use tollgate_config::load::{CONFIG_NOT_USED_YET, PROVIDER_NOT_USED_YET};
 use tollgate_config::overlay::keys;
 use tollgate_config::shape::{Field, Shape};
-use tollgate_config::{KeyFile, Sources, World, preset};
+use tollgate_config::{Environment, FileContent, Sources, preset};
 
-use crate::machine::{Machine, files};
+use crate::test_host::{TestHost, files};
 
 const PAGE: &str = include_str!("../../../../docs/providers.md");
 
 /// M5: the table of the documentation is made from the presets; to renew it, paste what this
 /// test prints.
 #[test]
-fn m5_the_table_of_the_documentation_is_that_of_the_presets() {
+fn m5_the_documented_preset_table_matches_the_presets() {
     let table = preset::table_of_presets();
     assert!(
         PAGE.contains(&table),
@@ -27,15 +27,15 @@ fn m5_the_table_of_the_documentation_is_that_of_the_presets() {
 fn the_examples_of_the_documentation_load() {
     let key_file = |_: &str| {
         let text = "key".to_owned();
-        Ok(KeyFile {
+        Ok(FileContent {
             text,
-            open_to_others: false,
+            readable_by_others: false,
         })
     };
-    let world = World {
+    let world = Environment {
         env: &|_| Some("key".to_owned()),
-        key_file: &key_file,
-        ..World::empty()
+        read_file: &key_file,
+        ..Environment::empty()
     };
     let mut examples = 0;
     for part in PAGE.split("```yaml\n").skip(1) {
@@ -83,7 +83,7 @@ fn rows(fields: &[Field], above: &str, text: &mut String) {
 /// A14: the tables of the documentation are those of the fields; to renew one, paste what this
 /// test prints.
 #[test]
-fn a14_the_tables_of_the_documentation_are_those_of_the_fields() {
+fn a14_the_documented_tables_match_the_fields() {
     let mut variables = "| variable | field | meaning |\n|---|---|---|\n".to_owned();
     for key in keys() {
         variables.push_str(&format!(
@@ -103,7 +103,7 @@ fn a14_the_tables_of_the_documentation_are_those_of_the_fields() {
         .collect();
     let all = missing.concat();
     assert!(all.is_empty(), "docs/configuration.md needs:\n{all}@@");
-    for path in CONFIG_NOT_YET.iter().chain(PROVIDER_NOT_YET) {
+    for path in CONFIG_NOT_USED_YET.iter().chain(PROVIDER_NOT_USED_YET) {
         assert!(
             CONFIGURATION.contains(&format!("`{path}`")),
             "not used yet: {path}"
@@ -130,7 +130,7 @@ fn the_examples_of_the_configuration_page_load_and_name_every_field() {
         "HOOK_SECRET",
     ]
     .iter()
-    .fold(Machine::new(), |machine, name| machine.env(name, "key"));
+    .fold(TestHost::new(), |machine, name| machine.env(name, "key"));
     for (index, text) in blocks.iter().enumerate() {
         let is_config = text.contains("\nproviders:") || text.starts_with("providers:");
         let (file, sources) = if is_config {
@@ -185,18 +185,18 @@ fn defaults(fields: &'static [Field], above: &str, found: &mut Vec<(String, Stri
 
 /// The defaults that the tables show are those that are obeyed: writing one changes nothing.
 #[test]
-fn the_defaults_of_the_tables_are_those_that_are_obeyed() {
+fn documented_defaults_are_the_effective_defaults() {
     let text = "domain: a.example.org\nlimits: [5/1d]\n";
     let silent = crate::provider(text);
     let mut found = Vec::new();
     defaults(PROVIDER, "", &mut found);
     assert!(found.len() > 60, "{}", found.len());
     for (path, default) in found {
-        let mut draft = tollgate_config::Draft::read("test.yaml", text).expect("it is YAML");
+        let mut draft = tollgate_config::ProviderFile::read("test.yaml", text).expect("it is YAML");
         draft
             .set(&path, &default, "--set")
             .unwrap_or_else(|problems| panic!("{path}: {problems}"));
-        let checked = draft.check(&World::empty());
+        let checked = draft.check(&Environment::empty());
         let is = checked
             .provider
             .unwrap_or_else(|| panic!("{path}: {}", checked.problems));

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate_config::watch::{Look, Watch};
-use tollgate_config::{Config, Seen, Sources, disk, reload};
+use tollgate_config::watch::{ReloadReason, Watch};
+use tollgate_config::{Config, PathKind, Sources, disk, reload};
 
 /// A folder of its own for one test, gone afterwards.
 struct Folder(PathBuf);
@@ -61,11 +61,11 @@ fn h3_files_with_keys_that_others_can_read_are_warned_about() {
             mode(path, bits);
         }
         let sources = Sources {
-            bare: true,
+            only_named: true,
             providers: vec![literal.clone(), by_file.clone()],
             ..Sources::default()
         };
-        let loaded = Config::load(&sources, &disk::world()).expect("both load");
+        let loaded = Config::load(&sources, &disk::environment()).expect("both load");
         let told = loaded.problems.to_string();
         assert_eq!(
             told.contains(
@@ -85,18 +85,21 @@ fn h3_files_with_keys_that_others_can_read_are_warned_about() {
 
 /// A file that is no text, a folder and nothing are told apart.
 #[test]
-fn the_disk_tells_what_it_sees() {
+fn the_disk_reports_files_folders_and_read_errors() {
     let folder = Folder::new("disk");
     fs::write(folder.0.join("bytes"), [0xff, 0xfe]).expect("a file that can be written");
-    let world = disk::world();
-    assert_eq!((world.look)(&folder.path("none")), Ok(Seen::Nothing));
-    assert_eq!((world.look)(&folder.path("bytes")), Ok(Seen::File));
+    let world = disk::environment();
     assert_eq!(
-        (world.look)(&folder.path("")),
-        Ok(Seen::Folder(vec!["bytes".to_owned()]))
+        (world.path_kind)(&folder.path("none")),
+        Ok(PathKind::Nothing)
+    );
+    assert_eq!((world.path_kind)(&folder.path("bytes")), Ok(PathKind::File));
+    assert_eq!(
+        (world.path_kind)(&folder.path("")),
+        Ok(PathKind::Folder(vec!["bytes".to_owned()]))
     );
     let why = |name: &str| {
-        (world.key_file)(&folder.path(name))
+        (world.read_file)(&folder.path(name))
             .map(|_| ())
             .unwrap_err()
     };
@@ -112,23 +115,23 @@ fn the_disk_tells_what_it_sees() {
 
 /// The next change of a file; the signal of the other test reaches the whole process.
 async fn next_change(watch: &mut Watch) {
-    while watch.next().await != Look::Files {}
+    while watch.next().await != ReloadReason::Files {}
 }
 
 /// A provider file that changes is noticed, in one event, and reading it is none.
 #[tokio::test]
-async fn a_changed_file_is_noticed_once_and_reading_is_not() {
+async fn a_changed_file_triggers_one_reload_and_reading_none() {
     let folder = Folder::new("watch");
     let path = folder.write("a.yaml", "domain: a.example.org\nlimit: 1\nperiod: 1s\n");
     let sources = Sources {
-        bare: true,
+        only_named: true,
         provider_dirs: vec![folder.path("")],
         ..Sources::default()
     };
-    let loaded = Config::load(&sources, &disk::world()).expect("it loads");
+    let loaded = Config::load(&sources, &disk::environment()).expect("it loads");
     // Longer than a busy machine takes from one write to the next.
     let pause = Duration::from_millis(300);
-    let mut watch = Watch::begin(&loaded.watched, None, pause).expect("files can be watched");
+    let mut watch = Watch::start(&loaded.watched, None, pause).expect("files can be watched");
     for round in 2_u32..5 {
         fs::write(
             &path,
@@ -143,7 +146,7 @@ async fn a_changed_file_is_noticed_once_and_reading_is_not() {
     )
     .expect("a file that can be renamed");
     next_change(&mut watch).await;
-    let new = reload(&loaded, &sources, &disk::world());
+    let new = reload(&loaded, &sources, &disk::environment());
     assert_eq!(new.loaded.config.providers.len(), 2);
     assert_eq!(new.loaded.config.providers[0].limits[0].rule.limit(), 4);
     let quiet = tokio::time::timeout(pause * 2, next_change(&mut watch)).await;
@@ -152,13 +155,13 @@ async fn a_changed_file_is_noticed_once_and_reading_is_not() {
 
 /// SIGHUP is a reason to look again.
 #[tokio::test]
-async fn a_hangup_signal_is_a_reason_to_look_again() {
+async fn sighup_triggers_a_reload() {
     let mut watch =
-        Watch::begin(&[], None, Duration::from_millis(20)).expect("signals can be heard");
+        Watch::start(&[], None, Duration::from_millis(20)).expect("signals can be heard");
     let own = std::process::id().to_string();
     let sent = std::process::Command::new("kill")
         .args(["-HUP", &own])
         .status();
     assert!(sent.is_ok_and(|status| status.success()));
-    assert_eq!(watch.next().await, Look::Signal);
+    assert_eq!(watch.next().await, ReloadReason::Signal);
 }

@@ -1,19 +1,19 @@
 //! A14: every threshold by file, environment and `--set`; the order of settings, and who set what.
 
 use tollgate_config::check::PROVIDER;
-use tollgate_config::overlay::{Key, keys};
+use tollgate_config::overlay::{SettingKey, keys};
 use tollgate_config::shape::{Shape, find};
-use tollgate_config::{Flag, Governed, Loaded, Origin, Set, Sources};
-use tollgate_core::health::{HealthSettings, Mode};
+use tollgate_config::{Flag, Loaded, LoadedProvider, Origin, ProviderSetting, Sources};
+use tollgate_core::health::{HealthMode, HealthSettings};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
-use crate::machine::{Machine, files};
+use crate::test_host::{TestHost, files};
 
 const TMDB: &str = "preset: tmdb\nhealth: { sleep_max: 200s }\n";
 
-fn tmdb() -> Machine {
-    Machine::new().file("tmdb.yaml", TMDB)
+fn tmdb() -> TestHost {
+    TestHost::new().file("tmdb.yaml", TMDB)
 }
 
 fn health(loaded: &Loaded, name: &str) -> HealthSettings {
@@ -21,7 +21,7 @@ fn health(loaded: &Loaded, name: &str) -> HealthSettings {
     provider.expect("a provider of this name").health
 }
 
-fn value<'a>(governed: &'a Governed, path: &str) -> (&'a str, String) {
+fn value<'a>(governed: &'a LoadedProvider, path: &str) -> (&'a str, String) {
     let found = governed.values.iter().find(|value| value.path == path);
     let found = found.unwrap_or_else(|| panic!("{path}"));
     (
@@ -30,26 +30,26 @@ fn value<'a>(governed: &'a Governed, path: &str) -> (&'a str, String) {
     )
 }
 
-fn set(text: &str) -> Set {
-    Set::parse(text)
+fn set(text: &str) -> ProviderSetting {
+    ProviderSetting::parse(text)
 }
 
 /// A14: set/PATCH > flag > environment for one > environment for all > file > preset > default, and
 /// each value says who set it.
 #[test]
-fn a14_the_order_of_settings_and_who_set_what() {
+fn a14_settings_have_an_order_and_report_their_origin() {
     let mut sources = files(&["tmdb.yaml"]);
     let mut machine = tmdb();
-    let expect = |machine: &Machine, sources: &Sources, secs: u64, text: &str, origin: &str| {
+    let expect = |machine: &TestHost, sources: &Sources, secs: u64, text: &str, origin: &str| {
         let loaded = machine.loaded(sources);
         assert_eq!(health(&loaded, "tmdb").sleep_max, Span::from_secs(secs));
-        let governed = loaded.governed("tmdb").unwrap();
+        let governed = loaded.provider("tmdb").unwrap();
         assert_eq!(
             value(governed, "health.sleep_max"),
             (text, origin.to_owned())
         );
     };
-    let silent = Machine::new().file("tmdb.yaml", "preset: tmdb\n");
+    let silent = TestHost::new().file("tmdb.yaml", "preset: tmdb\n");
     expect(&silent, &sources, 300, "5m", "default");
     expect(&machine, &sources, 200, "200s", "tmdb.yaml:2:22");
     machine = machine.env("TOLLGATE_SLEEP_MAX", "190");
@@ -73,7 +73,7 @@ fn a14_the_order_of_settings_and_who_set_what() {
     sources.patched.push(set("tmdb.health.sleep_max=2m"));
     expect(&machine, &sources, 120, "2m", "set");
     let loaded = machine.loaded(&sources);
-    let governed = loaded.governed("tmdb").unwrap();
+    let governed = loaded.provider("tmdb").unwrap();
     assert_eq!(
         value(governed, "limits[0].limit"),
         ("35", "preset tmdb".to_owned())
@@ -88,7 +88,7 @@ fn a14_the_order_of_settings_and_who_set_what() {
 /// A14: every threshold of the health machine can be reached by the environment, for all and for
 /// one, and by `--set`.
 #[test]
-fn a14_every_threshold_is_reached_from_outside() {
+fn a14_every_threshold_can_be_set_by_variable_and_flag() {
     let health_of = |loaded: &Loaded| health(loaded, "tmdb");
     let of_health: Vec<_> = fields_below("health")
         .iter()
@@ -137,7 +137,7 @@ fn fields_below(path: &str) -> Vec<String> {
     found
 }
 
-fn key_of(path: &str) -> &'static Key {
+fn key_of(path: &str) -> &'static SettingKey {
     let key = keys().iter().find(|key| key.path == path);
     key.unwrap_or_else(|| panic!("{path} has no name in the environment"))
 }
@@ -145,7 +145,7 @@ fn key_of(path: &str) -> &'static Key {
 /// A14: by the tables of fields, not by the list of names: a field whose name is another's would be
 /// on no list.
 #[test]
-fn a14_every_field_of_the_blocks_people_tune_has_a_name_of_its_own() {
+fn a14_every_tunable_field_has_a_unique_variable_name() {
     let blocks = [
         "health", "retry", "cooldown", "degrade", "alerts", "queue", "timeout",
     ];
@@ -160,7 +160,7 @@ fn a14_every_field_of_the_blocks_people_tune_has_a_name_of_its_own() {
 
 /// The two factors with nearly the same name are set apart.
 #[test]
-fn a14_the_factor_of_a_cool_down_is_not_that_of_the_health_machine() {
+fn a14_the_cooldown_factors_of_cooldown_and_health_are_separate() {
     let machine = tmdb()
         .env("TOLLGATE_COOLDOWN_BACKOFF_FACTOR", "3")
         .env("TOLLGATE_TMDB_COOLDOWN_FACTOR", "4");
@@ -172,8 +172,8 @@ fn a14_the_factor_of_a_cool_down_is_not_that_of_the_health_machine() {
 
 /// A14, A12: the resilient-CLI document's variables under its own prefix.
 #[test]
-fn a14_the_documents_variables_work_under_their_own_prefix() {
-    let machine = Machine::new()
+fn a14_variables_work_under_a_configured_prefix() {
+    let machine = TestHost::new()
         .file(
             "tollgate.yaml",
             "env_prefix: ANIVAULT_\nproviders: { tmdb: { preset: tmdb } }\n",
@@ -204,8 +204,8 @@ fn a14_the_documents_variables_work_under_their_own_prefix() {
 
 /// A14: what is said for all holds for adaptive providers; breakers take only what is theirs.
 #[test]
-fn a14_settings_for_all_hold_for_adaptive_providers() {
-    let machine = Machine::new()
+fn a14_settings_for_all_apply_to_adaptive_providers() {
+    let machine = TestHost::new()
         .file("a.yaml", "preset: tmdb\n")
         .file("b.yaml", "preset: omdb\nhealth: breaker\n")
         .env("TOLLGATE_N_THROTTLE", "9")
@@ -213,10 +213,10 @@ fn a14_settings_for_all_hold_for_adaptive_providers() {
         .env("TOLLGATE_RATE_BASE", "12");
     let loaded = machine.loaded(&files(&["a.yaml", "b.yaml"]));
     let (a, b) = (health(&loaded, "a"), health(&loaded, "b"));
-    assert_eq!((a.mode, a.n_throttle), (Mode::Adaptive, 9));
+    assert_eq!((a.mode, a.n_throttle), (HealthMode::Adaptive, 9));
     assert_eq!(
         (b.mode, b.n_throttle, b.reset_timeout),
-        (Mode::Breaker, 3, Span::from_secs(60))
+        (HealthMode::Breaker, 3, Span::from_secs(60))
     );
     assert_eq!(
         loaded.config.provider("a").unwrap().limits[0].rule.limit(),
@@ -228,14 +228,14 @@ fn a14_settings_for_all_hold_for_adaptive_providers() {
         "no token bucket"
     );
     assert_eq!(
-        value(loaded.governed("b").unwrap(), "health.when_blocked").0,
+        value(loaded.provider("b").unwrap(), "health.when_blocked").0,
         "reject"
     );
 }
 
 /// A14: wrong values name the variable or the flag, and mistyped names the nearest.
 #[test]
-fn a14_what_cannot_be_obeyed_names_where_it_was_said() {
+fn a14_invalid_values_name_their_variable_or_flag() {
     let machine = tmdb()
         .env("TOLLGATE_TMDB_SLEEP_MAX", "soon")
         .env("TOLLGATE_P_THROTTLE", "1.5");
@@ -247,7 +247,7 @@ fn a14_what_cannot_be_obeyed_names_where_it_was_said() {
         set("tmdb.api_key=CANARY"),
         set("tmdb.queue.order=lifo"),
     ];
-    let told = machine.refused(&sources);
+    let told = machine.load_errors(&sources);
     for line in [
         "environment TOLLGATE_TMDB_SLEEP_MAX: health.sleep_max: is not a length of time",
         "environment TOLLGATE_P_THROTTLE: health.p_throttle: must be above 0 and not above 1",
@@ -264,7 +264,7 @@ fn a14_what_cannot_be_obeyed_names_where_it_was_said() {
 
 /// A14: a variable that looks like a setting but is none is a warning with the nearest name.
 #[test]
-fn a14_mistyped_variables_are_told() {
+fn a14_mistyped_variables_are_reported() {
     let machine = tmdb()
         .env("TOLLGATE_SLEPP_MAX", "1")
         .env("TOLLGATE_TMDB_N_THROTLE", "1")
@@ -284,15 +284,15 @@ fn a14_mistyped_variables_are_told() {
 
 /// A rate for one provider without a token bucket changes nothing, and that is said.
 #[test]
-fn a_rate_without_a_token_bucket_is_told() {
-    let machine = Machine::new().file("a.yaml", "domain: a.example.org\nlimits: [5/1s]\n");
+fn a_rate_override_without_a_token_bucket_is_reported() {
+    let machine = TestHost::new().file("a.yaml", "domain: a.example.org\nlimits: [5/1s]\n");
     let told = machine
         .env("TOLLGATE_A_RATE_BASE", "3")
         .loaded(&files(&["a.yaml"]))
         .problems
         .to_string();
     assert!(told.contains("environment TOLLGATE_A_RATE_BASE: warning: limits: changes nothing, because the provider has no token bucket"), "{told}");
-    let short = Machine::new().file(
+    let short = TestHost::new().file(
         "a.yaml",
         "domain: a.example.org\nlimit: 5\nperiod: 1s\nalgorithm: token-bucket\n",
     );
@@ -306,7 +306,7 @@ fn a_rate_without_a_token_bucket_is_told() {
 /// A14: the file of `--env-file` wins over the process, for thresholds and for keys.
 #[test]
 fn a14_an_env_file_wins_over_the_process() {
-    let machine = Machine::new()
+    let machine = TestHost::new()
         .file("tmdb.yaml", "preset: tmdb\napi_key: ${TMDB_KEY}\n")
         .open_file("my.env", "TMDB_KEY='CANARY'\nTOLLGATE_SLEEP_MAX=60\n")
         .env("TOLLGATE_SLEEP_MAX", "70");
@@ -323,14 +323,14 @@ fn a14_an_env_file_wins_over_the_process() {
         "{told}"
     );
     assert!(loaded.watched.contains(&"my.env".to_owned()));
-    let shown = format!("{loaded:?} {:?} {told}", loaded.governed);
+    let shown = format!("{loaded:?} {:?} {told}", loaded.providers);
     assert!(!shown.contains("CANARY"), "{shown}");
 }
 
 /// The program's own variables and flags stand over tollgate.yaml.
 #[test]
 fn flags_win_over_variables_and_variables_over_the_file() {
-    let machine = Machine::new()
+    let machine = TestHost::new()
         .file(
             "tollgate.yaml",
             "store: \"memory:\"\nadmin: { listen: 127.0.0.1:1 }\nlimiting: shadow\n",
@@ -339,7 +339,7 @@ fn flags_win_over_variables_and_variables_over_the_file() {
         .env("TOLLGATE_ADMIN", "127.0.0.1:2")
         .env("TOLLGATE_ADMIN_TOKEN", "CANARY");
     let loaded = machine.loaded(&Sources::default());
-    assert_eq!(loaded.config.store.shown(), "redis://h");
+    assert_eq!(loaded.config.store.redacted(), "redis://h");
     assert_eq!(loaded.config.admin.listen.port(), 2);
     assert_eq!(
         loaded.config.admin.token.as_ref().unwrap().expose(),
@@ -360,7 +360,7 @@ fn flags_win_over_variables_and_variables_over_the_file() {
     let loaded = machine.loaded(&sources);
     assert_eq!(
         (
-            loaded.config.store.shown().as_str(),
+            loaded.config.store.redacted().as_str(),
             loaded.config.admin.listen.port()
         ),
         ("sqlite:here", 3)
@@ -376,7 +376,7 @@ fn flags_win_over_variables_and_variables_over_the_file() {
 
 /// A setting for all that a built-in provider cannot obey is a warning, not an end.
 #[test]
-fn a_setting_for_all_does_not_break_what_nobody_wrote() {
+fn a_setting_for_all_does_not_break_built_in_providers() {
     let loaded = tmdb()
         .env("TOLLGATE_DEGRADE_BELOW", "20")
         .loaded(&files(&["tmdb.yaml"]));

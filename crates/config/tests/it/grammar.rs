@@ -1,15 +1,15 @@
 //! The whole grammar of a provider file: every field, and what it means.
 
 use tollgate_config::amount::Lifetime;
-use tollgate_config::provider::{Per, Style};
+use tollgate_config::provider::{AuthStyle, Per};
 use tollgate_config::settings::{CacheMode, Confined, Dedup, Merge, OnStoreLoss, Order};
-use tollgate_config::{Draft, World};
+use tollgate_config::{Environment, ProviderFile};
 use tollgate_config::{check, shape};
-use tollgate_core::ask::Unit;
+use tollgate_core::ask::CostUnit;
 use tollgate_core::backoff::Jitter;
 use tollgate_core::cooldown::JitterOn;
-use tollgate_core::entity::{Doubt, From};
-use tollgate_core::health::{HealthSettings, Mode, RampAfter, Rate, WhenBlocked};
+use tollgate_core::entity::{EntitySource, OnAmbiguity};
+use tollgate_core::health::{HealthMode, HealthSettings, RampAfter, Rate, WhenBlocked};
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
@@ -20,9 +20,9 @@ const WHOLE: &str = include_str!("whole.yaml");
 
 fn whole() -> tollgate_config::Provider {
     let env = |name: &str| Some(format!("value of {name}"));
-    let world = World {
+    let world = Environment {
         env: &env,
-        ..World::empty()
+        ..Environment::empty()
     };
     let checked = check_in(WHOLE, &world);
     assert!(checked.problems.is_empty(), "{}", checked.problems);
@@ -50,7 +50,7 @@ fn the_whole_grammar_is_read() {
     );
     assert_eq!(is.keys[0].expose(), "value of TMDB_API_KEY");
     assert_eq!(is.headers[0].0, "user-agent");
-    assert!(matches!(is.auth.style, Style::Query { .. }) && !is.auth.replace);
+    assert!(matches!(is.auth.style, AuthStyle::Query { .. }) && !is.auth.replace);
     assert_eq!(is.auth.also[0].0, "client_key");
     assert_eq!(
         (is.connections, is.free_status.as_slice()),
@@ -101,8 +101,8 @@ fn every_form_of_a_limit_is_a_rule() {
     assert!(matches!(plain(2).algorithm(), Algorithm::Calendar(_)));
     assert_eq!((limits[2].per, limits[2].reserve), (Per::ApiKey, 50));
     assert_eq!(
-        (limits[3].per, plain(3).counts(), plain(3).is_shadow()),
-        (Per::Entity, Unit::Tokens, true)
+        (limits[3].per, plain(3).cost_unit(), plain(3).is_shadow()),
+        (Per::Entity, CostUnit::Tokens, true)
     );
     assert_eq!(plain(4).limit(), 12_000);
     assert_eq!((limits[5].per, limits[5].reserve), (Per::Entity, 150));
@@ -185,7 +185,7 @@ fn every_block_of_thresholds_is_read() {
     let health = is.health;
     assert_eq!(
         (health.mode, health.sleep_max, health.failure_threshold),
-        (Mode::Adaptive, secs(600), None)
+        (HealthMode::Adaptive, secs(600), None)
     );
     assert_eq!(
         (health.ramp.after, health.ramp.every),
@@ -199,8 +199,8 @@ fn every_block_of_thresholds_is_read() {
 fn s8_entities_have_rules_and_lifetimes() {
     let is = whole();
     assert_eq!(
-        (is.entities.from, is.entities.doubt),
-        (From::Path, Doubt::Refuse)
+        (is.entities.source, is.entities.on_ambiguity),
+        (EntitySource::Path, OnAmbiguity::Reject)
     );
     let ttl: Vec<String> = is
         .entity_ttl
@@ -263,7 +263,7 @@ fn a1_health_has_every_name_and_default() {
     );
     assert_eq!(
         (is.ramp.factor.0, is.ramp.every, is.ramp.after),
-        (1_100_000, secs(300), RampAfter::Refusals)
+        (1_100_000, secs(300), RampAfter::Limited)
     );
     assert_eq!(
         (is.auto_recover, is.cache_only_after, is.when_blocked),
@@ -276,13 +276,13 @@ fn a1_health_has_every_name_and_default() {
     let breaker = provider("limits: [1/1s]\ndomain: a.example.org\nhealth: breaker").health;
     assert_eq!(
         (breaker.mode, breaker.when_blocked),
-        (Mode::Breaker, WhenBlocked::Reject)
+        (HealthMode::Breaker, WhenBlocked::Reject)
     );
 }
 
 /// Defaults where a file is silent.
 #[test]
-fn a_silent_file_has_the_documented_defaults() {
+fn omitted_fields_have_the_documented_defaults() {
     let is = provider("domain: a.example.org\nlimit: 40\nperiod: 10s");
     assert_eq!(
         (is.cache.ttl, is.degrade, is.dedup, is.merge),
@@ -311,8 +311,8 @@ fn a_silent_file_has_the_documented_defaults() {
         (OnStoreLoss::Closed, secs(5), true)
     );
     assert_eq!(
-        (is.dialect.as_str(), is.entities.doubt),
-        ("generic", Doubt::NoEntity)
+        (is.dialect.as_str(), is.entities.on_ambiguity),
+        ("generic", OnAmbiguity::NoEntity)
     );
 }
 
@@ -330,7 +330,7 @@ fn a_file_wins_over_its_preset() {
         (is.cache.ttl.to_string().as_str(), is.cache.stale),
         ("24h..48h", secs(86_400))
     );
-    assert!(matches!(is.auth.style, Style::Bearer));
+    assert!(matches!(is.auth.style, AuthStyle::Bearer));
     assert_eq!((is.dialect.as_str(), is.domains.len()), ("tmdb", 1));
     let mirror = provider("preset: omdb\ndomain: mirror.example.org");
     assert!(mirror.upstream.is_none() && mirror.domains.len() == 1);
@@ -340,7 +340,7 @@ fn a_file_wins_over_its_preset() {
 
 /// A tier lies between the preset and the file.
 #[test]
-fn a_tier_lies_between_preset_and_file() {
+fn a_tier_wins_over_the_preset_and_the_file_over_the_tier() {
     assert_eq!(
         provider("preset: omdb\ntier: paid").limits[0].rule.limit(),
         100_000
@@ -365,18 +365,18 @@ fn s6_degrade_ends_within_the_limit() {
 
 /// A14: one field set from outside wins over the file.
 #[test]
-fn a14_a_setting_from_outside_wins() {
-    let mut draft = Draft::read("test.yaml", "preset: tmdb\nhealth: breaker\n").unwrap();
+fn a14_an_override_wins_over_the_file() {
+    let mut draft = ProviderFile::read("test.yaml", "preset: tmdb\nhealth: breaker\n").unwrap();
     draft.set("health.sleep_max", "600s", "--set").unwrap();
     draft.set("concurrency", "9", "--set").unwrap();
-    let is = draft.check(&World::empty()).provider.unwrap();
+    let is = draft.check(&Environment::empty()).provider.unwrap();
     assert_eq!(
         (is.health.mode, is.health.sleep_max),
-        (Mode::Breaker, secs(600))
+        (HealthMode::Breaker, secs(600))
     );
     assert_eq!(is.concurrency.unwrap().rule.limit(), 9);
     draft.set("health.sleep_max", "soon", "--set").unwrap();
-    let problems = draft.check(&World::empty()).problems.to_string();
+    let problems = draft.check(&Environment::empty()).problems.to_string();
     assert!(
         problems.starts_with("--set: health.sleep_max: is not a length of time"),
         "{problems}"

@@ -1,8 +1,8 @@
 //! H1: the pipeline document's three files load unchanged.
 
 use tollgate_config::amount::Lifetime;
-use tollgate_config::provider::Style;
-use tollgate_config::{Draft, Level, Provider, World};
+use tollgate_config::provider::AuthStyle;
+use tollgate_config::{Environment, Level, Provider, ProviderFile};
 use tollgate_core::domain::Host;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
@@ -29,8 +29,8 @@ period: 1h
 ";
 
 fn load(file: &str, text: &str) -> Provider {
-    let draft = Draft::read(file, text).expect("the file is YAML");
-    let checked = draft.check(&World::empty());
+    let draft = ProviderFile::read(file, text).expect("the file is YAML");
+    let checked = draft.check(&Environment::empty());
     assert!(checked.problems.is_empty(), "{}", checked.problems);
     checked.provider.expect("no problems, so a provider")
 }
@@ -75,7 +75,7 @@ fn h1_the_documents_three_files_load_unchanged() {
 #[test]
 fn h1_a_known_domain_brings_auth_and_dialect_but_no_limits() {
     let fmp = load("fmp.yaml", FMP);
-    assert!(matches!(&fmp.auth.style, Style::Query { name } if name == "apikey"));
+    assert!(matches!(&fmp.auth.style, AuthStyle::Query { name } if name == "apikey"));
     assert_eq!(fmp.dialect, "fmp");
     assert_eq!(fmp.keys.len(), 1);
     assert_eq!(fmp.limits[0].name, "300/1m");
@@ -108,11 +108,11 @@ fn h1_without_a_preset_the_key_is_not_attached_and_a_warning_says_so() {
         format!("{FMP}preset: none\n"),
         FMP.replace("financialmodelingprep.com", "api.example.org"),
     ] {
-        let checked = Draft::read("fmp.yaml", &text)
+        let checked = ProviderFile::read("fmp.yaml", &text)
             .unwrap()
-            .check(&World::empty());
+            .check(&Environment::empty());
         let provider = checked.provider.unwrap();
-        assert!(matches!(provider.auth.style, Style::Nothing));
+        assert!(matches!(provider.auth.style, AuthStyle::None));
         assert_eq!(provider.dialect, "generic");
         let warning = checked.problems.iter().next().unwrap();
         assert_eq!(warning.level, Level::Warning);

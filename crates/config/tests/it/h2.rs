@@ -3,10 +3,10 @@
 use tollgate_config::Sources;
 use tollgate_core::domain::Host;
 
-use crate::machine::{Machine, files};
+use crate::test_host::{TestHost, files};
 
-fn three() -> Machine {
-    Machine::new()
+fn three() -> TestHost {
+    TestHost::new()
         .file("a.yaml", "domain: a.example.org\nlimit: 1\nperiod: 1s\n")
         .file("dir/b.yml", "domain: b.example.org\nlimit: 2\nperiod: 1s\n")
         .file(
@@ -17,7 +17,7 @@ fn three() -> Machine {
         .file("dir/.hidden.yaml", "not: [a provider")
 }
 
-fn names(machine: &Machine, sources: &Sources) -> Vec<String> {
+fn names(machine: &TestHost, sources: &Sources) -> Vec<String> {
     let loaded = machine.loaded(sources);
     let names = loaded.config.providers.iter();
     names.map(|provider| provider.name.clone()).collect()
@@ -35,7 +35,7 @@ fn h2_files_and_folders_are_mixed_freely() {
 
 /// H2: tollgate.yaml names a folder, files, or holds the providers; its paths count from it.
 #[test]
-fn h2_tollgate_yaml_names_a_folder_files_or_holds_them() {
+fn h2_tollgate_yaml_names_a_folder_or_files_or_holds_providers() {
     let config = Sources {
         config: Some("etc/tollgate.yaml".to_owned()),
         ..Sources::default()
@@ -49,7 +49,7 @@ fn h2_tollgate_yaml_names_a_folder_files_or_holds_them() {
         ),
         ("# nothing\n", vec![]),
     ] {
-        let machine = Machine::new()
+        let machine = TestHost::new()
             .file("etc/tollgate.yaml", text)
             .file("etc/../a.yaml", "domain: a.example.org\nlimits: [1/1s]\n")
             .file("etc/dir/b.yml", "domain: b.example.org\nlimits: [1/1s]\n")
@@ -68,17 +68,17 @@ fn h2_the_configuration_is_found() {
         .env("TOLLGATE_CONFIG", "other.yaml");
     assert_eq!(names(&named, &Sources::default()), ["b", "c"]);
     assert!(names(&three(), &Sources::default()).is_empty());
-    let missing = Machine::new().env("TOLLGATE_CONFIG", "gone.yaml");
+    let missing = TestHost::new().env("TOLLGATE_CONFIG", "gone.yaml");
     assert_eq!(
-        missing.refused(&Sources::default()),
+        missing.load_errors(&Sources::default()),
         "gone.yaml: the file cannot be read (no such file); check the path and who may read it"
     );
 }
 
 /// Two providers of one name or domain are told with both places.
 #[test]
-fn two_claims_of_one_thing_are_told_with_both_places() {
-    let machine = Machine::new()
+fn conflicting_providers_are_reported_with_both_places() {
+    let machine = TestHost::new()
         .file(
             "a.yaml",
             "name: my-api\ndomain: a.example.org\nlimits: [1/1s]\nlisten: 127.0.0.1:5000\n",
@@ -100,7 +100,7 @@ fn two_claims_of_one_thing_are_told_with_both_places() {
             "domain: e.example.org\nlimits: [1/1s]\nlisten: 127.0.0.1:4290\n",
         );
     assert_eq!(
-        machine.refused(&files(&["a.yaml", "b.yaml", "c.yaml", "d.yaml", "e.yaml"])),
+        machine.load_errors(&files(&["a.yaml", "b.yaml", "c.yaml", "d.yaml", "e.yaml"])),
         "b.yaml:1:7: the provider at a.yaml:1:7 has this name too; choose another with `name:`; `-` and `_` are the same in variables\n\
          c.yaml:2:26: the domain a.example.org belongs to the provider at a.yaml:2:9 too; write all its limits into one file, or name a narrower domain\n\
          d.yaml:3:9: the provider at a.yaml:4:9 listens here too; give one of them another port\n\
@@ -110,8 +110,8 @@ fn two_claims_of_one_thing_are_told_with_both_places() {
 
 /// Every problem of every file is told at once.
 #[test]
-fn problems_of_all_files_are_told_at_once() {
-    let machine = Machine::new()
+fn problems_of_all_files_are_reported_at_once() {
+    let machine = TestHost::new()
         .file(
             "tollgate.yaml",
             "lisen: 1\nproviders: nowhere\nstore: redis-cluster://h\n",
@@ -119,7 +119,7 @@ fn problems_of_all_files_are_told_at_once() {
         .file("a.yaml", "limit: x\nperiod: 1s\n")
         .file("b.yaml", "limt: 1\n")
         .file("c.yaml", "# only a comment\n");
-    let told = machine.refused(&files(&["a.yaml", "b.yaml", "c.yaml", "d.yaml"]));
+    let told = machine.load_errors(&files(&["a.yaml", "b.yaml", "c.yaml", "d.yaml"]));
     for line in [
         "tollgate.yaml:1:1: `lisen` is not a field; did you mean `listen`?",
         "tollgate.yaml:2:12: there is no folder of this name; give a folder with provider files",
@@ -137,7 +137,7 @@ fn problems_of_all_files_are_told_at_once() {
 /// specific domain wins.
 #[test]
 fn h4_domains_belong_to_files_first_and_then_to_presets() {
-    let machine = Machine::new()
+    let machine = TestHost::new()
         .file("mine.yaml", "preset: tmdb\n")
         .file("narrow.yaml", "domain: eu.a.example.org\nlimits: [1/1s]\n")
         .file("wide.yaml", "domain: a.example.org\nlimits: [1/1s]\n");
@@ -169,7 +169,7 @@ fn h4_domains_belong_to_files_first_and_then_to_presets() {
 
 /// Names of the gateway's own and first words of settings are refused, also inline.
 #[test]
-fn reserved_names_are_refused() {
+fn reserved_names_are_rejected() {
     for (name, told) in [
         ("metrics", "is a name that the gateway uses itself"),
         ("sleep", "is the first word of a setting"),
@@ -177,9 +177,9 @@ fn reserved_names_are_refused() {
         ("store", "is the first word of a setting"),
     ] {
         let text = format!("providers: {{ {name}: {{ preset: tmdb }} }}\n");
-        let told_all = Machine::new()
+        let told_all = TestHost::new()
             .file("tollgate.yaml", &text)
-            .refused(&Sources::default());
+            .load_errors(&Sources::default());
         assert!(told_all.contains(told), "{name}: {told_all}");
     }
 }

@@ -3,7 +3,7 @@
 use tollgate_config::Provider;
 use tollgate_config::amount::Lifetime;
 use tollgate_config::preset;
-use tollgate_config::provider::{Limit, Per, Style};
+use tollgate_config::provider::{AuthStyle, Limit, Per};
 use tollgate_config::settings::Order;
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::time::Span;
@@ -61,7 +61,7 @@ fn m5_tvdb() {
         (only_limit(&tvdb).reserve, tvdb.cache.ttl),
         (40, days(1, 2))
     );
-    let Style::Login(login) = tvdb.auth.style else {
+    let AuthStyle::Login(login) = tvdb.auth.style else {
         panic!("a login")
     };
     assert_eq!(

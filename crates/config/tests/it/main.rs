@@ -8,25 +8,25 @@ mod grammar;
 mod h1;
 mod h2;
 mod m5;
-mod obeyed;
-mod machine;
+mod fields_used;
+mod test_host;
 mod presets;
 mod problems;
 mod reload;
 mod secrets;
 mod settings;
 
-use tollgate_config::{Checked, Draft, Level, Provider, World};
+use tollgate_config::{Checked, Environment, Level, Provider, ProviderFile};
 
 /// Checks a text as `test.yaml`.
 fn check(text: &str) -> Checked {
-    check_in(text, &World::empty())
+    check_in(text, &Environment::empty())
 }
 
-fn check_in(text: &str, world: &World<'_>) -> Checked {
-    match Draft::read("test.yaml", text) {
+fn check_in(text: &str, world: &Environment<'_>) -> Checked {
+    match ProviderFile::read("test.yaml", text) {
         Ok(draft) => draft.check(world),
-        Err(problems) => Checked::refused(problems),
+        Err(problems) => Checked::rejected(problems),
     }
 }
 

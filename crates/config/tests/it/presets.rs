@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tollgate_config::preset::{self, OWN_FIELDS};
+use tollgate_config::preset::{self, PRESET_FIELDS};
 use tollgate_config::raw::Value;
-use tollgate_config::{Provider, World, check};
-use tollgate_core::ask::Unit;
+use tollgate_config::{Environment, Provider, check};
+use tollgate_core::ask::CostUnit;
 use tollgate_core::domain::Host;
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::time::Span;
@@ -15,7 +15,7 @@ const SECOND: Span = Span::from_secs(1);
 
 pub(crate) fn built_in(name: &str) -> Provider {
     let preset = preset::find(name).expect("a preset of this name");
-    let checked = preset.provider(None, &World::empty());
+    let checked = preset.provider(None, &Environment::empty());
     assert!(checked.problems.is_empty(), "{}", checked.problems);
     checked.provider.expect("no problems, so a provider")
 }
@@ -27,7 +27,10 @@ fn every_preset_and_tier_loads_without_problems() {
     assert_eq!(preset::all().len(), 64);
     for built_in in preset::all() {
         for tier in std::iter::once(None).chain(built_in.tiers().map(Some)) {
-            let is = built_in.provider(tier, &World::empty()).provider.unwrap();
+            let is = built_in
+                .provider(tier, &Environment::empty())
+                .provider
+                .unwrap();
             let ruled = !is.limits.is_empty() || is.concurrency.is_some() || is.learn;
             assert!(ruled, "{} {tier:?}", built_in.name);
         }
@@ -48,7 +51,7 @@ fn presets_have_only_known_fields_and_name_their_source() {
     for built_in in preset::all() {
         for entry in built_in.tree().entries().unwrap() {
             let known = check::FIELDS.contains(&entry.name.as_str())
-                || OWN_FIELDS.contains(&entry.name.as_str());
+                || PRESET_FIELDS.contains(&entry.name.as_str());
             assert!(known, "{}: {}", built_in.name, entry.name);
         }
         for tier in built_in.tiers() {
@@ -111,7 +114,10 @@ fn every_dialect_of_a_preset_is_known() {
     let known = tollgate_core::feedback::Dialects::built_in();
     for built_in in preset::all() {
         for tier in std::iter::once(None).chain(built_in.tiers().map(Some)) {
-            let is = built_in.provider(tier, &World::empty()).provider.unwrap();
+            let is = built_in
+                .provider(tier, &Environment::empty())
+                .provider
+                .unwrap();
             assert!(
                 known.get(&is.dialect).is_some(),
                 "{} {tier:?}",
@@ -205,20 +211,20 @@ fn kinds_of_windows_become_the_right_algorithms() {
         rule("kraken", 0),
         Rule::bucket(33, Span::from_secs(100), 15)
             .unwrap()
-            .unit(Unit::Points)
+            .unit(CostUnit::Points)
     );
     assert_eq!(
-        (rule("mistral", 1).counts(), rule("mistral", 1).limit()),
-        (Unit::Tokens, 500_000)
+        (rule("mistral", 1).cost_unit(), rule("mistral", 1).limit()),
+        (CostUnit::Tokens, 500_000)
     );
     assert_eq!(
-        (rule("binance", 0).counts(), rule("jira", 1).counts()),
-        (Unit::Points, Unit::Points)
+        (rule("binance", 0).cost_unit(), rule("jira", 1).cost_unit()),
+        (CostUnit::Points, CostUnit::Points)
     );
     assert_eq!(built_in("binance").limits[0].unit, "weight");
     let free = preset::find("gemini")
         .unwrap()
-        .provider(Some("free"), &World::empty())
+        .provider(Some("free"), &Environment::empty())
         .provider
         .unwrap();
     assert!(matches!(
@@ -251,12 +257,15 @@ fn presets_of_language_models_wait_ten_minutes() {
 #[test]
 fn presets_hold_no_keys() {
     for built_in in preset::all() {
-        let checked = built_in.provider(None, &World::empty()).provider.unwrap();
+        let checked = built_in
+            .provider(None, &Environment::empty())
+            .provider
+            .unwrap();
         assert!(
             checked.keys.is_empty() && checked.auth.also.is_empty(),
             "{}",
             built_in.name
         );
-        assert!(!matches!(built_in.tree().value, Value::Nothing));
+        assert!(!matches!(built_in.tree().value, Value::Null));
     }
 }

@@ -203,7 +203,7 @@ fn each_mistake_has_its_place_and_remedy() {
 
 /// Mistakes of YAML itself, in our words and with their place.
 #[test]
-fn broken_yaml_is_told_with_its_place() {
+fn broken_yaml_is_reported_with_its_place() {
     for (text, answer) in [
         (
             "limit: 5\nlimit: 6\n",
@@ -230,7 +230,7 @@ fn broken_yaml_is_told_with_its_place() {
 
 /// R-E: alias bombs, deep nesting and huge files are refused before they cost anything.
 #[test]
-fn bombs_are_refused() {
+fn alias_bombs_and_huge_files_are_rejected() {
     let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (name, of) in [("b", "a"), ("c", "b"), ("d", "c"), ("e", "d"), ("f", "e")] {
         let uses = vec![format!("*{of}"); 9].join(", ");
@@ -301,7 +301,7 @@ proptest! {
 
 /// S8: what is written about the cache and would not be obeyed is told, each at its place.
 #[test]
-fn s8_settings_of_the_cache_that_mean_nothing_are_warned_about() {
+fn s8_ineffective_cache_settings_are_warned_about() {
     for (cache, field) in [
         ("{ttl: 1h, max_object: 9MiB}", Some("cache.max_object")),
         ("{ttl: 1h, adaptive: true}", Some("cache.adaptive")),

@@ -7,10 +7,10 @@ use proptest::test_runner::RngSeed;
 use tollgate_config::{Change, Loaded, Sources};
 use tollgate_core::time::Span;
 
-use crate::machine::{Machine, files};
+use crate::test_host::{TestHost, files};
 
-fn machine() -> Machine {
-    Machine::new()
+fn machine() -> TestHost {
+    TestHost::new()
         .file(
             "tollgate.yaml",
             "providers: dir\npresets: off\nunknown_domain: refuse\n",
@@ -31,11 +31,11 @@ fn limit(loaded: &Loaded, name: &str) -> Option<u64> {
 
 /// R-A13: an unchanged world changes nothing, and providers are the very same.
 #[test]
-fn looking_again_at_the_same_files_changes_nothing() {
+fn reloading_unchanged_files_changes_nothing() {
     let old = machine().loaded(&Sources::default());
     let new = machine().reload(&old, &Sources::default());
     assert_eq!(new.changed, []);
-    assert!(new.refused.is_empty());
+    assert!(new.rejected.is_empty());
     let pairs = old
         .config
         .providers
@@ -47,7 +47,7 @@ fn looking_again_at_the_same_files_changes_nothing() {
 /// R-A13: an invalid file is refused, the old version of that provider stays, others change, and the
 /// fact is seen until it is mended.
 #[test]
-fn an_invalid_file_is_refused_and_its_old_version_stays() {
+fn an_invalid_file_is_rejected_and_its_old_version_stays() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
     machine.write(
@@ -72,12 +72,12 @@ fn an_invalid_file_is_refused_and_its_old_version_stays() {
         }]
     );
     assert!(
-        new.refused
+        new.rejected
             .to_string()
             .starts_with("dir/a.yaml:3:9: period: is not a length of time")
     );
     assert!(new.loaded.problems.has_errors());
-    assert!(new.loaded.governed("a").unwrap().problems.has_errors());
+    assert!(new.loaded.provider("a").unwrap().problems.has_errors());
     let still = machine.reload(&new.loaded, &Sources::default());
     assert!(still.changed.is_empty() && still.loaded.problems.has_errors());
     machine.write(
@@ -91,7 +91,7 @@ fn an_invalid_file_is_refused_and_its_old_version_stays() {
 
 /// R-A13: a file that is just being written is empty or cut off; it is not a provider without limits.
 #[test]
-fn a_half_written_file_does_not_open_the_gate() {
+fn a_half_written_file_does_not_remove_the_limits() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
     for half in [
@@ -109,14 +109,14 @@ fn a_half_written_file_does_not_open_the_gate() {
             !is.limits.is_empty() || !new.loaded.problems.is_empty(),
             "{half}"
         );
-        assert!(half.contains("exam") || !new.refused.is_empty(), "{half}");
+        assert!(half.contains("exam") || !new.rejected.is_empty(), "{half}");
     }
 }
 
 /// R-A13: an invalid tollgate.yaml is refused as a whole, also one that is empty or gone for a
 /// moment; providers still change.
 #[test]
-fn an_invalid_tollgate_yaml_leaves_the_old_settings() {
+fn an_invalid_tollgate_yaml_keeps_the_old_settings() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
     machine.write(
@@ -135,7 +135,7 @@ fn an_invalid_tollgate_yaml_leaves_the_old_settings() {
         }
         let new = machine.reload(&old, &Sources::default());
         assert!(
-            new.refused.to_string().starts_with("tollgate.yaml"),
+            new.rejected.to_string().starts_with("tollgate.yaml"),
             "{broken:?}"
         );
         assert_eq!(
@@ -149,7 +149,7 @@ fn an_invalid_tollgate_yaml_leaves_the_old_settings() {
 /// R-A13: added, removed and renamed providers are told; a folder that is gone for a moment takes
 /// nothing away.
 #[test]
-fn added_removed_and_renamed_providers_are_told() {
+fn added_removed_and_renamed_providers_are_reported() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
     machine.write("dir/c.yaml", "domain: c.example.org\nlimits: [1/1s]\n");
@@ -176,7 +176,7 @@ fn added_removed_and_renamed_providers_are_told() {
         (vec![], 2)
     );
     assert!(
-        gone.refused
+        gone.rejected
             .to_string()
             .contains("there is no folder of this name")
     );
@@ -184,7 +184,7 @@ fn added_removed_and_renamed_providers_are_told() {
 
 /// A newcomer that claims what another has is refused; who was there stays.
 #[test]
-fn a_newcomer_does_not_take_what_another_has() {
+fn a_new_provider_cannot_claim_an_existing_domain() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
     machine.write(
@@ -205,11 +205,11 @@ fn a_newcomer_does_not_take_what_another_has() {
         (Some(10), Some(20), None)
     );
     assert!(
-        new.refused.to_string().contains(
+        new.rejected.to_string().contains(
             "dir/0.yaml:1:9: the domain b.example.org belongs to the provider at dir/b.yaml:1:9 too"
         ),
         "{}",
-        new.refused
+        new.rejected
     );
     assert_eq!(new.changed, []);
     // Two that trade their domains in one step are no clash.
@@ -222,16 +222,21 @@ fn a_newcomer_does_not_take_what_another_has() {
         "dir/b.yaml",
         "domain: a.example.org\nlimit: 2\nperiod: 1s\n",
     );
-    assert!(machine.reload(&old, &Sources::default()).refused.is_empty());
+    assert!(
+        machine
+            .reload(&old, &Sources::default())
+            .rejected
+            .is_empty()
+    );
 }
 
 /// A14: an env file that changed is obeyed; one that is broken is refused and the old one stays.
 #[test]
-fn a14_a_changed_env_file_is_obeyed() {
+fn a14_a_changed_env_file_takes_effect() {
     let mut sources = files(&["a.yaml"]);
     sources.env_file = Some("my.env".to_owned());
     let text = "domain: a.example.org\nlimits: [1/1s]\napi_key: ${KEY}\nauth: { bearer: true }\n";
-    let mut machine = Machine::new()
+    let mut machine = TestHost::new()
         .file("a.yaml", text)
         .file("my.env", "KEY=one\nTOLLGATE_SLEEP_MAX=60\n");
     let old = machine.loaded(&sources);
@@ -247,7 +252,7 @@ fn a14_a_changed_env_file_is_obeyed() {
     assert_eq!(is(&broken.loaded), ("two".to_owned(), Span::from_secs(90)));
     assert!(
         broken
-            .refused
+            .rejected
             .to_string()
             .starts_with("my.env:2:1: this is not a variable")
     );
@@ -256,7 +261,7 @@ fn a14_a_changed_env_file_is_obeyed() {
     let gone = machine.reload(&new.loaded, &sources);
     assert_eq!(is(&gone.loaded).0, "two");
     assert!(
-        gone.refused
+        gone.rejected
             .to_string()
             .contains("the environment variable `KEY` is not set")
     );
@@ -264,7 +269,7 @@ fn a14_a_changed_env_file_is_obeyed() {
 
 /// What is opened once stays until the next start, and that is said.
 #[test]
-fn what_only_a_start_can_change_stays_until_then() {
+fn settings_that_need_a_restart_stay_until_then() {
     let mut machine = machine();
     let old = machine.loaded(&Sources::default());
     machine.write(
@@ -297,7 +302,7 @@ proptest! {
         machine.write("dir/a.yaml", &format!("{head}{insert}{tail}"));
         let new = machine.reload(&old, &Sources::default());
         prop_assert_eq!(limit(&new.loaded, "b"), Some(20));
-        if new.refused.has_errors() {
+        if new.rejected.has_errors() {
             prop_assert!(new.loaded.problems.has_errors());
             prop_assert_eq!(limit(&new.loaded, "a"), Some(10));
         }

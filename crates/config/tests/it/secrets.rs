@@ -1,8 +1,8 @@
 //! Keys: found where the file says, and never shown.
 
 use tollgate_config::check::FIELDS;
-use tollgate_config::provider::Style;
-use tollgate_config::{KeyFile, World, preset};
+use tollgate_config::provider::AuthStyle;
+use tollgate_config::{Environment, FileContent, preset};
 
 use crate::{check, check_in, provider};
 
@@ -12,25 +12,25 @@ fn env(name: &str) -> Option<String> {
     (name == "KEY").then(|| CANARY.to_owned())
 }
 
-fn key_file(path: &str) -> Result<KeyFile, String> {
+fn key_file(path: &str) -> Result<FileContent, String> {
     match path {
-        "/run/key" => Ok(KeyFile {
+        "/run/key" => Ok(FileContent {
             text: format!("{CANARY}\n"),
-            open_to_others: false,
+            readable_by_others: false,
         }),
-        "/tmp/key" => Ok(KeyFile {
+        "/tmp/key" => Ok(FileContent {
             text: CANARY.to_owned(),
-            open_to_others: true,
+            readable_by_others: true,
         }),
         _ => Err("no such file".to_owned()),
     }
 }
 
-fn world() -> World<'static> {
-    World {
+fn world() -> Environment<'static> {
+    Environment {
         env: &env,
-        key_file: &key_file,
-        ..World::empty()
+        read_file: &key_file,
+        ..Environment::empty()
     }
 }
 
@@ -95,7 +95,7 @@ fn variables_need_no_quotes_between_braces() {
 
 /// H3: what cannot be found is told by the name of the variable or the place, not by a value.
 #[test]
-fn h3_a_missing_key_is_an_error_that_names_where_it_was_looked_for() {
+fn h3_a_missing_key_error_names_its_variable_or_file() {
     let missing = check_in("preset: tmdb\napi_key: ${OTHER}\n", &world());
     assert_eq!(
         missing.problems.to_string(),
@@ -198,7 +198,7 @@ fn h3_a_checked_provider_does_not_show_its_keys() {
     let text = format!(
         "preset: tmdb\napi_key: {CANARY}\nheaders: {{ x-a: {CANARY} }}\nauth: {{ also: {{ b: {CANARY} }} }}\n"
     );
-    let draft = tollgate_config::Draft::read("a.yaml", &text).unwrap();
+    let draft = tollgate_config::ProviderFile::read("a.yaml", &text).unwrap();
     let provider = draft.check(&world()).provider.unwrap();
     assert!(!format!("{draft:?} {provider:#?}").contains("CANARY"));
 }
@@ -218,10 +218,10 @@ fn h3_describing_a_provider_shows_no_key() {
 
 /// M6: a login posts JSON in which the key is filled in later and variables now.
 #[test]
-fn m6_a_login_body_is_json_and_out_of_sight() {
+fn m6_a_login_body_is_json_and_secret() {
     let text = "auth: { login: { url: https://a.example.org/login, body: { apikey: \"{api_key}\", pin: ${KEY}, n: 7 }, token: data.token } }\ndomain: a.example.org\nlimits: [1/1s]";
     let checked = check_in(text, &world());
-    let Style::Login(login) = checked.provider.unwrap().auth.style else {
+    let AuthStyle::Login(login) = checked.provider.unwrap().auth.style else {
         panic!("a login")
     };
     assert_eq!(
@@ -234,9 +234,9 @@ fn m6_a_login_body_is_json_and_out_of_sight() {
 /// M6: what a variable holds stays one value of the body, whatever letters it has.
 #[test]
 fn m6_a_variable_cannot_add_fields_to_a_login_body() {
-    let world = World {
+    let world = Environment {
         env: &|_| Some("a\",\"admin\":\"b&c".to_owned()),
-        ..World::empty()
+        ..Environment::empty()
     };
     let escaped = r#"a\",\"admin\":\"b&c"#;
     for (body, expected) in [
@@ -251,7 +251,7 @@ fn m6_a_variable_cannot_add_fields_to_a_login_body() {
             "auth: {{ login: {{ url: https://a.example.org/login, body: {body}, token: t }} }}\ndomain: a.example.org\nlimits: [1/1s]"
         );
         let provider = check_in(&text, &world).provider.unwrap();
-        let Style::Login(login) = provider.auth.style else {
+        let AuthStyle::Login(login) = provider.auth.style else {
             panic!("a login")
         };
         assert_eq!(login.body.expose(), expected);
@@ -271,13 +271,13 @@ fn a_login_without_tls_is_warned_about() {
         let text = format!(
             "auth: {{ oauth2: {{ token_url: {url}, client_id: a, client_secret: b }} }}\ndomain: a.example.org\nlimits: [1/1s]"
         );
-        let told = check_in(&text, &World::empty()).problems.to_string();
+        let told = check_in(&text, &Environment::empty()).problems.to_string();
         assert_eq!(told.contains("travel in the clear"), warned, "{url} {told}");
     }
 }
 
 #[test]
-fn a_key_with_a_line_break_is_refused() {
+fn a_key_with_a_line_break_is_rejected() {
     let checked = check("preset: tmdb\napi_key: \"a\\r\\nX-Evil: 1\"\n");
     assert!(
         checked

@@ -1,18 +1,18 @@
 //! tollgate.yaml: every field, its default, and what is wrong with it.
 
-use tollgate_config::config::{By, CONFIG, LogFormat, PostgresMode};
+use tollgate_config::config::{CONFIG, GuardKey, LogFormat, PostgresMode};
 use tollgate_config::settings::OnStoreLoss;
 use tollgate_config::{Config, Flag, Sources, shape};
 use tollgate_core::ask::Priority;
 use tollgate_core::ratio::Ppm;
 use tollgate_core::time::Span;
 
-use crate::machine::Machine;
+use crate::test_host::TestHost;
 
 const WHOLE: &str = include_str!("tollgate.yaml");
 
 fn whole() -> Config {
-    let machine = Machine::new()
+    let machine = TestHost::new()
         .file("tollgate.yaml", WHOLE)
         .env("TOLLGATE_ADMIN_TOKEN", "t0")
         .env("BF", "t1")
@@ -44,13 +44,13 @@ fn addresses_stores_and_nodes_are_read() {
     let is = whole();
     assert_eq!((is.listen.port(), is.admin.listen.port()), (4290, 4291));
     assert_eq!(is.admin.token.unwrap().expose(), "t0");
-    assert_eq!(is.store.shown(), "sqlite:/var/lib/tollgate");
+    assert_eq!(is.store.redacted(), "sqlite:/var/lib/tollgate");
     assert_eq!(
         (is.postgres.mode, is.postgres.every),
         (PostgresMode::Snapshot, secs(20))
     );
-    assert_eq!(is.cache_store.unwrap().shown(), "redis://cache:6379");
-    assert_eq!(is.guard_store.shown(), "memory:");
+    assert_eq!(is.cache_store.unwrap().redacted(), "redis://cache:6379");
+    assert_eq!(is.guard_store.redacted(), "memory:");
     assert_eq!((is.nodes, is.node_lease), (4, secs(6)));
     assert_eq!(
         (
@@ -84,10 +84,10 @@ fn c3_guards_and_callers_are_read() {
     assert_eq!(
         shown,
         [
-            ("ip", 10, 5, By::Ip),
-            ("user", 20, 10, By::Header("x-user-id".to_owned())),
-            ("api", 100, 20, By::Global),
-            ("task", 50, 15, By::Name),
+            ("ip", 10, 5, GuardKey::Ip),
+            ("user", 20, 10, GuardKey::Header("x-user-id".to_owned())),
+            ("api", 100, 20, GuardKey::Global),
+            ("task", 50, 15, GuardKey::Name),
         ]
     );
     assert_eq!(is.guards[0].key_prefix, "ratelimit:ip:");
@@ -168,7 +168,7 @@ fn log_metrics_and_the_rest_are_read() {
 /// Defaults where nothing is written at all.
 #[test]
 fn everything_has_a_default() {
-    let machine = Machine::new().env("HOME", "/me");
+    let machine = TestHost::new().env("HOME", "/me");
     let is = machine.loaded(&Sources::default()).config;
     assert_eq!(
         (
@@ -177,7 +177,7 @@ fn everything_has_a_default() {
         ),
         ("127.0.0.1:4290", "127.0.0.1:4291")
     );
-    assert_eq!(is.store.shown(), "sqlite:/me/.local/state/tollgate");
+    assert_eq!(is.store.redacted(), "sqlite:/me/.local/state/tollgate");
     assert_eq!(
         (
             is.unknown_domain.word(),
@@ -200,10 +200,10 @@ fn everything_has_a_default() {
         .loaded(&Sources::default())
         .config;
     assert_eq!(
-        (state.state_dir.as_str(), state.store.shown().as_str()),
+        (state.state_dir.as_str(), state.store.redacted().as_str()),
         ("/s", "sqlite:/s")
     );
-    let open = Machine::new()
+    let open = TestHost::new()
         .file("tollgate.yaml", "listen: 0.0.0.0:80\n")
         .loaded(&Sources::default());
     assert_eq!(open.config.unknown_domain.word(), "refuse");
@@ -211,12 +211,12 @@ fn everything_has_a_default() {
 
 /// H4: one address that other hosts reach is enough, be it a provider's own.
 #[test]
-fn h4_unknown_domains_are_refused_if_any_address_is_open_to_other_hosts() {
+fn h4_unknown_domains_are_rejected_if_any_address_is_open_to_other_hosts() {
     let of = |listen: &str, more: &str| {
         let text = format!(
             "presets: off\n{more}providers: {{ x: {{ domain: x.example, limits: [1/1s], listen: \"{listen}\" }} }}\n"
         );
-        let machine = Machine::new().file("tollgate.yaml", &text);
+        let machine = TestHost::new().file("tollgate.yaml", &text);
         let is = machine.loaded(&Sources::default()).config;
         is.unknown_domain.word()
     };
@@ -227,13 +227,13 @@ fn h4_unknown_domains_are_refused_if_any_address_is_open_to_other_hosts() {
 
 /// S12: a cache in Redis by REDIS_HOST, REDIS_PORT and REDIS_PASSWORD.
 #[test]
-fn s12_a_shared_cache_is_found_by_the_documents_variables() {
-    let machine = Machine::new()
+fn s12_redis_variables_select_the_shared_cache() {
+    let machine = TestHost::new()
         .env("REDIS_HOST", "cache")
         .env("REDIS_PASSWORD", "p@ss/CANARY");
     let is = machine.loaded(&Sources::default()).config;
     assert_eq!(
-        is.cache_store.as_ref().unwrap().shown(),
+        is.cache_store.as_ref().unwrap().redacted(),
         "redis://cache:6379"
     );
     assert!(!format!("{is:?}").contains("CANARY"));
@@ -246,7 +246,7 @@ fn s12_a_shared_cache_is_found_by_the_documents_variables() {
             .config
             .cache_store
             .unwrap()
-            .shown(),
+            .redacted(),
         "redis://mine"
     );
 }
@@ -254,11 +254,11 @@ fn s12_a_shared_cache_is_found_by_the_documents_variables() {
 /// How much is kept, by file, variable and flag, each over the one before.
 #[test]
 fn the_size_of_the_cache_is_set_by_file_variable_and_flag() {
-    let size = |machine: &Machine, sources: &Sources| {
+    let size = |machine: &TestHost, sources: &Sources| {
         let is = machine.loaded(sources).config.cache_size;
         (is.memory.0 >> 20, is.disk.0 >> 20)
     };
-    let machine = Machine::new();
+    let machine = TestHost::new();
     assert_eq!(size(&machine, &Sources::default()), (64, 1_024));
     let text = "cache_size: { memory: 8MiB, disk: 20MiB }\n";
     let machine = machine.file("tollgate.yaml", text);
@@ -289,7 +289,7 @@ fn the_size_of_the_cache_is_set_by_file_variable_and_flag() {
 #[test]
 fn c12_values_may_come_from_variables_with_defaults() {
     let text = "guards:\n  ip: { limit: ${IP_REQUESTS_PER_MINUTE:-10}, period: 1m, burst: ${IP_BURST_SIZE:-5}, by: ip }\n  task: { limit: 50, period: 1m, by: name, max_pending: ${QUEUE_MAX_DEPTH:-50}, retry_delay: ${QUEUE_RETRY_DELAY_SECONDS:-60}s, retries: ${RATE_LIMIT_RETRY_MAX_ATTEMPTS:-3}, factor: ${RATE_LIMIT_RETRY_BACKOFF_MULTIPLIER:-2.0} }\n";
-    let machine = Machine::new().file("tollgate.yaml", text);
+    let machine = TestHost::new().file("tollgate.yaml", text);
     let is = machine.loaded(&Sources::default()).config.guards;
     assert_eq!(
         (
@@ -311,9 +311,9 @@ fn c12_values_may_come_from_variables_with_defaults() {
         (30, Some(7), secs(5))
     );
     assert_eq!(is[1].task.factor, Ppm(3_500_000));
-    let missing = Machine::new()
+    let missing = TestHost::new()
         .file("tollgate.yaml", "env_prefix: ${NODES}\n")
-        .refused(&Sources::default());
+        .load_errors(&Sources::default());
     assert_eq!(
         missing,
         "tollgate.yaml:1:13: env_prefix: the environment variable `NODES` is not set; export it, or write `${NAME:-otherwise}`"
@@ -324,9 +324,9 @@ fn c12_values_may_come_from_variables_with_defaults() {
 #[test]
 fn a_local_share_needs_the_number_of_nodes() {
     let text = "store: redis://h\nproviders: { a: { preset: tmdb, on_store_loss: local-share } }\n";
-    let machine = |text: &str| Machine::new().file("tollgate.yaml", text);
+    let machine = |text: &str| TestHost::new().file("tollgate.yaml", text);
     assert_eq!(
-        machine(text).refused(&Sources::default()),
+        machine(text).load_errors(&Sources::default()),
         "tollgate.yaml:2:48: on_store_loss: `local-share` needs to know how many share the limits; add `nodes: 4` to tollgate.yaml"
     );
     let told = machine(&format!("{text}nodes: 4\n")).loaded(&Sources::default());
@@ -336,7 +336,7 @@ fn a_local_share_needs_the_number_of_nodes() {
 /// H3: a password in the address of a store is warned about like a key.
 #[test]
 fn h3_a_password_that_others_can_read_is_warned_about() {
-    let open = Machine::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
+    let open = TestHost::new().open_file("tollgate.yaml", "store: redis://me:CANARY@h\n");
     let told = open.loaded(&Sources::default()).problems.to_string();
     assert!(
         told.starts_with("tollgate.yaml:1:8: warning: store: a password is written out here"),
@@ -426,17 +426,17 @@ const MISTAKES: &[(&str, &str)] = &[
 #[test]
 fn each_mistake_has_its_place_and_remedy() {
     for (text, answer) in MISTAKES {
-        let told = Machine::new()
+        let told = TestHost::new()
             .file("tollgate.yaml", text)
-            .refused(&Sources::default());
+            .load_errors(&Sources::default());
         assert!(told.contains(answer), "{text}\n{told}\nwanted {answer}");
     }
 }
 
 /// A field that is checked but not obeyed yet is told as such.
 #[test]
-fn what_is_not_used_yet_is_told() {
-    let machine = Machine::new().file(
+fn fields_not_used_yet_are_reported() {
+    let machine = TestHost::new().file(
         "tollgate.yaml",
         "scheduler: { workers: 2 }\nproviders: { tmdb: { preset: tmdb, guards: [ip] } }\n",
     );

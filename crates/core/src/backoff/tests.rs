@@ -1,6 +1,6 @@
 //! The formula (M7), its jitter (A10) and what a `Retry-After` is worth (M8, A9).
 
-use super::{Backoff, BackoffNames, Dice, Jitter, RETRY_AFTER_FLOOR, heeded};
+use super::{Backoff, BackoffNames, Dice, Jitter, RETRY_AFTER_FLOOR, effective_retry_after};
 use crate::problem::Problems;
 use crate::ratio::Ppm;
 use crate::time::Span;
@@ -96,9 +96,9 @@ fn additive_jitter_only_adds() {
 
 /// A9: 0 and the past are 1 s; up to 31 days as given; longer or absent = absent.
 #[test]
-fn retry_after_has_a_floor_and_an_end() {
+fn retry_after_has_a_floor_and_a_maximum() {
     let day = |days: u64| Some(Span::from_secs(days * 86_400));
-    let heed = |told| heeded(told, RETRY_AFTER_FLOOR);
+    let heed = |told| effective_retry_after(told, RETRY_AFTER_FLOOR);
     assert_eq!(heed(Some(Span::ZERO)), Some(Span::from_secs(1)));
     assert_eq!(heed(Some(Span::from_millis(400))), Some(Span::from_secs(1)));
     assert_eq!(heed(Some(Span::from_secs(2))), Some(Span::from_secs(2)));
@@ -108,7 +108,7 @@ fn retry_after_has_a_floor_and_an_end() {
 }
 
 #[test]
-fn senseless_backoffs_are_all_named() {
+fn every_invalid_backoff_setting_is_reported() {
     let backoff = Backoff {
         base: Span::from_secs(60),
         factor: Ppm::percent(50),

@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::{Cooldown, CooldownSettings, JitterOn, Told, settle};
+use super::{Cooldown, CooldownSettings, JitterOn, ProviderWait, settle};
 use crate::ask::{Ask, Evidence, OwnerId, PermitId, Priority, ScopeId, Settle, Verdict};
 use crate::backoff::{Dice, Jitter};
 use crate::scope::ScopeView;
@@ -14,31 +14,35 @@ const NOW: Micros = Micros(1_000_000_000);
 const NONE: Dice = Dice(0);
 const MOST: Dice = Dice(u64::MAX);
 
-fn told(retry_after: Option<u64>, reset_after: Option<u64>) -> Told {
-    Told {
+fn provider_wait(retry_after: Option<u64>, reset_after: Option<u64>) -> ProviderWait {
+    ProviderWait {
         retry_after: retry_after.map(Span::from_secs),
         reset_after: reset_after.map(Span::from_secs),
     }
 }
 
-fn rest(settings: &CooldownSettings, told: Told, dice: Dice) -> Span {
+fn cooldown_for(settings: &CooldownSettings, told: ProviderWait, dice: Dice) -> Span {
     Cooldown::default()
-        .refused(settings, NOW, told, dice, NOW)
+        .on_limited(settings, NOW, told, dice, NOW)
         .unwrap()
 }
 
 /// S5: `Retry-After`, else the reset, else backoff.
 #[test]
-fn the_provider_s_word_comes_first() {
+fn the_providers_wait_comes_first() {
     let settings = CooldownSettings::default();
-    let rest = |told| rest(&settings, told, NONE).0 / 1_000_000;
-    assert_eq!(rest(told(Some(7), Some(90))), 7);
-    assert_eq!(rest(told(None, Some(90))), 90);
-    assert_eq!(rest(told(None, None)), 1);
-    assert_eq!(rest(told(Some(0), Some(90))), 1, "the floor");
-    assert_eq!(rest(told(Some(32 * 86_400), Some(90))), 90, "absent");
+    let rest = |told| cooldown_for(&settings, told, NONE).0 / 1_000_000;
+    assert_eq!(rest(provider_wait(Some(7), Some(90))), 7);
+    assert_eq!(rest(provider_wait(None, Some(90))), 90);
+    assert_eq!(rest(provider_wait(None, None)), 1);
+    assert_eq!(rest(provider_wait(Some(0), Some(90))), 1, "the floor");
     assert_eq!(
-        rest(told(None, Some(0))),
+        rest(provider_wait(Some(32 * 86_400), Some(90))),
+        90,
+        "absent"
+    );
+    assert_eq!(
+        rest(provider_wait(None, Some(0))),
         1,
         "a reset that has passed is no help"
     );
@@ -46,21 +50,21 @@ fn the_provider_s_word_comes_first() {
 
 /// S5: 1 s × 2ⁿ, n = 0 first, at most 300 s, with 0–30 % on top; a success begins anew.
 #[test]
-fn refusals_in_a_row_rest_longer() {
+fn consecutive_429s_cool_down_longer() {
     let settings = CooldownSettings::default();
     let mut cooldown = Cooldown::default();
     let mut now = NOW;
     for secs in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
-        let rest = cooldown.refused(&settings, now, Told::default(), NONE, now);
+        let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
         assert_eq!(rest, Some(Span::from_secs(secs)));
         now += Span::from_secs(secs);
-        assert_eq!(cooldown.left(now), None);
+        assert_eq!(cooldown.remaining(now), None);
     }
-    let rest = cooldown.refused(&settings, now, Told::default(), MOST, now);
+    let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), MOST, now);
     assert_eq!(rest, Some(Span::from_secs(390)));
     now += Span::from_secs(390);
-    cooldown.went_well(now);
-    let rest = cooldown.refused(&settings, now, Told::default(), NONE, now);
+    cooldown.on_success(now);
+    let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
     assert_eq!(rest, Some(Span::from_secs(1)));
 }
 
@@ -69,59 +73,62 @@ fn refusals_in_a_row_rest_longer() {
 fn jitter_is_on_backoff_or_on_all() {
     let mut settings = CooldownSettings::default();
     assert_eq!(
-        rest(&settings, told(Some(10), None), MOST),
+        cooldown_for(&settings, provider_wait(Some(10), None), MOST),
         Span::from_secs(10)
     );
     assert_eq!(
-        rest(&settings, told(None, Some(10)), MOST),
+        cooldown_for(&settings, provider_wait(None, Some(10)), MOST),
         Span::from_secs(10)
     );
     assert_eq!(
-        rest(&settings, Told::default(), MOST),
+        cooldown_for(&settings, ProviderWait::default(), MOST),
         Span::from_millis(1_300)
     );
     settings.on = JitterOn::All;
     assert_eq!(
-        rest(&settings, told(Some(10), None), MOST),
+        cooldown_for(&settings, provider_wait(Some(10), None), MOST),
         Span::from_secs(13)
     );
     assert_eq!(
-        rest(&settings, told(None, Some(10)), MOST),
+        cooldown_for(&settings, provider_wait(None, Some(10)), MOST),
         Span::from_secs(13)
     );
     assert_eq!(
-        rest(&settings, Told::default(), MOST),
+        cooldown_for(&settings, ProviderWait::default(), MOST),
         Span::from_millis(1_300)
     );
 }
 
 /// S5: refusals that were on their way together are one refusal; a longer word of theirs holds.
 #[test]
-fn refusals_on_their_way_together_are_one() {
+fn concurrent_429s_count_as_one() {
     let settings = CooldownSettings::default();
     let mut cooldown = Cooldown::default();
     let granted = NOW - Span::from_millis(50);
-    let mut refused = |told, at: Micros| cooldown.refused(&settings, granted, told, NONE, at);
-    assert_eq!(refused(Told::default(), NOW), Some(Span::from_secs(1)));
-    let later = NOW + Span::from_millis(20);
-    assert_eq!(refused(Told::default(), later), None);
+    let mut refused = |told, at: Micros| cooldown.on_limited(&settings, granted, told, NONE, at);
     assert_eq!(
-        refused(told(Some(1), None), NOW),
+        refused(ProviderWait::default(), NOW),
+        Some(Span::from_secs(1))
+    );
+    let later = NOW + Span::from_millis(20);
+    assert_eq!(refused(ProviderWait::default(), later), None);
+    assert_eq!(
+        refused(provider_wait(Some(1), None), NOW),
         None,
         "no longer than the present one"
     );
     assert_eq!(
-        refused(told(Some(30), None), later),
+        refused(provider_wait(Some(30), None), later),
         Some(Span::from_secs(30))
     );
     let next = later + Span::from_secs(30);
-    let rest = cooldown.refused(&settings, next, Told::default(), NONE, next);
+    let rest = cooldown.on_limited(&settings, next, ProviderWait::default(), NONE, next);
     assert_eq!(rest, Some(Span::from_secs(2)), "the second, not the fifth");
 }
 
 /// S5: every call of the entity waits until the rest is over, then all go; other entities go on.
 #[test]
-fn an_entity_rests_and_the_others_go_on() {
+fn one_entity_cools_down_and_the_others_continue() {
     let fixtures = ScopeId::named(&["sports", "cooldown", "fixtures"]);
     let odds = ScopeId::named(&["sports", "cooldown", "odds"]);
     let ask = |seq, scope| Ask {
@@ -132,7 +139,7 @@ fn an_entity_rests_and_the_others_go_on() {
         terms: smallvec![],
         scopes: smallvec![scope],
         priority: Priority::High,
-        patience: Span::ZERO,
+        max_wait: Span::ZERO,
         evidence: Evidence::None {
             use_within: Span::from_secs(1),
         },
@@ -154,7 +161,7 @@ fn an_entity_rests_and_the_others_go_on() {
 
 /// S5, M8: spreading never shortens what the provider asked for.
 #[test]
-fn jitter_never_shortens_the_provider_s_word() {
+fn jitter_never_shortens_the_providers_wait() {
     let mut settings = CooldownSettings {
         on: JitterOn::All,
         ..CooldownSettings::default()
@@ -162,7 +169,7 @@ fn jitter_never_shortens_the_provider_s_word() {
     settings.backoff.jitter = Jitter::Full;
     for dice in [NONE, MOST] {
         assert_eq!(
-            rest(&settings, told(Some(10), None), dice),
+            cooldown_for(&settings, provider_wait(Some(10), None), dice),
             Span::from_secs(10)
         );
     }
@@ -170,45 +177,45 @@ fn jitter_never_shortens_the_provider_s_word() {
 
 /// A4, S5: what was on its way when the scope closed is old news, what was granted later is not.
 #[test]
-fn what_was_on_its_way_is_old_news() {
+fn calls_in_flight_when_the_scope_closed_are_outdated() {
     let mut cooldown = Cooldown::default();
-    assert!(!cooldown.is_old_news(NOW));
+    assert!(!cooldown.is_outdated(NOW));
     let granted = NOW - Span::from_millis(50);
-    cooldown.refused(
+    cooldown.on_limited(
         &CooldownSettings::default(),
         granted,
-        Told::default(),
+        ProviderWait::default(),
         NONE,
         NOW,
     );
-    assert!(cooldown.is_old_news(granted));
-    assert!(!cooldown.is_old_news(NOW + Span::from_secs(1)));
+    assert!(cooldown.is_outdated(granted));
+    assert!(!cooldown.is_outdated(NOW + Span::from_secs(1)));
 }
 
 /// S5: a restart finds the rest it left, another process's end is followed, an operator ends it.
 #[test]
-fn a_rest_is_found_followed_and_ended() {
+fn a_cooldown_is_restored_followed_and_ended() {
     let mut cooldown = Cooldown::default();
     let left = Some(Span::from_secs(9));
-    cooldown.saw(ScopeView::Closed { left }, NOW);
-    assert_eq!(cooldown.left(NOW), left);
-    cooldown.saw(ScopeView::Open, NOW);
-    assert_eq!(cooldown.left(NOW), None);
+    cooldown.on_scope_view(ScopeView::Closed { remaining: left }, NOW);
+    assert_eq!(cooldown.remaining(NOW), left);
+    cooldown.on_scope_view(ScopeView::Open, NOW);
+    assert_eq!(cooldown.remaining(NOW), None);
     let scope = ScopeId(4);
     assert_eq!(cooldown.reset(scope, NOW), None);
     let settings = CooldownSettings::default();
-    let mut refused = |at| cooldown.refused(&settings, at, Told::default(), NONE, at);
+    let mut refused = |at| cooldown.on_limited(&settings, at, ProviderWait::default(), NONE, at);
     refused(NOW);
     refused(NOW + Span::from_secs(1));
     let now = NOW + Span::from_secs(2);
     assert_eq!(cooldown.reset(scope, now), Some(Settle::Open { scope }));
-    assert_eq!(cooldown.left(now), None);
-    let rest = cooldown.refused(&settings, now, Told::default(), NONE, now);
+    assert_eq!(cooldown.remaining(now), None);
+    let rest = cooldown.on_limited(&settings, now, ProviderWait::default(), NONE, now);
     assert_eq!(rest, Some(Span::from_secs(1)), "a first one again");
 }
 
 #[test]
-fn senseless_cooldowns_are_named() {
+fn every_invalid_cooldown_setting_is_reported() {
     let mut settings = CooldownSettings::default();
     assert_eq!(settings.check(), []);
     settings.backoff.max = Span::from_secs(32 * 86_400);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::{Change, Degrade, DegradeSettings, Ours, Theirs};
+use super::{Degrade, DegradeChange, DegradeSettings, LocalQuota, ProviderQuota};
 use crate::ask::{
-    Ask, By, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, ScopeId, Settle, Term, Terms,
-    Verdict,
+    Ask, BlockedBy, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, ScopeId, Settle, Term,
+    Terms, Verdict,
 };
 use crate::limit::{HoldUntil, Rule};
 use crate::scope::ScopeView;
@@ -19,9 +19,9 @@ use crate::turn::turn;
 const NOW: Micros = Micros(1_000_000_000);
 const HOUR: Span = Span::from_secs(3_600);
 
-fn ours(remaining: u64) -> Ours {
+fn local(remaining: u64) -> LocalQuota {
     let used = 3_000_u64.saturating_sub(remaining);
-    Ours {
+    LocalQuota {
         remaining,
         limit: 3_000,
         full_after: Some(HOUR.scale_up(used, 3_000)),
@@ -29,100 +29,109 @@ fn ours(remaining: u64) -> Ours {
     }
 }
 
-fn theirs(remaining: u64, reset_secs: Option<u64>) -> Theirs {
-    Theirs {
+fn provider(remaining: u64, reset_secs: Option<u64>) -> ProviderQuota {
+    ProviderQuota {
         remaining,
         reset_after: reset_secs.map(Span::from_secs),
     }
 }
 
-fn look(degrade: &mut Degrade, remaining: u64, now: Micros) -> Change {
-    degrade.look(&DegradeSettings::default(), ours(remaining), now)
+fn evaluate(degrade: &mut Degrade, remaining: u64, now: Micros) -> DegradeChange {
+    degrade.evaluate(&DegradeSettings::default(), local(remaining), now)
 }
 
 /// S6: begins below 200, ends at 400 or more, nothing in between.
 #[test]
-fn it_begins_below_200_and_ends_at_400() {
+fn degrade_begins_below_200_and_ends_at_400() {
     let mut degrade = Degrade::default();
-    assert_eq!(look(&mut degrade, 200, NOW), Change::None);
+    assert_eq!(evaluate(&mut degrade, 200, NOW), DegradeChange::None);
     assert!(matches!(
-        look(&mut degrade, 199, NOW),
-        Change::Degraded { .. }
+        evaluate(&mut degrade, 199, NOW),
+        DegradeChange::Degraded { .. }
     ));
     assert!(degrade.is_on(NOW));
-    assert_eq!(look(&mut degrade, 399, NOW), Change::None);
-    assert_eq!(look(&mut degrade, 400, NOW), Change::Recovered);
+    assert_eq!(evaluate(&mut degrade, 399, NOW), DegradeChange::None);
+    assert_eq!(evaluate(&mut degrade, 400, NOW), DegradeChange::Recovered);
     assert!(!degrade.is_on(NOW));
-    assert_eq!(look(&mut degrade, 399, NOW), Change::None);
+    assert_eq!(evaluate(&mut degrade, 399, NOW), DegradeChange::None);
 }
 
 /// S6: the smaller of ours and the provider's, while its reset lies ahead.
 #[test]
 fn the_smaller_of_both_counts_decides() {
     let mut degrade = Degrade::default();
-    degrade.told(theirs(2_900, Some(600)), HOUR, NOW);
+    degrade.on_provider_quota(provider(2_900, Some(600)), HOUR, NOW);
     assert!(matches!(
-        look(&mut degrade, 150, NOW),
-        Change::Degraded { .. }
+        evaluate(&mut degrade, 150, NOW),
+        DegradeChange::Degraded { .. }
     ));
     let mut degrade = Degrade::default();
-    degrade.told(theirs(150, Some(600)), HOUR, NOW);
-    assert_eq!(degrade.remaining(ours(2_900), NOW), 150);
+    degrade.on_provider_quota(provider(150, Some(600)), HOUR, NOW);
+    assert_eq!(degrade.remaining(local(2_900), NOW), 150);
     let rest = Span::from_secs(600);
-    assert_eq!(look(&mut degrade, 2_900, NOW), Change::Degraded { rest });
-    let mut degrade = Degrade::default();
-    degrade.told(theirs(150, Some(0)), HOUR, NOW);
     assert_eq!(
-        look(&mut degrade, 2_900, NOW),
-        Change::None,
+        evaluate(&mut degrade, 2_900, NOW),
+        DegradeChange::Degraded { closed_for: rest }
+    );
+    let mut degrade = Degrade::default();
+    degrade.on_provider_quota(provider(150, Some(0)), HOUR, NOW);
+    assert_eq!(
+        evaluate(&mut degrade, 2_900, NOW),
+        DegradeChange::None,
         "its reset has passed"
     );
 }
 
 /// S6: passing the provider's reset ends it, though nobody calls.
 #[test]
-fn the_provider_s_reset_ends_it() {
+fn the_providers_reset_ends_degrade() {
     let mut degrade = Degrade::default();
-    degrade.told(theirs(10, Some(600)), HOUR, NOW);
-    look(&mut degrade, 250, NOW);
+    degrade.on_provider_quota(provider(10, Some(600)), HOUR, NOW);
+    evaluate(&mut degrade, 250, NOW);
     let reset = NOW + Span::from_secs(600);
-    assert_eq!(look(&mut degrade, 250, reset - Span(1)), Change::None);
     assert_eq!(
-        look(&mut degrade, 250, reset),
-        Change::Recovered,
+        evaluate(&mut degrade, 250, reset - Span(1)),
+        DegradeChange::None
+    );
+    assert_eq!(
+        evaluate(&mut degrade, 250, reset),
+        DegradeChange::Recovered,
         "250 is not below 200"
     );
 }
 
 /// S6: a provider that names no reset, or one in the year 9999, is believed for one period.
 #[test]
-fn a_word_without_an_end_expires() {
+fn a_provider_quota_without_reset_expires() {
     for reset in [None, Some(u64::MAX / 1_000_000), Some(40 * 86_400)] {
         let mut degrade = Degrade::default();
-        degrade.told(theirs(0, reset), HOUR, NOW);
+        degrade.on_provider_quota(provider(0, reset), HOUR, NOW);
         assert!(matches!(
-            look(&mut degrade, 3_000, NOW),
-            Change::Degraded { .. }
+            evaluate(&mut degrade, 3_000, NOW),
+            DegradeChange::Degraded { .. }
         ));
         assert_eq!(degrade.next_tick(), Some(NOW + HOUR));
-        assert_eq!(look(&mut degrade, 3_000, NOW + HOUR), Change::Recovered);
+        assert_eq!(
+            evaluate(&mut degrade, 3_000, NOW + HOUR),
+            DegradeChange::Recovered
+        );
     }
 }
 
 /// S6: local refill past the threshold ends it, at the time that was named, with few looks.
 #[test]
-fn local_refill_ends_it() {
+fn a_local_refill_ends_degrade() {
     let mut degrade = Degrade::default();
     let level = |now: Micros| 100 + now.since(NOW).0 / 1_200_000;
     let mut looks = 0;
     let mut now = NOW;
     assert!(matches!(
-        look(&mut degrade, level(now), now),
-        Change::Degraded { .. }
+        evaluate(&mut degrade, level(now), now),
+        DegradeChange::Degraded { .. }
     ));
     while degrade.is_on(now) || looks == 0 {
         now = degrade.next_tick().unwrap();
-        if look(&mut degrade, level(now), now) == Change::Recovered {
+        if evaluate(&mut degrade, level(now), now) == DegradeChange::Recovered {
             break;
         }
         looks += 1;
@@ -137,61 +146,64 @@ fn local_refill_ends_it() {
 
 /// S6: never stuck, whatever was said: the rest in the ledger is finite, and the operator ends it.
 #[test]
-fn an_operator_ends_it() {
+fn an_operator_ends_degrade() {
     let mut degrade = Degrade::default();
-    degrade.told(theirs(0, Some(86_400)), HOUR, NOW);
-    let change = look(&mut degrade, 3_000, NOW);
+    degrade.on_provider_quota(provider(0, Some(86_400)), HOUR, NOW);
+    let change = evaluate(&mut degrade, 3_000, NOW);
     let scope = ScopeId(3);
     assert!(matches!(
         change.settle(scope),
-        Some(Settle::Close { rest: Some(_), .. })
+        Some(Settle::Close {
+            closed_for: Some(_),
+            ..
+        })
     ));
-    assert_eq!(degrade.reset(), Change::Recovered);
-    assert_eq!(degrade.reset(), Change::None);
+    assert_eq!(degrade.reset(), DegradeChange::Recovered);
+    assert_eq!(degrade.reset(), DegradeChange::None);
     assert_eq!(
-        Change::Recovered.settle(scope),
+        DegradeChange::Recovered.settle(scope),
         Some(Settle::Open { scope })
     );
     assert_eq!(
-        look(&mut degrade, 3_000, NOW),
-        Change::None,
+        evaluate(&mut degrade, 3_000, NOW),
+        DegradeChange::None,
         "its word is forgotten"
     );
 }
 
 /// S15: a restart finds it, and the end that another process saw is followed.
 #[test]
-fn a_restart_finds_it() {
+fn a_restarted_process_is_still_degraded() {
     let mut degrade = Degrade::default();
     let left = Some(Span::from_secs(100));
-    degrade.saw(ScopeView::Closed { left }, NOW);
+    degrade.on_scope_view(ScopeView::Closed { remaining: left }, NOW);
     assert!(degrade.is_on(NOW + Span::from_secs(99)));
     assert!(
         !degrade.is_on(NOW + Span::from_secs(100)),
         "and cannot stick"
     );
-    degrade.saw(ScopeView::Open, NOW);
+    degrade.on_scope_view(ScopeView::Open, NOW);
     assert!(!degrade.is_on(NOW));
 }
 
 /// S6: an end that another process saw begins anew: what passed before does not shorten the next one.
 #[test]
-fn an_end_elsewhere_forgets_the_reset_that_passed() {
+fn ending_in_another_process_clears_the_passed_reset() {
     let mut degrade = Degrade::default();
-    degrade.told(theirs(10, Some(600)), HOUR, NOW);
-    look(&mut degrade, 150, NOW);
+    degrade.on_provider_quota(provider(10, Some(600)), HOUR, NOW);
+    evaluate(&mut degrade, 150, NOW);
     let reset = NOW + Span::from_secs(600);
-    look(&mut degrade, 150, reset);
+    evaluate(&mut degrade, 150, reset);
     assert!(degrade.is_on(reset), "our own count is below too");
-    degrade.saw(ScopeView::Open, reset);
-    look(&mut degrade, 199, reset);
-    assert_eq!(look(&mut degrade, 399, reset), Change::None);
-    assert_eq!(look(&mut degrade, 400, reset), Change::Recovered);
+    degrade.on_scope_view(ScopeView::Open, reset);
+    evaluate(&mut degrade, 199, reset);
+    assert_eq!(evaluate(&mut degrade, 399, reset), DegradeChange::None);
+    assert_eq!(evaluate(&mut degrade, 400, reset), DegradeChange::Recovered);
 }
 
 /// `check` refuses `below` ≥ the smallest limit it applies to.
 #[test]
-fn senseless_thresholds_are_named() {
+fn every_invalid_threshold_is_reported() {
     assert_eq!(DegradeSettings::default().check(3_000), []);
     let problems = DegradeSettings::default().check(200);
     assert_eq!(problems[0].setting, "degrade.below");
@@ -208,7 +220,7 @@ fn both(entity: &str) -> Terms {
         cell: CellId::named(&["sports", entity, name]),
         rule: Arc::new(rule.hold_until(HoldUntil::Send).drift_ppm(0)),
         cost: 1,
-        leave: 0,
+        reserve: 0,
     };
     smallvec![
         term("bucket", Rule::bucket(3, HOUR, 3).unwrap()),
@@ -218,9 +230,9 @@ fn both(entity: &str) -> Terms {
 
 /// The ledger of one provider with such entities.
 #[derive(Default)]
-struct Entities(Table);
+struct EntityLedger(Table);
 
-impl Entities {
+impl EntityLedger {
     fn call(&mut self, entity: &str, seq: u64, secs: u64) -> Verdict {
         let now = Now {
             at: NOW + Span::from_secs(secs),
@@ -232,9 +244,9 @@ impl Entities {
             terms: terms.clone(),
             scopes: smallvec![],
             priority: Priority::High,
-            patience: Span::ZERO,
+            max_wait: Span::ZERO,
             evidence: Evidence::Report {
-                by: Span::from_secs(30),
+                timeout: Span::from_secs(30),
                 late: Span::ZERO,
             },
         };
@@ -243,7 +255,7 @@ impl Entities {
             .remove(0);
         let outcome = Outcome::Arrived {
             age: Span::ZERO,
-            refused: false,
+            limited: false,
             readings: vec![],
         };
         let settle = Settle::Permit {
@@ -263,7 +275,7 @@ impl Entities {
             wall: Wall(0),
         };
         let terms = both(entity);
-        let view = |term: &Term| self.0.look(term.cell, &term.rule, now);
+        let view = |term: &Term| self.0.peek(term.cell, &term.rule, now);
         (view(&terms[0]).remaining, view(&terms[1]).used)
     }
 }
@@ -272,7 +284,7 @@ impl Entities {
 /// both must allow, and a refusal by one takes nothing from the other.
 #[test]
 fn both_counts_of_an_entity_must_allow() {
-    let mut ledger = Entities::default();
+    let mut ledger = EntityLedger::default();
     for seq in 1..=3 {
         assert!(matches!(
             ledger.call("fixtures", seq, 0),
@@ -291,7 +303,7 @@ fn both_counts_of_an_entity_must_allow() {
     };
     assert_eq!(
         (after, by),
-        (Span::from_secs(2_400), By::Term(1)),
+        (Span::from_secs(2_400), BlockedBy::Term(1)),
         "the window refuses"
     );
     assert_eq!(

@@ -9,27 +9,27 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::Refusal;
+use super::EntityError;
 use super::path::decode;
 
 /// The longest body in which a field is looked for: 1 MiB holds a prompt of 200 000 tokens.
 pub const BODY_MAX: usize = 1 << 20;
 
 /// The value of a query parameter, folded.
-pub(super) fn in_query(query: &str, name: &str) -> Result<Option<String>, Refusal> {
+pub(super) fn in_query(query: &str, name: &str) -> Result<Option<String>, EntityError> {
     if query.contains('#') {
-        return Err(Refusal::Query);
+        return Err(EntityError::Query);
     }
     let wanted = folded_name(name.as_bytes());
     let strict = parameters(query, &['&'], &wanted)?;
     // Older servers also split at `;`. Both must come to the same.
     if query.contains(';') && parameters(query, &['&', ';'], &wanted)? != strict {
-        return Err(Refusal::Query);
+        return Err(EntityError::Query);
     }
     Ok(strict)
 }
 
-fn parameters(query: &str, between: &[char], wanted: &str) -> Result<Option<String>, Refusal> {
+fn parameters(query: &str, between: &[char], wanted: &str) -> Result<Option<String>, EntityError> {
     let mut found: Option<String> = None;
     for pair in query.split(between) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -37,7 +37,7 @@ fn parameters(query: &str, between: &[char], wanted: &str) -> Result<Option<Stri
         if let Some(rest) = name.strip_prefix(wanted)
             && rest.starts_with('[')
         {
-            return Err(Refusal::Query);
+            return Err(EntityError::Query);
         }
         if name != wanted {
             continue;
@@ -48,14 +48,17 @@ fn parameters(query: &str, between: &[char], wanted: &str) -> Result<Option<Stri
             .replace(value.clone())
             .is_some_and(|earlier| earlier != value)
         {
-            return Err(Refusal::Query);
+            return Err(EntityError::Query);
         }
     }
     Ok(found)
 }
 
 /// The value of a header, folded.
-pub(super) fn in_headers(headers: &[(&str, &str)], name: &str) -> Result<Option<String>, Refusal> {
+pub(super) fn in_headers(
+    headers: &[(&str, &str)],
+    name: &str,
+) -> Result<Option<String>, EntityError> {
     let mut found: Option<String> = None;
     for (_, value) in headers
         .iter()
@@ -66,19 +69,19 @@ pub(super) fn in_headers(headers: &[(&str, &str)], name: &str) -> Result<Option<
             .replace(value.clone())
             .is_some_and(|earlier| earlier != value)
         {
-            return Err(Refusal::Header);
+            return Err(EntityError::Header);
         }
     }
     Ok(found)
 }
 
 /// The value of a field of a JSON body, folded. No body names no entity.
-pub(super) fn in_body(body: &[u8], name: &[String]) -> Result<Option<String>, Refusal> {
+pub(super) fn in_body(body: &[u8], name: &[String]) -> Result<Option<String>, EntityError> {
     if body.is_empty() {
         return Ok(None);
     }
     if body.len() > BODY_MAX {
-        return Err(Refusal::Body);
+        return Err(EntityError::Body);
     }
     let mut values = Vec::new();
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -86,8 +89,10 @@ pub(super) fn in_body(body: &[u8], name: &[String]) -> Result<Option<String>, Re
         name,
         values: &mut values,
     };
-    search.deserialize(&mut json).map_err(|_| Refusal::Body)?;
-    json.end().map_err(|_| Refusal::Body)?;
+    search
+        .deserialize(&mut json)
+        .map_err(|_| EntityError::Body)?;
+    json.end().map_err(|_| EntityError::Body)?;
     let mut found: Option<String> = None;
     for value in values {
         let value = folded(value.as_bytes())?;
@@ -95,7 +100,7 @@ pub(super) fn in_body(body: &[u8], name: &[String]) -> Result<Option<String>, Re
             .replace(value.clone())
             .is_some_and(|earlier| earlier != value)
         {
-            return Err(Refusal::Body);
+            return Err(EntityError::Body);
         }
     }
     Ok(found)
@@ -108,10 +113,10 @@ fn folded_name(name: &[u8]) -> String {
     lower.replace(['.', ' '], "_")
 }
 
-fn folded(value: &[u8]) -> Result<String, Refusal> {
+fn folded(value: &[u8]) -> Result<String, EntityError> {
     let plain = |byte: &u8| byte.is_ascii() && !byte.is_ascii_control();
     if !value.iter().all(plain) {
-        return Err(Refusal::NotAscii);
+        return Err(EntityError::NotAscii);
     }
     Ok(String::from_utf8_lossy(value).trim().to_ascii_lowercase())
 }

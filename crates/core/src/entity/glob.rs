@@ -5,7 +5,7 @@
 //! Never: matches a segment that servers read differently; the caller hears of it instead.
 
 use super::path::Segment;
-use super::{Refusal, SEGMENTS_MAX};
+use super::{EntityError, SEGMENTS_MAX};
 
 /// The most steps of a pattern: one more than the deepest API that we know has segments.
 const STEPS_MAX: usize = 16;
@@ -64,7 +64,7 @@ impl Glob {
     }
 
     /// Does the whole path match?
-    pub(super) fn matches(&self, segments: &[Segment]) -> Result<bool, Refusal> {
+    pub(super) fn matches(&self, segments: &[Segment]) -> Result<bool, EntityError> {
         // `open[i]`: the steps seen so far can end right before segment i.
         let mut open = vec![false; segments.len() + 1];
         debug_assert!(open.len() <= 4 * SEGMENTS_MAX, "paths are bounded");
@@ -76,7 +76,7 @@ impl Glob {
     }
 }
 
-fn advance(step: &Step, segments: &[Segment], open: &[bool]) -> Result<Vec<bool>, Refusal> {
+fn advance(step: &Step, segments: &[Segment], open: &[bool]) -> Result<Vec<bool>, EntityError> {
     let mut next = vec![false; open.len()];
     if *step == Step::Any {
         let mut reached = false;
@@ -93,18 +93,18 @@ fn advance(step: &Step, segments: &[Segment], open: &[bool]) -> Result<Vec<bool>
 }
 
 impl Step {
-    fn takes(&self, segment: &Segment) -> Result<bool, Refusal> {
+    fn takes(&self, segment: &Segment) -> Result<bool, EntityError> {
         match self {
             Step::Any | Step::One => Ok(true),
             Step::Text {
                 before,
                 after: None,
-            } => Ok(segment.known()? == before),
+            } => Ok(segment.ascii_text()? == before),
             Step::Text {
                 before,
                 after: Some(after),
             } => {
-                let text = segment.known()?;
+                let text = segment.ascii_text()?;
                 Ok(text
                     .strip_prefix(before.as_str())
                     .is_some_and(|rest| rest.ends_with(after)))

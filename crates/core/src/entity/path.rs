@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::Refusal;
+use super::EntityError;
 
 /// The longest path: what common servers accept in a request line.
 pub const PATH_MAX: usize = 8_192;
@@ -28,17 +28,17 @@ const FORMATS: [&str; 8] = [
 pub(super) struct Segment {
     text: String,
     /// It has letters outside ASCII, which servers fold in different ways.
-    foreign: bool,
+    non_ascii: bool,
 }
 
 /// One way to read a path.
-pub(super) type Reading = Vec<Segment>;
+pub(super) type PathReading = Vec<Segment>;
 
 impl Segment {
     /// The text, if all servers agree about it.
-    pub(super) fn known(&self) -> Result<&str, Refusal> {
-        if self.foreign {
-            Err(Refusal::NotAscii)
+    pub(super) fn ascii_text(&self) -> Result<&str, EntityError> {
+        if self.non_ascii {
+            Err(EntityError::NotAscii)
         } else {
             Ok(&self.text)
         }
@@ -52,21 +52,21 @@ impl Segment {
 }
 
 /// The path to send: needless encoding undone, dot segments resolved.
-pub(super) fn clean(path: &str) -> Result<String, Refusal> {
+pub(super) fn normalize(path: &str) -> Result<String, EntityError> {
     if !path.starts_with('/') {
-        return Err(Refusal::NoSlash);
+        return Err(EntityError::NoSlash);
     }
     if path.len() > PATH_MAX || path.matches('/').count() > SEGMENTS_MAX {
-        return Err(Refusal::TooLong);
+        return Err(EntityError::TooLong);
     }
     if is_plain(path) {
         return Ok(path.to_owned());
     }
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'?' | b'#');
     if !path.bytes().all(plain) {
-        return Err(Refusal::Character);
+        return Err(EntityError::Character);
     }
-    let decoded = undo_needless(path)?;
+    let decoded = decode_unreserved(path)?;
     let resolved = resolve_dots(&decoded);
     check_bytes(resolved.as_bytes())?;
     check_dots(&resolved)?;
@@ -86,20 +86,20 @@ fn is_plain(path: &str) -> bool {
 }
 
 /// A path that has only one reading, such as a prefix in a provider file.
-pub(super) fn plain(path: &str) -> Result<Vec<Segment>, Refusal> {
-    let mut all = readings(&clean(path)?).into_iter();
+pub(super) fn single_reading(path: &str) -> Result<Vec<Segment>, EntityError> {
+    let mut all = readings(&normalize(path)?).into_iter();
     let first = all.next().unwrap_or_default();
     for segment in &first {
-        segment.known()?;
+        segment.ascii_text()?;
     }
     if all.any(|other| other != first) {
-        return Err(Refusal::Path);
+        return Err(EntityError::Path);
     }
     Ok(first)
 }
 
 /// Every way to read a clean path: what is a slash depends on how often and what a server decodes.
-pub(super) fn readings(clean: &str) -> Vec<Reading> {
+pub(super) fn readings(clean: &str) -> Vec<PathReading> {
     let bytes = clean.as_bytes();
     if !clean.contains('%') {
         return vec![segments(bytes, b"/")];
@@ -120,7 +120,7 @@ pub(super) fn readings(clean: &str) -> Vec<Reading> {
     readings
 }
 
-fn segments(bytes: &[u8], slashes: &[u8]) -> Reading {
+fn segments(bytes: &[u8], slashes: &[u8]) -> PathReading {
     bytes
         .split(|byte| slashes.contains(byte))
         .filter_map(segment)
@@ -137,17 +137,20 @@ fn segment(decoded: &[u8]) -> Option<Segment> {
     let whole = String::from_utf8_lossy(cut);
     let mut text = trimmed(&whole);
     let formats = FORMATS.iter().filter(|_| text.contains('.'));
-    if let Some(name) = formats.copied().find_map(|format| without(text, format)) {
+    if let Some(name) = formats
+        .copied()
+        .find_map(|format| strip_suffix_ignore_case(text, format))
+    {
         text = trimmed(name);
     }
     (!text.is_empty()).then(|| Segment {
         text: text.to_ascii_lowercase(),
-        foreign,
+        non_ascii: foreign,
     })
 }
 
 /// Without this ending, in whatever case.
-fn without<'a>(text: &'a str, ending: &str) -> Option<&'a str> {
+fn strip_suffix_ignore_case<'a>(text: &'a str, ending: &str) -> Option<&'a str> {
     let at = text.len().checked_sub(ending.len())?;
     let (name, last) = text.split_at_checked(at)?;
     last.eq_ignore_ascii_case(ending).then_some(name)
@@ -159,7 +162,7 @@ fn trimmed(text: &str) -> &str {
 }
 
 /// Decodes what need not be encoded and writes the rest in capitals (RFC 3986 section 6.2.2).
-fn undo_needless(path: &str) -> Result<Cow<'_, str>, Refusal> {
+fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, EntityError> {
     if !path.contains('%') {
         return Ok(Cow::Borrowed(path));
     }
@@ -172,7 +175,7 @@ fn undo_needless(path: &str) -> Result<Cow<'_, str>, Refusal> {
             at += 1;
             continue;
         }
-        let value = encoded_at(bytes, at).ok_or(Refusal::Percent)?;
+        let value = encoded_at(bytes, at).ok_or(EntityError::Percent)?;
         if value.is_ascii_alphanumeric() || matches!(value, b'-' | b'.' | b'_' | b'~') {
             plain.push(char::from(value));
         } else {
@@ -207,11 +210,11 @@ fn resolve_dots(path: &str) -> String {
 }
 
 /// No control characters and no overlong UTF-8, however often they are encoded.
-fn check_bytes(clean: &[u8]) -> Result<(), Refusal> {
+fn check_bytes(clean: &[u8]) -> Result<(), EntityError> {
     let mut bytes = Cow::Borrowed(clean);
     for _ in 0..ENCODINGS_MAX {
         if bytes.iter().any(u8::is_ascii_control) {
-            return Err(Refusal::Control);
+            return Err(EntityError::Control);
         }
         let overlong = |pair: &[u8]| {
             matches!(
@@ -220,7 +223,7 @@ fn check_bytes(clean: &[u8]) -> Result<(), Refusal> {
             )
         };
         if bytes.windows(2).any(overlong) || matches!(bytes.last(), Some(0xc0 | 0xc1)) {
-            return Err(Refusal::Overlong);
+            return Err(EntityError::Overlong);
         }
         // Most paths have nothing to undo, and cost no copy.
         if !bytes.contains(&b'%') {
@@ -233,11 +236,11 @@ fn check_bytes(clean: &[u8]) -> Result<(), Refusal> {
         bytes = Cow::Owned(next);
     }
     // Still not plain after four rounds: nobody encodes five times in good faith.
-    Err(Refusal::HiddenDots)
+    Err(EntityError::HiddenDots)
 }
 
 /// No segment that some server takes for `.` or `..`.
-fn check_dots(clean: &str) -> Result<(), Refusal> {
+fn check_dots(clean: &str) -> Result<(), EntityError> {
     let hides = |bytes: &[u8]| {
         bytes
             .split(|byte| matches!(byte, b'/' | b'\\'))
@@ -246,7 +249,7 @@ fn check_dots(clean: &str) -> Result<(), Refusal> {
     let mut bytes = Cow::Borrowed(clean.as_bytes());
     for _ in 0..=ENCODINGS_MAX {
         if hides(&bytes) {
-            return Err(Refusal::HiddenDots);
+            return Err(EntityError::HiddenDots);
         }
         if !bytes.contains(&b'%') {
             break;

@@ -204,11 +204,11 @@ proptest! {
 
     /// Nothing that comes over the wire panics.
     #[test]
-    fn any_text_is_routed_or_refused(path in ".{0,40}", query in ".{0,40}", body in prop::collection::vec(any::<u8>(), 0..60)) {
-        for source in [From::Path, From::Query("a".into()), From::Body(vec!["a".into()])] {
-            let entities = Entities { from: source, ..Entities::default() };
+    fn any_text_is_routed_or_rejected(path in ".{0,40}", query in ".{0,40}", body in prop::collection::vec(any::<u8>(), 0..60)) {
+        for source in [EntitySource::Path, EntitySource::Query("a".into()), EntitySource::Body(vec!["a".into()])] {
+            let entities = Entities { source: source, ..Entities::default() };
             let slashed = format!("/{path}");
-            let asked = Asked { path: &slashed, query: &query, body: &body, ..Asked::default() };
+            let asked = EntityRequest { path: &slashed, query: &query, body: &body, ..EntityRequest::default() };
             drop(entities.route(&asked));
         }
         drop(Glob::parse(&path));

@@ -6,10 +6,10 @@ pub(super) fn sports() -> Entities {
     Entities::default().strip("/v3/football").unwrap()
 }
 
-pub(super) fn by_path(entities: &Entities, path: &str) -> Result<Routed, Refusal> {
-    entities.route(&Asked {
+pub(super) fn by_path(entities: &Entities, path: &str) -> Result<EntityRoute, EntityError> {
+    entities.route(&EntityRequest {
         path,
-        ..Asked::default()
+        ..EntityRequest::default()
     })
 }
 
@@ -72,19 +72,19 @@ fn s1_rules_come_before_the_first_segment() {
 /// S1: a caller can name the entity.
 #[test]
 fn s1_the_callers_name_wins() {
-    let asked = Asked {
+    let asked = EntityRequest {
         named: Some("Odds"),
         path: "/v3/football/teams",
-        ..Asked::default()
+        ..EntityRequest::default()
     };
     let routed = sports().route(&asked).unwrap();
     assert_eq!(routed.entity, Some(Entity::named("odds").unwrap()));
     for bad in ["", " ", "a b", "ödds", &"x".repeat(ENTITY_MAX + 1)] {
-        let asked = Asked {
+        let asked = EntityRequest {
             named: Some(bad),
             ..asked
         };
-        assert_eq!(sports().route(&asked), Err(Refusal::Name), "{bad}");
+        assert_eq!(sports().route(&asked), Err(EntityError::Name), "{bad}");
     }
 }
 
@@ -114,58 +114,64 @@ fn s1_other_spellings_are_the_same_entity() {
 
 /// S1, R-E3: what can be read in two ways is refused, with the reason.
 #[test]
-fn s1_ambiguous_paths_are_refused() {
+fn s1_ambiguous_paths_are_rejected() {
     let sports = sports();
     for (path, why) in [
-        ("v3/football/odds", Refusal::NoSlash),
-        ("/v3/football/odds x", Refusal::Character),
-        ("/v3\\football/odds", Refusal::Character),
-        ("/v3/football/odds?x", Refusal::Character),
-        ("/v3/football/ödds", Refusal::Character),
-        ("/v3/football/odds%", Refusal::Percent),
-        ("/v3/football/odds%2", Refusal::Percent),
-        ("/v3/football/odds%zz", Refusal::Percent),
-        ("/v3/football/odds%00", Refusal::Control),
-        ("/v3/football/odds%2500", Refusal::Control),
-        ("/v3/football/odds%0a", Refusal::Control),
-        ("/v3/football/teams/%c0%ae%c0%ae/odds", Refusal::Overlong),
-        ("/v3/football/teams/..;/odds", Refusal::HiddenDots),
-        ("/v3/football/teams/..%3b/odds", Refusal::HiddenDots),
-        ("/v3/football/teams%2f..%2fodds", Refusal::HiddenDots),
-        ("/v3/football/teams/..%5codds", Refusal::HiddenDots),
-        ("/v3/football/teams/%252e%252e/odds", Refusal::HiddenDots),
-        ("/v3/football/teams/.../odds", Refusal::HiddenDots),
-        ("/v3/football/%2525252525", Refusal::HiddenDots),
-        ("/v3%2ffootball/odds", Refusal::Path),
-        ("/v3/football%2fodds", Refusal::Path),
-        ("/v3/football/odds%2f7", Refusal::Path),
-        ("/v3/football/odds%5c7", Refusal::Path),
-        ("/v3/football/%256fdds", Refusal::Path),
-        ("/v3/football/%ef%bd%8fdds", Refusal::NotAscii),
+        ("v3/football/odds", EntityError::NoSlash),
+        ("/v3/football/odds x", EntityError::Character),
+        ("/v3\\football/odds", EntityError::Character),
+        ("/v3/football/odds?x", EntityError::Character),
+        ("/v3/football/ödds", EntityError::Character),
+        ("/v3/football/odds%", EntityError::Percent),
+        ("/v3/football/odds%2", EntityError::Percent),
+        ("/v3/football/odds%zz", EntityError::Percent),
+        ("/v3/football/odds%00", EntityError::Control),
+        ("/v3/football/odds%2500", EntityError::Control),
+        ("/v3/football/odds%0a", EntityError::Control),
+        (
+            "/v3/football/teams/%c0%ae%c0%ae/odds",
+            EntityError::Overlong,
+        ),
+        ("/v3/football/teams/..;/odds", EntityError::HiddenDots),
+        ("/v3/football/teams/..%3b/odds", EntityError::HiddenDots),
+        ("/v3/football/teams%2f..%2fodds", EntityError::HiddenDots),
+        ("/v3/football/teams/..%5codds", EntityError::HiddenDots),
+        (
+            "/v3/football/teams/%252e%252e/odds",
+            EntityError::HiddenDots,
+        ),
+        ("/v3/football/teams/.../odds", EntityError::HiddenDots),
+        ("/v3/football/%2525252525", EntityError::HiddenDots),
+        ("/v3%2ffootball/odds", EntityError::Path),
+        ("/v3/football%2fodds", EntityError::Path),
+        ("/v3/football/odds%2f7", EntityError::Path),
+        ("/v3/football/odds%5c7", EntityError::Path),
+        ("/v3/football/%256fdds", EntityError::Path),
+        ("/v3/football/%ef%bd%8fdds", EntityError::NotAscii),
     ] {
         assert_eq!(by_path(&sports, path), Err(why), "{path}");
     }
     let long = format!("/{}", "a".repeat(PATH_MAX));
-    assert_eq!(by_path(&sports, &long), Err(Refusal::TooLong));
+    assert_eq!(by_path(&sports, &long), Err(EntityError::TooLong));
     let deep = "/a".repeat(SEGMENTS_MAX + 1);
-    assert_eq!(by_path(&sports, &deep), Err(Refusal::TooLong));
+    assert_eq!(by_path(&sports, &deep), Err(EntityError::TooLong));
 }
 
 #[test]
-fn doubt_means_no_entity_where_nothing_depends_on_it() {
+fn ambiguity_means_no_entity_where_nothing_depends_on_it() {
     let entities = Entities {
-        doubt: Doubt::NoEntity,
+        on_ambiguity: OnAmbiguity::NoEntity,
         ..Entities::default()
     };
     let routed = by_path(&entities, "/group%2fproject/issues").unwrap();
     assert_eq!(
         routed,
-        Routed {
+        EntityRoute {
             entity: None,
             path: "/group%2Fproject/issues".to_owned()
         }
     );
-    assert_eq!(by_path(&entities, "/a/..;/b"), Err(Refusal::HiddenDots));
+    assert_eq!(by_path(&entities, "/a/..;/b"), Err(EntityError::HiddenDots));
 }
 
 #[test]
@@ -174,12 +180,12 @@ fn a_segment_too_long_for_a_name_has_no_entity() {
     assert_eq!(name(&Entities::default(), &path), None);
 }
 
-fn from(from: From, asked: Asked<'_>) -> Result<Option<String>, Refusal> {
+fn from(from: EntitySource, asked: EntityRequest<'_>) -> Result<Option<String>, EntityError> {
     let entities = Entities {
-        from,
+        source: from,
         ..Entities::default()
     };
-    let asked = Asked {
+    let asked = EntityRequest {
         path: "/query",
         ..asked
     };
@@ -192,10 +198,10 @@ fn from(from: From, asked: Asked<'_>) -> Result<Option<String>, Refusal> {
 fn s1_the_entity_is_taken_from_the_query() {
     let by = |query| {
         from(
-            From::Query("function".into()),
-            Asked {
+            EntitySource::Query("function".into()),
+            EntityRequest {
                 query,
-                ..Asked::default()
+                ..EntityRequest::default()
             },
         )
     };
@@ -203,10 +209,10 @@ fn s1_the_entity_is_taken_from_the_query() {
     assert_eq!(by("symbol=A&%46unction=over%76iew"), Ok(some("overview")));
     assert_eq!(by("function=a&FUNCTION=A"), Ok(some("a")));
     assert_eq!(by("symbol=A"), Ok(None));
-    assert_eq!(by("function=a&function=b"), Err(Refusal::Query));
-    assert_eq!(by("function[]=a"), Err(Refusal::Query));
-    assert_eq!(by("function=a;function=b"), Err(Refusal::Query));
-    assert_eq!(by("function=%ff"), Err(Refusal::NotAscii));
+    assert_eq!(by("function=a&function=b"), Err(EntityError::Query));
+    assert_eq!(by("function[]=a"), Err(EntityError::Query));
+    assert_eq!(by("function=a;function=b"), Err(EntityError::Query));
+    assert_eq!(by("function=%ff"), Err(EntityError::NotAscii));
 }
 
 /// S1: entity by header and by host.
@@ -214,37 +220,40 @@ fn s1_the_entity_is_taken_from_the_query() {
 fn s1_the_entity_is_taken_from_a_header_or_the_host() {
     let by = |headers| {
         from(
-            From::Header("x-kind".into()),
-            Asked {
+            EntitySource::Header("x-kind".into()),
+            EntityRequest {
                 headers,
-                ..Asked::default()
+                ..EntityRequest::default()
             },
         )
     };
     assert_eq!(by(&[("X-Kind", " Odds ")]), Ok(some("odds")));
     assert_eq!(
         by(&[("X-Kind", "a"), ("x-kind", "b")]),
-        Err(Refusal::Header)
+        Err(EntityError::Header)
     );
     assert_eq!(by(&[]), Ok(None));
     let host = Host::parse("Shop-1.MyShopify.com:443").unwrap();
-    let asked = Asked {
+    let asked = EntityRequest {
         host: Some(&host),
-        ..Asked::default()
+        ..EntityRequest::default()
     };
-    assert_eq!(from(From::Host, asked), Ok(some("shop-1.myshopify.com")));
+    assert_eq!(
+        from(EntitySource::Host, asked),
+        Ok(some("shop-1.myshopify.com"))
+    );
 }
 
 /// S1: entity by field of the body.
 #[test]
 fn s1_the_entity_is_taken_from_the_body() {
-    let field = || From::Body(vec!["model".to_owned()]);
+    let field = || EntitySource::Body(vec!["model".to_owned()]);
     let by = |body: &str| {
         from(
             field(),
-            Asked {
+            EntityRequest {
                 body: body.as_bytes(),
-                ..Asked::default()
+                ..EntityRequest::default()
             },
         )
     };
@@ -254,22 +263,22 @@ fn s1_the_entity_is_taken_from_the_body() {
     );
     assert_eq!(by(r#"{"n":1}"#), Ok(None));
     assert_eq!(by(""), Ok(None));
-    assert_eq!(by(r#"{"model":"a","model":"b"}"#), Err(Refusal::Body));
-    assert_eq!(by(r#"{"model":"a","Model":"b"}"#), Err(Refusal::Body));
-    assert_eq!(by(r#"{"model":"a"} {"model":"b"}"#), Err(Refusal::Body));
-    assert_eq!(by("model=a"), Err(Refusal::Body));
-    assert_eq!(by(&"[".repeat(10_000)), Err(Refusal::Body));
-    assert_eq!(by(&" ".repeat(BODY_MAX + 1)), Err(Refusal::Body));
-    let deep = From::Body(vec!["a".to_owned(), "b".to_owned()]);
-    let asked = Asked {
+    assert_eq!(by(r#"{"model":"a","model":"b"}"#), Err(EntityError::Body));
+    assert_eq!(by(r#"{"model":"a","Model":"b"}"#), Err(EntityError::Body));
+    assert_eq!(by(r#"{"model":"a"} {"model":"b"}"#), Err(EntityError::Body));
+    assert_eq!(by("model=a"), Err(EntityError::Body));
+    assert_eq!(by(&"[".repeat(10_000)), Err(EntityError::Body));
+    assert_eq!(by(&" ".repeat(BODY_MAX + 1)), Err(EntityError::Body));
+    let deep = EntitySource::Body(vec!["a".to_owned(), "b".to_owned()]);
+    let asked = EntityRequest {
         body: br#"{"a":{"b":7},"b":8}"#,
-        ..Asked::default()
+        ..EntityRequest::default()
     };
     assert_eq!(from(deep, asked), Ok(some("7")));
 }
 
 #[test]
-fn patterns_that_can_never_match_are_refused() {
+fn patterns_that_can_never_match_are_rejected() {
     for (text, error) in [
         ("", GlobError::Length),
         ("/", GlobError::Length),

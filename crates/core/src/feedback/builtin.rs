@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_successes_are_read_only_where_they_carry_news() {
+    fn success_bodies_are_read_only_where_a_dialect_needs_them() {
         let dialects = Dialects::built_in();
         let reads = |name| {
             dialects

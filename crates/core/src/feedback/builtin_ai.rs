@@ -3,9 +3,9 @@
 //! Promises: what is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, Place, Rows, WindowRule};
-use super::tables::{body, header, on, when};
-use super::when::TimeUnit::Seconds;
+use super::dialect::{BodyFields, FieldPlace, Rows, WindowRule};
+use super::table_builder::{body, header, on, when};
+use super::wait_time::TimeUnit::Seconds;
 
 /// The codes that AWS SDKs treat as throttling.
 const AWS_THROTTLES: &[&str] = &[
@@ -49,7 +49,7 @@ fn gemini() -> Rows {
             .name_at("quotaId")
             .limit("quotaValue")
             .exhausted();
-        WindowRule::Body(fields.in_refusals())
+        WindowRule::Body(fields.only_when_limited())
     };
     Rows::default()
         .wait_after(body("error.message"), "retry in ")
@@ -65,7 +65,7 @@ fn aws() -> Rows {
         body("__type"),
         body("code"),
         body("Code"),
-        Place::Tag("Code".to_owned()),
+        FieldPlace::Tag("Code".to_owned()),
     ];
     let rows = Rows::default().wait_in(body("retryAfterSeconds"), Seconds);
     let statuses = &[400, 403, 429, 500, 502, 503];

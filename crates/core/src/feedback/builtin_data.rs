@@ -4,10 +4,10 @@
 //! sends what was used and documents what is allowed.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, Fields, Place, Rows, WindowRule};
-use super::tables::{body, header, on, texts, when};
-use super::when::TimeUnit::{BySize, Seconds};
-use super::window::Unit;
+use super::dialect::{BodyFields, FieldPlace, Fields, Rows, WindowRule};
+use super::table_builder::{body, header, on, texts, when};
+use super::wait_time::TimeUnit::{BySize, Seconds};
+use super::window::WindowUnit;
 
 pub(super) fn add(tables: &mut Tables) {
     tables.extend(markets());
@@ -51,7 +51,7 @@ fn binance() -> Rows {
         .wait_after(body("msg"), "banned until ")
         .window(WindowRule::Fields(Fields {
             name: Some("ip".to_owned()),
-            unit: Some(Unit::Points),
+            unit: Some(WindowUnit::Points),
             used: texts(&["x-mbx-used-weight-1m", "x-mbx-used-weight"]),
             known_limit: Some(6_000),
             ..Fields::default()
@@ -88,7 +88,7 @@ fn yahoo() -> Rows {
         "Too Many Requests.",
         "Edge: Too Many Requests",
     ];
-    Rows::default().limited(when(Place::Text.is(text)))
+    Rows::default().limited(when(FieldPlace::Text.is(text)))
 }
 
 fn media() -> Tables {
@@ -96,7 +96,7 @@ fn media() -> Tables {
         ("discogs", Rows::default().default_wait(60)),
         (
             "lastfm",
-            [body("error"), Place::Tag("error@code".to_owned())]
+            [body("error"), FieldPlace::Tag("error@code".to_owned())]
                 .into_iter()
                 .fold(Rows::default(), |rows, place| {
                     rows.limited(when(place.is(&["29"])).scope("ip"))
@@ -115,14 +115,14 @@ fn omdb() -> Rows {
     let text = &["limit reached"];
     Rows::default()
         .limited(when(body("Error").has(text)).scope("daily"))
-        .limited(on(&[401]).and(Place::Text.has(text)).scope("daily"))
+        .limited(on(&[401]).and(FieldPlace::Text.has(text)).scope("daily"))
 }
 
 /// A busy server sheds load with 503 and the numbers of a zone that everybody shares.
 fn musicbrainz() -> Rows {
     let text = &["exceeding the allowable rate limit"];
     let mut rows = Rows::default()
-        .limited(on(&[503]).and(Place::Text.has(text)))
+        .limited(on(&[503]).and(FieldPlace::Text.has(text)))
         .limited(when(body("error").has(text)))
         .named_by("x-ratelimit-zone");
     rows.shared_if = vec![header("x-ratelimit-zone").is(&["global"])];
@@ -144,14 +144,14 @@ fn knowledge() -> Tables {
     let ip_api = Fields {
         remaining: texts(&["x-rl"]),
         reset: texts(&["x-ttl"]),
-        unit: Some(Unit::Requests),
+        unit: Some(WindowUnit::Requests),
         ..Fields::default()
     };
     vec![
         ("ip_api", Rows::default().window(WindowRule::Fields(ip_api))),
         (
             "nominatim",
-            Rows::default().limited(on(&[403]).and(Place::Text.has(&["usage limit"]))),
+            Rows::default().limited(on(&[403]).and(FieldPlace::Text.has(&["usage limit"]))),
         ),
         ("pubmed", pubmed()),
         ("wikipedia", wikipedia()),
@@ -163,7 +163,7 @@ fn pubmed() -> Rows {
     let fields = BodyFields::at("")
         .limit("limit")
         .used("count")
-        .in_refusals();
+        .only_when_limited();
     Rows::default()
         .limited(when(body("error").has(&["API rate limit exceeded"])))
         .window(WindowRule::Body(fields))

@@ -3,10 +3,10 @@
 //! Promises: what is not in a table is standard. Never: a limit.
 
 use super::builtin::Tables;
-use super::dialect::{BodyFields, Place, Rows, WindowRule};
-use super::tables::{body, header, on, when};
-use super::when::TimeUnit::{BySize, FractionalSeconds, Millis};
-use super::window::Unit;
+use super::dialect::{BodyFields, FieldPlace, Rows, WindowRule};
+use super::table_builder::{body, header, on, when};
+use super::wait_time::TimeUnit::{BySize, FractionalSeconds, Millis};
+use super::window::WindowUnit;
 
 pub(super) fn add(tables: &mut Tables) {
     tables.extend([
@@ -60,7 +60,7 @@ pub(super) fn add(tables: &mut Tables) {
 }
 
 /// A GraphQL refusal: 200 or 400 with a code among the errors.
-fn throttled(code: &str) -> super::tables::When {
+fn throttled(code: &str) -> super::table_builder::SignatureBuilder {
     when(body("errors[].extensions.code").is(&[code]))
 }
 
@@ -81,7 +81,7 @@ fn github() -> Rows {
     let codes = &["RATE_LIMITED", "RATE_LIMIT"];
     let graphql = BodyFields::at("data.rateLimit")
         .named("graphql")
-        .counts(Unit::Requests)
+        .counts(WindowUnit::Requests)
         .limit("limit")
         .remaining("remaining")
         .used("used")
@@ -91,7 +91,11 @@ fn github() -> Rows {
     let no_message = body("message").absent();
     Rows::default()
         .limited(refused().and(body("message").has(secondary)))
-        .limited(refused().and(no_message).and(Place::Text.has(secondary)))
+        .limited(
+            refused()
+                .and(no_message)
+                .and(FieldPlace::Text.has(secondary)),
+        )
         .limited(on(&[403]).and(header("x-ratelimit-remaining").zero()))
         .limited(when(body("errors[].type").is(codes)).scope("graphql"))
         .limited(throttled("RATE_LIMITED").scope("graphql"))
@@ -126,7 +130,7 @@ fn shopify_graphql() -> Rows {
     let status = |field: &str| format!("extensions.cost.throttleStatus.{field}");
     let points = BodyFields::at("extensions.cost.throttleStatus")
         .named("cost")
-        .counts(Unit::Points)
+        .counts(WindowUnit::Points)
         .limit("maximumAvailable")
         .remaining("currentlyAvailable");
     Rows::default()

@@ -5,8 +5,8 @@
 //!
 //! Never: looks at how much is left or how long to wait.
 
-use super::dialect::{Condition, Dialect, Place, Say, ScopeRule, Signature, Test};
-use super::headers::Headers;
+use super::dialect::{Condition, Dialect, FieldPlace, ScopeNaming, ScopeRule, Signature, Test};
+use super::headers::HeaderLines;
 use super::json::{Json, TEXT_MAX};
 use super::number::Decimal;
 
@@ -16,7 +16,7 @@ const SCOPE_MAX: usize = 128;
 
 /// What a response says about this call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LimitVerdict {
     /// Nothing about limits, whatever else it says.
     #[default]
     Passed,
@@ -30,17 +30,20 @@ pub enum Verdict {
 
 /// One response, opened: everything that the tables can look at.
 #[derive(Debug)]
-pub(super) struct Opened<'a> {
+pub(super) struct ParsedResponse<'a> {
     pub(super) status: u16,
-    pub(super) headers: Headers<'a>,
+    pub(super) headers: HeaderLines<'a>,
     pub(super) json: Option<Json>,
     pub(super) body: &'a [u8],
 }
 
-impl Opened<'_> {
+impl ParsedResponse<'_> {
     /// Nothing in it tells of windows, waits or scopes: no body, and no header that a row names.
-    pub(super) fn is_silent(&self, dialect: &Dialect) -> bool {
-        self.body.is_empty() && !self.headers.any(|name| dialect.told.has_header(name))
+    pub(super) fn has_no_limit_fields(&self, dialect: &Dialect) -> bool {
+        self.body.is_empty()
+            && !self
+                .headers
+                .any(|name| dialect.limit_fields.has_header(name))
     }
 
     /// The first signature that fits, if any.
@@ -68,7 +71,7 @@ impl Opened<'_> {
         };
         known
             .or_else(written)
-            .or_else(|| dialect.scopes().find_map(|rule| self.say(rule)))
+            .or_else(|| dialect.scopes().find_map(|rule| self.scope_by_rule(rule)))
     }
 
     /// What the dialect's header for names of windows says.
@@ -77,7 +80,7 @@ impl Opened<'_> {
         self.headers.first(header).and_then(printable)
     }
 
-    fn say(&self, rule: &ScopeRule) -> Option<String> {
+    fn scope_by_rule(&self, rule: &ScopeRule) -> Option<String> {
         if rule
             .test
             .as_ref()
@@ -86,16 +89,16 @@ impl Opened<'_> {
             return None;
         }
         let found = self.values(&rule.place).into_iter().next()?;
-        let name = match &rule.say {
-            Say::Found => found,
-            Say::Lower => found.to_lowercase(),
-            Say::Prefixed(prefix) => format!("{prefix}{}", printable(&found)?),
-            Say::Always(name) => name.clone(),
+        let name = match &rule.naming {
+            ScopeNaming::AsWritten => found,
+            ScopeNaming::Lower => found.to_lowercase(),
+            ScopeNaming::Prefixed(prefix) => format!("{prefix}{}", printable(&found)?),
+            ScopeNaming::Fixed(name) => name.clone(),
         };
         printable(&name)
     }
 
-    fn passes(&self, place: &Place, test: &Test) -> bool {
+    fn passes(&self, place: &FieldPlace, test: &Test) -> bool {
         let values = self.values(place);
         let any = |fits: &dyn Fn(&str) -> bool| values.iter().any(|value| fits(value.trim()));
         match test {
@@ -126,15 +129,15 @@ impl Opened<'_> {
     }
 
     /// Every text at a place.
-    pub(super) fn values(&self, place: &Place) -> Vec<String> {
+    pub(super) fn values(&self, place: &FieldPlace) -> Vec<String> {
         match place {
-            Place::Header(name) => self.headers.all(name).map(str::to_owned).collect(),
-            Place::Body(path) => {
+            FieldPlace::Header(name) => self.headers.all(name).map(str::to_owned).collect(),
+            FieldPlace::Body(path) => {
                 let found = self.json.iter().flat_map(|json| json.at(path));
                 found.filter_map(Json::text).collect()
             }
-            Place::Tag(name) => self.tag(name).into_iter().collect(),
-            Place::Text => Some(self.text())
+            FieldPlace::Tag(name) => self.tag(name).into_iter().collect(),
+            FieldPlace::Text => Some(self.text())
                 .filter(|text| !text.is_empty())
                 .into_iter()
                 .collect(),
@@ -153,7 +156,7 @@ impl Opened<'_> {
             Some((element, attribute)) => (element, Some(attribute)),
             None => (name, None),
         };
-        let (attributes, rest) = opening(&text, element)?;
+        let (attributes, rest) = opening_tag(&text, element)?;
         let found = match attribute {
             Some(attribute) => {
                 let (_, value) = attributes.split_once(&format!(" {attribute}="))?;
@@ -167,7 +170,7 @@ impl Opened<'_> {
 }
 
 /// What the first opening tag of `element` has after its name, and what follows the tag.
-fn opening<'t>(text: &'t str, element: &str) -> Option<(&'t str, &'t str)> {
+fn opening_tag<'t>(text: &'t str, element: &str) -> Option<(&'t str, &'t str)> {
     let start = format!("<{element}");
     text.match_indices(&start).find_map(|(at, _)| {
         let (attributes, rest) = text.get(at + start.len()..)?.split_once('>')?;

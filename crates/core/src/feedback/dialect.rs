@@ -7,10 +7,10 @@
 //! Never: a closure, a compiled pattern or anything else that could not be written in a file.
 
 use super::Response;
-use super::classify::Verdict;
-use super::interest::Interest;
-use super::when::TimeUnit;
-use super::window::Unit;
+use super::classify::LimitVerdict;
+use super::field_filter::FieldFilter;
+use super::wait_time::TimeUnit;
+use super::window::WindowUnit;
 use crate::time::Span;
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ pub struct Dialect {
     /// The rows that hold for everybody, read after the provider's own.
     standard: Arc<Rows>,
     /// What some row looks at; everything else of a response is passed over.
-    pub(super) interest: Interest,
+    pub(super) read_fields: FieldFilter,
     /// The part of it that tells of windows, waits and scopes.
-    pub(super) told: Interest,
+    pub(super) limit_fields: FieldFilter,
     /// The headers that some row names.
-    named: Interest,
+    header_fields: FieldFilter,
     /// Some row takes a success without a word for something.
-    silence_speaks: bool,
+    matches_empty_success: bool,
 }
 
 /// The tables of a dialect. Order matters within a table: the first row that fits decides.
@@ -60,7 +60,7 @@ pub struct Rows {
 
 /// Where in a response to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldPlace {
     /// A header, by name.
     Header(String),
     /// JSON members joined by dots; `[]` after a name is each element (`errors[].type`).
@@ -93,7 +93,7 @@ pub enum Test {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Where to look.
-    pub place: Place,
+    pub place: FieldPlace,
     /// What must be true there.
     pub test: Test,
 }
@@ -106,24 +106,24 @@ pub struct Signature {
     /// All of them must hold.
     pub conditions: Vec<Condition>,
     /// What the response then is.
-    pub verdict: Verdict,
+    pub verdict: LimitVerdict,
     /// The scope it is about, if the signature tells.
     pub scope: Option<String>,
     /// Where the scope it is about is written.
-    pub scope_at: Option<Place>,
+    pub scope_at: Option<FieldPlace>,
 }
 
 impl Signature {
     /// Does it look for something in the body? Then it fits none that has no body.
-    pub(super) fn wants_body(&self) -> bool {
+    pub(super) fn needs_body(&self) -> bool {
         let is_in_body = |condition: &Condition| {
-            condition.test != Test::Absent && !matches!(condition.place, Place::Header(_))
+            condition.test != Test::Absent && !matches!(condition.place, FieldPlace::Header(_))
         };
         self.conditions.iter().any(is_in_body)
     }
 
     /// Could it fit a success that has nothing which it looks at?
-    fn fits_silence(&self) -> bool {
+    fn matches_empty_success(&self) -> bool {
         let is_absence = |condition: &Condition| condition.test == Test::Absent;
         let fits_success = self.status.is_empty() || self.status.iter().any(|status| *status < 400);
         fits_success && self.conditions.iter().all(is_absence)
@@ -134,16 +134,16 @@ impl Signature {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitRule {
     /// A time in a place of its own.
-    Told {
+    Field {
         /// Where it is; a header name may contain one `*`.
-        place: Place,
+        place: FieldPlace,
         /// What a bare number means.
         unit: TimeUnit,
     },
     /// A time inside a sentence, right after these words.
-    After {
+    AfterWords {
         /// Where the sentence is.
-        place: Place,
+        place: FieldPlace,
         /// The words before the time.
         words: String,
     },
@@ -211,7 +211,7 @@ pub struct Fields {
     /// The window's name, if the headers do not give one.
     pub name: Option<String>,
     /// What is counted; none means that the name tells.
-    pub unit: Option<Unit>,
+    pub unit: Option<WindowUnit>,
     /// What is allowed.
     pub limit: Vec<String>,
     /// What is left.
@@ -240,7 +240,7 @@ pub struct BodyFields {
     /// Where its name is written.
     pub name_at: Option<String>,
     /// What is counted.
-    pub unit: Option<Unit>,
+    pub unit: Option<WindowUnit>,
     /// What is allowed.
     pub limit: Option<String>,
     /// What is left.
@@ -252,31 +252,31 @@ pub struct BodyFields {
     /// The object exists only because the window is used up.
     pub is_exhausted: bool,
     /// The object means something only in a refusal.
-    pub refused_only: bool,
+    pub only_when_limited: bool,
 }
 
 /// Where the scope is named outright.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeRule {
     /// Where to look.
-    pub place: Place,
+    pub place: FieldPlace,
     /// What must be true there; none means that anything will do.
     pub test: Option<Test>,
     /// How to name the scope.
-    pub say: Say,
+    pub naming: ScopeNaming,
 }
 
 /// How a scope is named after what was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Say {
+pub enum ScopeNaming {
     /// As written.
-    Found,
+    AsWritten,
     /// As written, in lower case.
     Lower,
     /// As written, after this prefix.
     Prefixed(String),
     /// Always this.
-    Always(String),
+    Fixed(String),
 }
 
 /// What to wait if a refusal says nothing about time.
@@ -292,37 +292,38 @@ impl Dialect {
     /// A dialect of its own rows, followed by the standard ones.
     #[must_use]
     pub fn new(name: &str, own: Rows, standard: Arc<Rows>) -> Dialect {
-        let interest = Interest::of(&[&own, &*standard]);
-        let told = Interest::of_told(&[&own, &*standard]);
-        let named = Interest::of_bare(&[&own, &*standard]);
+        let interest = FieldFilter::of(&[&own, &*standard]);
+        let told = FieldFilter::limits_only(&[&own, &*standard]);
+        let named = FieldFilter::without_body(&[&own, &*standard]);
         let mut signatures = own.signatures.iter().chain(&standard.signatures);
-        let silence_speaks = signatures.any(Signature::fits_silence);
+        let silence_speaks = signatures.any(Signature::matches_empty_success);
         Dialect {
             name: name.to_owned(),
             own,
             standard,
-            interest,
-            told,
-            named,
-            silence_speaks,
+            read_fields: interest,
+            limit_fields: told,
+            header_fields: named,
+            matches_empty_success: silence_speaks,
         }
     }
 
     /// A success without a body to read and without any header that a row names: most answers are
     /// such, and every row would look in vain.
-    pub(super) fn hears_nothing(&self, response: &Response<'_>) -> bool {
-        let is_quiet = response.status < 400 && response.body.is_empty() && !self.silence_speaks;
+    pub(super) fn can_skip(&self, response: &Response<'_>) -> bool {
+        let is_quiet =
+            response.status < 400 && response.body.is_empty() && !self.matches_empty_success;
         is_quiet
             && !response
                 .headers
                 .iter()
-                .any(|line| self.named.has_header(line.0))
+                .any(|line| self.header_fields.has_header(line.0))
     }
 
     /// Is a header of this name about limits, and so about one moment?
     #[must_use]
-    pub fn tells_of_limits(&self, name: &str) -> bool {
-        self.told.has_header(name)
+    pub fn is_limit_header(&self, name: &str) -> bool {
+        self.limit_fields.has_header(name)
     }
 
     /// The provider's name.
@@ -351,13 +352,13 @@ impl Dialect {
             let reads = signature
                 .conditions
                 .iter()
-                .any(|c| !matches!(c.place, Place::Header(_)));
+                .any(|c| !matches!(c.place, FieldPlace::Header(_)));
             let fits = signature.status.is_empty() || signature.status.iter().any(|s| *s < 400);
             reads && fits
         };
         self.own.signatures.iter().any(in_success)
             || self.own.windows.iter().any(|rule| match rule {
-                WindowRule::Body(fields) => !fields.refused_only && !fields.is_exhausted,
+                WindowRule::Body(fields) => !fields.only_when_limited && !fields.is_exhausted,
                 WindowRule::Fields(_)
                 | WindowRule::Structured { .. }
                 | WindowRule::UsedOfLimit { .. }

@@ -5,7 +5,7 @@
 //!
 //! Never: decides what a header means.
 
-use super::interest::Interest;
+use super::field_filter::FieldFilter;
 
 /// The most lines kept of those that a dialect reads; lines about other things do not count. More
 /// cannot arrive: HTTP stacks accept heads of 16 KiB, and HTTP/2 counts 32 bytes for a line on top
@@ -21,13 +21,13 @@ pub const ITEMS_MAX: usize = 64;
 
 /// The lines of one response.
 #[derive(Debug)]
-pub(super) struct Headers<'a> {
+pub(super) struct HeaderLines<'a> {
     lines: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Headers<'a> {
+impl<'a> HeaderLines<'a> {
     /// The lines that `interest` knows.
-    pub(super) fn new(lines: &[(&'a str, &'a [u8])], interest: &Interest) -> Headers<'a> {
+    pub(super) fn new(lines: &[(&'a str, &'a [u8])], interest: &FieldFilter) -> HeaderLines<'a> {
         let known = lines
             .iter()
             .filter(|(name, _)| interest.has_header(name))
@@ -38,7 +38,7 @@ impl<'a> Headers<'a> {
                 .filter(|value| value.len() <= VALUE_MAX)?;
             Some((*name, value.trim_matches([' ', '\t'])))
         });
-        Headers {
+        HeaderLines {
             lines: lines.collect(),
         }
     }
@@ -68,8 +68,11 @@ impl<'a> Headers<'a> {
     }
 
     /// What stands for the `*` in the names that match `pattern`, in lower case, sorted, once each.
-    pub(super) fn stars(&self, pattern: &str) -> Vec<String> {
-        let matches = self.lines.iter().filter_map(|line| star(line.0, pattern));
+    pub(super) fn wildcard_values(&self, pattern: &str) -> Vec<String> {
+        let matches = self
+            .lines
+            .iter()
+            .filter_map(|line| wildcard_match(line.0, pattern));
         let mut stars: Vec<String> = matches.map(str::to_ascii_lowercase).collect();
         stars.sort_unstable();
         stars.dedup();
@@ -79,7 +82,7 @@ impl<'a> Headers<'a> {
 }
 
 /// The part of `name` that the one `*` of `pattern` covers; never empty.
-fn star<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
+fn wildcard_match<'n>(name: &'n str, pattern: &str) -> Option<&'n str> {
     let (before, after) = pattern.split_once('*')?;
     let end = name.len().checked_sub(after.len())?;
     let middle = name
@@ -122,19 +125,19 @@ fn is_digits(text: &str) -> bool {
 mod tests {
     use super::*;
     use crate::feedback::dialect::Rows;
-    use crate::feedback::tables::header;
+    use crate::feedback::table_builder::header;
 
     /// Interest in every name that the tests use.
-    fn interest() -> Interest {
+    fn interest() -> FieldFilter {
         let rows = Rows::default()
             .scope_in(header("x-a"))
             .scope_in(header("x-b"));
-        Interest::of(&[&rows.scope_in(header("a-*"))])
+        FieldFilter::of(&[&rows.scope_in(header("a-*"))])
     }
 
     #[test]
     fn names_match_without_case_and_values_are_trimmed() {
-        let headers = Headers::new(
+        let headers = HeaderLines::new(
             &[("X-A", b" 1\t"), ("x-a", b"2"), ("X-B", b"\xff")],
             &interest(),
         );
@@ -144,27 +147,27 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_other_things_do_not_count_against_the_bound() {
+    fn other_headers_do_not_count_against_the_bound() {
         let mut lines: Vec<(&str, &[u8])> = vec![("etag", b"x"); 4 * LINES_MAX];
         lines.extend([("x-a", b"1".as_slice()); LINES_MAX]);
         lines.push(("x-b", b"2"));
-        let headers = Headers::new(&lines[1..], &interest());
+        let headers = HeaderLines::new(&lines[1..], &interest());
         assert_eq!(headers.all("x-a").count(), LINES_MAX);
         assert_eq!(headers.first("x-b"), None, "beyond the bound");
-        let headers = Headers::new(&lines[4 * LINES_MAX + 1..], &interest());
+        let headers = HeaderLines::new(&lines[4 * LINES_MAX + 1..], &interest());
         assert_eq!(headers.first("x-b"), Some("2"));
     }
 
     #[test]
-    fn a_star_covers_the_middle_of_a_name() {
+    fn a_wildcard_matches_the_middle_of_a_name() {
         let lines: [(&str, &[u8]); 4] = [
             ("A-Input-Tokens-Limit", b"1"),
             ("a-input-tokens-LIMIT", b"2"),
             ("a--limit", b"3"),
             ("a-limit", b"4"),
         ];
-        let headers = Headers::new(&lines, &interest());
-        assert_eq!(headers.stars("a-*-limit"), ["input-tokens"]);
+        let headers = HeaderLines::new(&lines, &interest());
+        assert_eq!(headers.wildcard_values("a-*-limit"), ["input-tokens"]);
     }
 
     #[test]

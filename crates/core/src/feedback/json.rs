@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn r_a14_the_values_kept_are_bounded() {
+    fn r_a14_stored_values_are_bounded() {
         let rows = vec!["[1,1,1,1,1,1,1,1]"; 32].join(",");
         let rows = vec![format!("[{rows}]"); 32].join(",");
         let json = read(&format!("{{\"a\":[{rows}],\"b\":1}}"), &["a", "b"]).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_names_keep_the_last_only() {
+    fn the_last_of_repeated_names_wins() {
         let body = format!("{{{}\"a\":2}}", "\"a\":1,".repeat(1_000));
         let json = read(&body, &["a"]).unwrap();
         assert_eq!(json.at("a")[0].text().as_deref(), Some("2"));

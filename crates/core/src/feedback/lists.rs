@@ -4,16 +4,16 @@
 //!
 //! Never: reads more than [`ITEMS_MAX`] entries of one header.
 
-use super::classify::{Opened, printable};
+use super::classify::{ParsedResponse, printable};
 use super::headers::{ITEMS_MAX, items};
 use super::json::Json;
 use super::number::Decimal;
-use super::when::{Clocks, TimeUnit};
-use super::window::{Unit, Window, count, wait_of};
+use super::wait_time::{Clocks, TimeUnit};
+use super::window::{Window, WindowUnit, count, wait_of};
 use crate::time::Span;
 
 /// Shopify's `32/40`, Salesforce's `api-usage=25/15000;per-app-api-usage=17/250(appName=x)`.
-pub(super) fn used_of_limit(header: &str, opened: &Opened<'_>, found: &mut Vec<Window>) {
+pub(super) fn used_of_limit(header: &str, opened: &ParsedResponse<'_>, found: &mut Vec<Window>) {
     let lines = opened.headers.all(header).take(ITEMS_MAX);
     for entry in lines
         .flat_map(|line| line.split([';', ',']))
@@ -44,7 +44,7 @@ pub(super) fn used_of_limit(header: &str, opened: &Opened<'_>, found: &mut Vec<W
 pub(super) fn per_period(
     headers: (&str, &str),
     name: &str,
-    opened: &Opened<'_>,
+    opened: &ParsedResponse<'_>,
     found: &mut Vec<Window>,
 ) {
     let pairs = |header: &str| -> Vec<(u64, Span)> {
@@ -75,7 +75,7 @@ pub(super) fn per_period(
 }
 
 /// Azure's `Microsoft.Compute/HighCostGet3Min;119,Microsoft.Compute/HighCostGet30Min;839`.
-pub(super) fn named_counts(header: &str, opened: &Opened<'_>, found: &mut Vec<Window>) {
+pub(super) fn named_counts(header: &str, opened: &ParsedResponse<'_>, found: &mut Vec<Window>) {
     let list = opened.headers.joined(header).unwrap_or_default();
     for (name, left) in items(&list).filter_map(|item| item.rsplit_once(';')) {
         let name = printable(name);
@@ -89,8 +89,13 @@ pub(super) fn named_counts(header: &str, opened: &Opened<'_>, found: &mut Vec<Wi
 }
 
 /// Zendesk's `zendesk-ratelimit-tickets-index: total=100; remaining=99; resets=41`.
-pub(super) fn pairs(header: &str, opened: &Opened<'_>, clocks: Clocks, found: &mut Vec<Window>) {
-    for star in opened.headers.stars(header) {
+pub(super) fn pairs(
+    header: &str,
+    opened: &ParsedResponse<'_>,
+    clocks: Clocks,
+    found: &mut Vec<Window>,
+) {
+    for star in opened.headers.wildcard_values(header) {
         let name = header.replacen('*', &star, 1);
         for line in opened.headers.all(&name).take(ITEMS_MAX) {
             let mut window = Window {
@@ -117,7 +122,7 @@ pub(super) fn pairs(header: &str, opened: &Opened<'_>, clocks: Clocks, found: &m
 /// Trakt's `{"name":…,"period":300,"limit":500,"remaining":321,"until":"2026-11-15T12:04:00Z"}`.
 pub(super) fn json_header(
     header: &str,
-    opened: &Opened<'_>,
+    opened: &ParsedResponse<'_>,
     clocks: Clocks,
     found: &mut Vec<Window>,
 ) {
@@ -138,7 +143,7 @@ pub(super) fn json_header(
             .and_then(|json| json.text())
             .and_then(|name| printable(&name));
         let window = Window {
-            unit: Unit::Requests,
+            unit: WindowUnit::Requests,
             limit: number("limit").and_then(Decimal::count),
             remaining: number("remaining").and_then(Decimal::count),
             reset: wait("until", TimeUnit::BySize),

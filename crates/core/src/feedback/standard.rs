@@ -7,9 +7,9 @@
 //! Never: a default wait; only a provider's own documentation can give one.
 
 use super::dialect::{Fields, Rows, WindowRule};
-use super::tables::{body, header, on, texts, when};
-use super::when::TimeUnit::{BySize, Millis};
-use super::window::Unit;
+use super::table_builder::{body, header, on, texts, when};
+use super::wait_time::TimeUnit::{BySize, Millis};
+use super::window::WindowUnit;
 
 /// The rows read after every dialect's own.
 pub(super) fn rows() -> Rows {
@@ -75,12 +75,12 @@ fn families(rows: Rows) -> Rows {
             &["-limit", ""],
             &["x-rate-limit-used"],
         ))
-        .window(starred(
+        .window(wildcard(
             "x-ratelimit-limit-*",
             "x-ratelimit-remaining-*",
             "x-ratelimit-reset-*",
         ))
-        .window(starred(
+        .window(wildcard(
             "x-ratelimit-*-limit",
             "x-ratelimit-*-remaining",
             "x-ratelimit-*-reset",
@@ -89,7 +89,7 @@ fn families(rows: Rows) -> Rows {
 }
 
 fn vendors(rows: Rows) -> Rows {
-    rows.window(starred(
+    rows.window(wildcard(
         "anthropic-ratelimit-*-limit",
         "anthropic-ratelimit-*-remaining",
         "anthropic-ratelimit-*-reset",
@@ -146,7 +146,7 @@ fn structured(prefix: &str) -> WindowRule {
 fn plain(family: &str, limit: &[&str], used: &[&str]) -> WindowRule {
     let name = |field: &str| format!("{family}{field}");
     WindowRule::Fields(Fields {
-        unit: Some(Unit::Requests),
+        unit: Some(WindowUnit::Requests),
         limit: limit.iter().map(|field| name(field)).collect(),
         remaining: vec![name("-remaining")],
         used: texts(used),
@@ -158,7 +158,7 @@ fn plain(family: &str, limit: &[&str], used: &[&str]) -> WindowRule {
 }
 
 /// A window for each text that the `*` stands for.
-fn starred(limit: &str, remaining: &str, reset: &str) -> WindowRule {
+fn wildcard(limit: &str, remaining: &str, reset: &str) -> WindowRule {
     WindowRule::Fields(Fields {
         limit: texts(&[limit]),
         remaining: texts(&[remaining]),
@@ -172,7 +172,7 @@ fn starred(limit: &str, remaining: &str, reset: &str) -> WindowRule {
 fn triple(name: &str, family: &str) -> WindowRule {
     WindowRule::Fields(Fields {
         name: Some(name.to_owned()),
-        unit: Some(Unit::Requests),
+        unit: Some(WindowUnit::Requests),
         limit: vec![format!("{family}-limit")],
         remaining: vec![format!("{family}-remaining")],
         reset: vec![format!("{family}-reset")],
@@ -193,7 +193,7 @@ fn counted(name: &str, limit: &str, remaining: &str) -> WindowRule {
 fn mistral_minute() -> WindowRule {
     WindowRule::Fields(Fields {
         name: Some("tokens-minute".to_owned()),
-        unit: Some(Unit::Tokens),
+        unit: Some(WindowUnit::Tokens),
         limit: texts(&["x-ratelimitbysize-limit-minute", "ratelimitbysize-limit"]),
         remaining: texts(&[
             "x-ratelimitbysize-remaining-minute",
@@ -207,7 +207,7 @@ fn mistral_minute() -> WindowRule {
 fn hubspot_rolling() -> WindowRule {
     WindowRule::Fields(Fields {
         name: Some("ten_secondly_rolling".to_owned()),
-        unit: Some(Unit::Requests),
+        unit: Some(WindowUnit::Requests),
         limit: texts(&["x-hubspot-ratelimit-max"]),
         remaining: texts(&["x-hubspot-ratelimit-remaining"]),
         period: vec![(
@@ -220,7 +220,7 @@ fn hubspot_rolling() -> WindowRule {
 
 fn discogs() -> WindowRule {
     WindowRule::Fields(Fields {
-        unit: Some(Unit::Requests),
+        unit: Some(WindowUnit::Requests),
         limit: texts(&["x-discogs-ratelimit"]),
         remaining: texts(&["x-discogs-ratelimit-remaining"]),
         used: texts(&["x-discogs-ratelimit-used"]),
@@ -230,7 +230,7 @@ fn discogs() -> WindowRule {
 
 fn azure() -> WindowRule {
     WindowRule::Fields(Fields {
-        unit: Some(Unit::Requests),
+        unit: Some(WindowUnit::Requests),
         remaining: texts(&["x-ms-ratelimit-remaining-*"]),
         except: texts(&["resource"]),
         ..Fields::default()

@@ -7,23 +7,28 @@
 //!
 //! Never: makes a window of a policy alone; it says nothing about what is left.
 
-use super::classify::{Opened, printable};
+use super::classify::{ParsedResponse, printable};
 use super::headers::ITEMS_MAX;
-use super::when::believed;
-use super::window::{Unit, Window};
+use super::wait_time::within_horizon;
+use super::window::{Window, WindowUnit};
 use crate::time::Span;
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parser};
 
 /// What a policy adds to the item of the same name.
 struct Policy {
     name: String,
-    unit: Unit,
+    unit: WindowUnit,
     quota: u64,
     window: Option<Span>,
 }
 
 /// Reads both fields and joins them by name.
-pub(super) fn windows(rate: &str, policy: &str, opened: &Opened<'_>, found: &mut Vec<Window>) {
+pub(super) fn windows(
+    rate: &str,
+    policy: &str,
+    opened: &ParsedResponse<'_>,
+    found: &mut Vec<Window>,
+) {
     let Some(field) = opened.headers.joined(rate) else {
         return;
     };
@@ -37,7 +42,9 @@ pub(super) fn windows(rate: &str, policy: &str, opened: &Opened<'_>, found: &mut
         let Some(name) = identifier(&item.bare_item) else {
             continue;
         };
-        let (Some(Some(left)), Ok(reset)) = (whole(item, "r").ok(), whole(item, "t")) else {
+        let (Some(Some(left)), Ok(reset)) =
+            (integer_param(item, "r").ok(), integer_param(item, "t"))
+        else {
             continue;
         };
         let policy = policies.iter().find(|policy| policy.name == name);
@@ -46,30 +53,30 @@ pub(super) fn windows(rate: &str, policy: &str, opened: &Opened<'_>, found: &mut
             unit: policy.map(|policy| policy.unit).unwrap_or_default(),
             limit: policy.map(|policy| policy.quota),
             remaining: Some(left),
-            reset: reset.and_then(|seconds| believed(Span::from_secs(seconds))),
+            reset: reset.and_then(|seconds| within_horizon(Span::from_secs(seconds))),
             period: policy.and_then(|policy| policy.window),
         });
     }
 }
 
-fn policies(header: &str, opened: &Opened<'_>) -> Vec<Policy> {
+fn policies(header: &str, opened: &ParsedResponse<'_>) -> Vec<Policy> {
     let field = opened.headers.joined(header).unwrap_or_default();
     let list: List = Parser::new(&field).parse().unwrap_or_default();
     let policy = |item: &Item| {
         let unit = match item.params.get("qu").map(identifier) {
-            None => Unit::Requests,
+            None => WindowUnit::Requests,
             Some(name) => match name?.as_str() {
-                "requests" => Unit::Requests,
-                "content-bytes" => Unit::Bytes,
-                "concurrent-requests" => Unit::Concurrent,
-                other => Unit::from_name(other),
+                "requests" => WindowUnit::Requests,
+                "content-bytes" => WindowUnit::Bytes,
+                "concurrent-requests" => WindowUnit::Concurrent,
+                other => WindowUnit::from_name(other),
             },
         };
         Some(Policy {
             name: identifier(&item.bare_item)?,
             unit,
-            quota: whole(item, "q").ok()??,
-            window: whole(item, "w").ok()?.map(Span::from_secs),
+            quota: integer_param(item, "q").ok()??,
+            window: integer_param(item, "w").ok()?.map(Span::from_secs),
         })
     };
     list.iter()
@@ -91,7 +98,7 @@ fn dictionary(field: &str) -> Option<Window> {
     let window = Window {
         limit: number("limit"),
         remaining: number("remaining"),
-        reset: number("reset").and_then(|seconds| believed(Span::from_secs(seconds))),
+        reset: number("reset").and_then(|seconds| within_horizon(Span::from_secs(seconds))),
         ..Window::default()
     };
     window.complete(None)
@@ -113,7 +120,7 @@ fn identifier(item: &BareItem) -> Option<String> {
 }
 
 /// A parameter that must be a non-negative integer if it is there at all.
-fn whole(item: &Item, name: &str) -> Result<Option<u64>, Malformed> {
+fn integer_param(item: &Item, name: &str) -> Result<Option<u64>, Malformed> {
     let Some(value) = item.params.get(name) else {
         return Ok(None);
     };

@@ -5,12 +5,12 @@
 //!
 //! Never: derives a wait from what is left; that is the windows' business.
 
-use super::classify::Opened;
-use super::dialect::{Dialect, Place, WaitRule};
+use super::classify::ParsedResponse;
+use super::dialect::{Dialect, FieldPlace, WaitRule};
 use super::headers::{ITEMS_MAX, is_list};
 use super::json::Json;
 use super::number::Decimal;
-use super::when::{Clocks, TimeUnit, believed};
+use super::wait_time::{Clocks, TimeUnit, within_horizon};
 use crate::time::Span;
 
 /// How far below the longest instruction a finer one may lie and still be the same: whole seconds
@@ -19,21 +19,25 @@ const ROUNDING: Span = Span::from_secs(1);
 
 /// What one source says. Of what it says several times, the longest counts, and is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Told {
+struct StatedWait {
     wait: Span,
     /// Written in a unit that can tell parts of a second.
     fine: bool,
 }
 
 /// The explicit wait of a response, if it has one.
-pub(super) fn explicit(dialect: &Dialect, opened: &Opened<'_>, clocks: Clocks) -> Option<Span> {
+pub(super) fn explicit(
+    dialect: &Dialect,
+    opened: &ParsedResponse<'_>,
+    clocks: Clocks,
+) -> Option<Span> {
     let source = |rule: &WaitRule| match rule {
-        WaitRule::Told { place, unit } => in_place(place, *unit, opened, clocks),
-        WaitRule::After { place, words } => {
+        WaitRule::Field { place, unit } => wait_at(place, *unit, opened, clocks),
+        WaitRule::AfterWords { place, words } => {
             let sentences = opened.values(place);
             let told = sentences
                 .iter()
-                .filter_map(|text| after(text, words, clocks));
+                .filter_map(|text| wait_after_words(text, words, clocks));
             told.max()
         }
         WaitRule::Refill {
@@ -41,14 +45,14 @@ pub(super) fn explicit(dialect: &Dialect, opened: &Opened<'_>, clocks: Clocks) -
             available,
             per_second,
         } => {
-            let wait = refill(opened.json.as_ref(), [cost, available, per_second]);
-            wait.map(|wait| Told { wait, fine: true })
+            let wait = refill_wait(opened.json.as_ref(), [cost, available, per_second]);
+            wait.map(|wait| StatedWait { wait, fine: true })
         }
     };
-    choose(&dialect.waits().filter_map(source).collect::<Vec<_>>())
+    choose_wait(&dialect.waits().filter_map(source).collect::<Vec<_>>())
 }
 
-fn choose(told: &[Told]) -> Option<Span> {
+fn choose_wait(told: &[StatedWait]) -> Option<Span> {
     let longest = told.iter().map(|told| told.wait).max()?;
     let finer = told
         .iter()
@@ -56,36 +60,45 @@ fn choose(told: &[Told]) -> Option<Span> {
     Some(finer.map(|told| told.wait).max().unwrap_or(longest))
 }
 
-fn in_place(place: &Place, unit: TimeUnit, opened: &Opened<'_>, clocks: Clocks) -> Option<Told> {
+fn wait_at(
+    place: &FieldPlace,
+    unit: TimeUnit,
+    opened: &ParsedResponse<'_>,
+    clocks: Clocks,
+) -> Option<StatedWait> {
     match place {
-        Place::Header(name) if name.contains('*') => {
-            let stars = opened.headers.stars(name).into_iter();
-            let names = stars.map(|star| Place::Header(name.replacen('*', &star, 1)));
+        FieldPlace::Header(name) if name.contains('*') => {
+            let stars = opened.headers.wildcard_values(name).into_iter();
+            let names = stars.map(|star| FieldPlace::Header(name.replacen('*', &star, 1)));
             names
-                .filter_map(|name| in_place(&name, unit, opened, clocks))
+                .filter_map(|name| wait_at(&name, unit, opened, clocks))
                 .max()
         }
-        Place::Header(name) => {
+        FieldPlace::Header(name) => {
             let lines = opened.headers.all(name).take(ITEMS_MAX);
-            let texts = lines.flat_map(instructions).take(ITEMS_MAX);
-            texts.filter_map(|text| written(&text, unit, clocks)).max()
+            let texts = lines.flat_map(split_instructions).take(ITEMS_MAX);
+            texts
+                .filter_map(|text| parse_wait(&text, unit, clocks))
+                .max()
         }
-        Place::Body(path) => {
+        FieldPlace::Body(path) => {
             let found = opened.json.iter().flat_map(|json| json.at(path));
             found
                 .filter_map(|json| match json {
-                    Json::Number(number) => Some(Told {
+                    Json::Number(number) => Some(StatedWait {
                         wait: clocks.wait_number((*number)?, unit)?,
-                        fine: unit.is_fine() || number.is_some_and(Decimal::is_fractional),
+                        fine: unit.has_subseconds() || number.is_some_and(Decimal::is_fractional),
                     }),
-                    Json::Text(text) => written(text, unit, clocks),
+                    Json::Text(text) => parse_wait(text, unit, clocks),
                     Json::Nothing | Json::Bool(_) | Json::List(_) | Json::Object(_) => None,
                 })
                 .max()
         }
-        Place::Tag(_) | Place::Text => {
+        FieldPlace::Tag(_) | FieldPlace::Text => {
             let texts = opened.values(place);
-            let told = texts.iter().filter_map(|text| written(text, unit, clocks));
+            let told = texts
+                .iter()
+                .filter_map(|text| parse_wait(text, unit, clocks));
             told.max()
         }
     }
@@ -93,11 +106,11 @@ fn in_place(place: &Place, unit: TimeUnit, opened: &Opened<'_>, clocks: Clocks) 
 
 /// The wait that a text asks for. It is fine if its unit is, or if it is written to more than the
 /// second: a fraction, milliseconds, or an epoch in milliseconds (twelve digits and more).
-fn written(text: &str, unit: TimeUnit, clocks: Clocks) -> Option<Told> {
+fn parse_wait(text: &str, unit: TimeUnit, clocks: Clocks) -> Option<StatedWait> {
     let epoch = is_digits(text) && text.len() >= 12;
-    Some(Told {
+    Some(StatedWait {
         wait: clocks.wait(text, unit)?,
-        fine: unit.is_fine() || text.contains('.') || text.contains("ms") || epoch,
+        fine: unit.has_subseconds() || text.contains('.') || text.contains("ms") || epoch,
     })
 }
 
@@ -107,7 +120,7 @@ fn is_digits(text: &str) -> bool {
 
 /// The instructions of one line: a proxy may have joined several (`60, 10`), and an HTTP-date has
 /// a comma of its own.
-fn instructions(line: &str) -> Vec<String> {
+fn split_instructions(line: &str) -> Vec<String> {
     if !is_list(line) {
         return vec![line.to_owned()];
     }
@@ -128,7 +141,7 @@ fn is_word(text: &str) -> bool {
 }
 
 /// The time that follows `words` in a sentence: the next word, without the sentence's own marks.
-fn after(sentence: &str, words: &str, clocks: Clocks) -> Option<Told> {
+fn wait_after_words(sentence: &str, words: &str, clocks: Clocks) -> Option<StatedWait> {
     // Lower-casing ASCII keeps every byte where it is.
     let at = sentence
         .to_ascii_lowercase()
@@ -136,11 +149,11 @@ fn after(sentence: &str, words: &str, clocks: Clocks) -> Option<Told> {
         + words.len();
     let time = sentence.get(at..)?.split_whitespace().next()?;
     let time = time.trim_end_matches(['.', ',', ';', '!', ')']);
-    written(time, TimeUnit::BySize, clocks)
+    parse_wait(time, TimeUnit::BySize, clocks)
 }
 
 /// (cost - available) / rate, rounded up to the microsecond.
-fn refill(json: Option<&Json>, paths: [&String; 3]) -> Option<Span> {
+fn refill_wait(json: Option<&Json>, paths: [&String; 3]) -> Option<Span> {
     let number = |path: &str| {
         let value = json?.at(path).into_iter().next()?.number()?;
         Some(Decimal::in_millionths(value))
@@ -150,5 +163,5 @@ fn refill(json: Option<&Json>, paths: [&String; 3]) -> Option<Span> {
     let micros = missing
         .checked_mul(1_000_000)?
         .div_ceil(per_second.filter(|rate| *rate > 0)?);
-    believed(Span(u64::try_from(micros).ok()?))
+    within_horizon(Span(u64::try_from(micros).ok()?))
 }

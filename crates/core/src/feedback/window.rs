@@ -6,19 +6,19 @@
 //!
 //! Never: lets a malformed number stand for zero, or for anything but absence.
 
-use super::classify::{Opened, printable};
+use super::classify::{ParsedResponse, printable};
 use super::dialect::{BodyFields, Dialect, Fields};
 use super::headers::{ITEMS_MAX, is_list, items};
 use super::json::Json;
 use super::number::{COUNT_MAX, Decimal};
-use super::when::{Clocks, TimeUnit};
+use super::wait_time::{Clocks, TimeUnit};
 use crate::time::Span;
 use std::borrow::Cow;
 use std::cmp::{Ordering, Reverse};
 
 /// What a window counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unit {
+pub enum WindowUnit {
     /// Calls.
     #[default]
     Requests,
@@ -32,18 +32,18 @@ pub enum Unit {
     Concurrent,
 }
 
-impl Unit {
+impl WindowUnit {
     /// The unit that a window's name speaks of; most speak of none and count requests.
-    pub(super) fn from_name(name: &str) -> Unit {
+    pub(super) fn from_name(name: &str) -> WindowUnit {
         let has = |word: &str| name.contains(word);
         if has("token") {
-            Unit::Tokens
+            WindowUnit::Tokens
         } else if has("complexity") || has("point") || has("cost") || has("weight") {
-            Unit::Points
+            WindowUnit::Points
         } else if has("byte") || has("bandwidth") {
-            Unit::Bytes
+            WindowUnit::Bytes
         } else {
-            Unit::Requests
+            WindowUnit::Requests
         }
     }
 }
@@ -54,7 +54,7 @@ pub struct Window {
     /// The provider's name for it.
     pub name: Option<String>,
     /// What it counts.
-    pub unit: Unit,
+    pub unit: WindowUnit,
     /// What is allowed.
     pub limit: Option<u64>,
     /// What is left.
@@ -90,17 +90,17 @@ impl Window {
 /// Reads the windows of one header per number.
 pub(super) fn from_headers(
     fields: &Fields,
-    opened: &Opened<'_>,
+    opened: &ParsedResponse<'_>,
     dialect: &Dialect,
     clocks: Clocks,
     found: &mut Vec<Window>,
 ) {
-    for star in stars(fields, opened) {
+    for star in wildcard_values(fields, opened) {
         let lines = Lines::read(fields, &star, opened, dialect.own.reset_unit, clocks);
         let name = printable(&star).or_else(|| fields.name.clone());
         let unit = fields
             .unit
-            .unwrap_or_else(|| Unit::from_name(name.as_deref().unwrap_or("")));
+            .unwrap_or_else(|| WindowUnit::from_name(name.as_deref().unwrap_or("")));
         let period = fields
             .period
             .iter()
@@ -117,7 +117,7 @@ pub(super) fn from_headers(
 
 /// What the `*` of the names stands for in this response; one empty text if there is no `*`, and
 /// nothing if none of the headers is there.
-fn stars(fields: &Fields, opened: &Opened<'_>) -> Vec<String> {
+fn wildcard_values(fields: &Fields, opened: &ParsedResponse<'_>) -> Vec<String> {
     let mut names = fields.names();
     // The names of one window have a `*` all or none, so the first tells.
     if !names.clone().next().is_some_and(|name| name.contains('*')) {
@@ -128,7 +128,9 @@ fn stars(fields: &Fields, opened: &Opened<'_>) -> Vec<String> {
             Vec::new()
         };
     }
-    let mut stars: Vec<String> = names.flat_map(|name| opened.headers.stars(name)).collect();
+    let mut stars: Vec<String> = names
+        .flat_map(|name| opened.headers.wildcard_values(name))
+        .collect();
     stars.sort_unstable();
     stars.dedup();
     stars.retain(|star| !fields.except.contains(star));
@@ -137,7 +139,7 @@ fn stars(fields: &Fields, opened: &Opened<'_>) -> Vec<String> {
 }
 
 /// The name with `star` in the place of its `*`.
-fn concrete<'n>(name: &'n str, star: &str) -> Cow<'n, str> {
+fn fill_wildcard<'n>(name: &'n str, star: &str) -> Cow<'n, str> {
     if star.is_empty() {
         Cow::Borrowed(name)
     } else {
@@ -158,14 +160,14 @@ impl<'a> Lines<'a> {
     fn read(
         fields: &Fields,
         star: &str,
-        opened: &Opened<'a>,
+        opened: &ParsedResponse<'a>,
         unit: TimeUnit,
         clocks: Clocks,
     ) -> Lines<'a> {
         // The first header of a column that can be read; the others are other names for it.
         let column = |names: &[String], readable: &dyn Fn(&str) -> bool| {
             let mut lines = names.iter().map(|name| {
-                let name = concrete(name, star);
+                let name = fill_wildcard(name, star);
                 opened
                     .headers
                     .all(&name)
@@ -339,14 +341,14 @@ pub(super) fn binding(windows: &[Window]) -> Option<Window> {
 fn order(a: &Window, b: &Window) -> Ordering {
     let class = |window: &Window| match (window.remaining, window.unit) {
         (Some(0), _) => 0,
-        (Some(_), Unit::Requests) => 1,
+        (Some(_), WindowUnit::Requests) => 1,
         (Some(_), _) => 2,
-        (None, Unit::Requests) => 3,
+        (None, WindowUnit::Requests) => 3,
         (None, _) => 4,
     };
     let by_rule = class(a).cmp(&class(b)).then_with(|| match class(a) {
         1 => a.remaining.cmp(&b.remaining),
-        2 => share(a, b),
+        2 => by_remaining_ratio(a, b),
         _ => Ordering::Equal,
     });
     by_rule
@@ -355,7 +357,7 @@ fn order(a: &Window, b: &Window) -> Ordering {
 }
 
 /// Compares remaining/limit without dividing; an unknown limit comes last.
-fn share(a: &Window, b: &Window) -> Ordering {
+fn by_remaining_ratio(a: &Window, b: &Window) -> Ordering {
     match (a.limit, b.limit) {
         (Some(limit_a), Some(limit_b)) => {
             let left = |window: &Window| u128::from(window.remaining.unwrap_or(0));

@@ -8,7 +8,7 @@ use crate::time::Span;
 
 /// What asking again has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ContentChange {
     /// The same answer.
     Unchanged,
     /// Another one.
@@ -17,10 +17,10 @@ pub enum Change {
 
 /// The lifetime after an answer was asked for again: ×1.5 if it was the same, ×0.5 if not.
 #[must_use]
-pub fn adapted(lifetime: Span, change: Change, (least, most): (Span, Span)) -> Span {
+pub fn adapted(lifetime: Span, change: ContentChange, (least, most): (Span, Span)) -> Span {
     let next = match change {
-        Change::Unchanged => lifetime.scale_up(3, 2),
-        Change::Changed => Span(lifetime.0 / 2),
+        ContentChange::Unchanged => lifetime.scale_up(3, 2),
+        ContentChange::Changed => Span(lifetime.0 / 2),
     };
     within(next, least, most)
 }
@@ -51,18 +51,21 @@ mod tests {
 
     /// S13: longer per unchanged revalidation, shorter when the content changed, within the range.
     #[test]
-    fn s13_lifetimes_follow_what_changes_and_stay_in_range() {
+    fn s13_lifetimes_adapt_to_changes_within_the_range() {
         let start = Span::from_secs(300);
-        let longer = adapted(start, Change::Unchanged, BOUNDS);
+        let longer = adapted(start, ContentChange::Unchanged, BOUNDS);
         assert_eq!(longer, Span::from_secs(450));
-        let most = adapted(longer, Change::Unchanged, BOUNDS);
+        let most = adapted(longer, ContentChange::Unchanged, BOUNDS);
         assert_eq!(most, Span::from_secs(600));
-        assert_eq!(adapted(most, Change::Changed, BOUNDS), Span::from_secs(300));
-        assert_eq!(adapted(start, Change::Changed, BOUNDS), start);
+        assert_eq!(
+            adapted(most, ContentChange::Changed, BOUNDS),
+            Span::from_secs(300)
+        );
+        assert_eq!(adapted(start, ContentChange::Changed, BOUNDS), start);
     }
 
     #[test]
-    fn s13_a_short_quota_doubles_within_the_range() {
+    fn s13_a_low_quota_doubles_the_lifetime_within_the_range() {
         assert_eq!(
             lengthened(Span::from_secs(250), BOUNDS),
             Span::from_secs(500)

@@ -17,9 +17,9 @@ const LISTED_MAX: usize = 32;
 
 /// The directives that mean something to a shared cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Control {
+pub struct CacheControl {
     /// There was such a header at all.
-    pub is_there: bool,
+    pub is_present: bool,
     /// How long it is good.
     pub max_age: Option<Span>,
     /// How long it is good in shared caches.
@@ -52,22 +52,22 @@ pub struct Control {
     pub omit: Vec<String>,
 }
 
-impl Control {
+impl CacheControl {
     /// Reads all lines of one header.
     #[must_use]
-    pub fn read(name: &str, headers: &impl Headers) -> Control {
-        let mut control = Control::default();
+    pub fn read(name: &str, headers: &impl Headers) -> CacheControl {
+        let mut control = CacheControl::default();
         headers.each(name, &mut |line| {
-            control.is_there = true;
+            control.is_present = true;
             let mut rest = line;
-            while let Some(directive) = next(&mut rest) {
-                control.take(&directive);
+            while let Some(directive) = next_directive(&mut rest) {
+                control.apply(&directive);
             }
         });
         control
     }
 
-    fn take(&mut self, directive: &Directive<'_>) {
+    fn apply(&mut self, directive: &Directive<'_>) {
         let name = directive.name.to_ascii_lowercase();
         let seconds = || directive.seconds();
         match name.as_slice() {
@@ -95,7 +95,7 @@ impl Control {
 
     /// A directive that is about the headers it lists, or, without a list, about everything. A list
     /// that cannot be read is about everything.
-    fn listed(&mut self, directive: &Directive<'_>, all: impl Fn(&mut Control)) {
+    fn listed(&mut self, directive: &Directive<'_>, all: impl Fn(&mut CacheControl)) {
         let text = directive.value.as_deref().and_then(|value| {
             let text = std::str::from_utf8(value).ok()?;
             Some(text.split(',').map(|name| name.trim().to_ascii_lowercase()))
@@ -143,7 +143,7 @@ fn least(slot: &mut Option<Span>, value: Span) {
 }
 
 /// Takes the next directive off a line: `name`, `name=value` or `name="value"`.
-fn next<'a>(rest: &mut &'a [u8]) -> Option<Directive<'a>> {
+fn next_directive<'a>(rest: &mut &'a [u8]) -> Option<Directive<'a>> {
     let is_gap = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
     let start = rest.iter().position(|byte| !is_gap(byte))?;
     let line = &rest[start..];
@@ -197,12 +197,12 @@ fn value_of(written: &[u8]) -> (Vec<u8>, &[u8]) {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> Control {
+    fn read(lines: &[&str]) -> CacheControl {
         let lines: Vec<(&str, &[u8])> = lines
             .iter()
             .map(|line| ("cache-control", line.as_bytes()))
             .collect();
-        Control::read("cache-control", &lines.as_slice())
+        CacheControl::read("cache-control", &lines.as_slice())
     }
 
     fn max_age(line: &str) -> Option<u64> {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_values_the_smaller_counts_wherever_they_stand() {
+    fn the_smaller_of_two_values_counts() {
         assert_eq!(max_age("max-age=1, max-age=9"), Some(1));
         assert_eq!(
             read(&["max-age=9", "max-age=1"]).max_age,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directive_inside_quotes_is_none() {
+    fn a_directive_inside_quotes_is_ignored() {
         assert_eq!(max_age("x=\"max-age=9, no-store\", max-age=1"), Some(1));
         let control = read(&["x=\"a\\\", no-store\""]);
         assert!(!control.no_store);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_headers_are_about_those_headers_only() {
+    fn a_directive_with_a_header_list_applies_to_those_headers_only() {
         let control = read(&["no-cache=\"Set-Cookie, X-A\", private=x-b"]);
         assert!(!control.no_cache && !control.private);
         assert_eq!(control.omit, ["set-cookie", "x-a", "x-b"]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_max_stale_is_any_age() {
+    fn max_stale_without_a_value_accepts_any_age() {
         assert_eq!(read(&["max-stale"]).max_stale, Some(Span(u64::MAX)));
         assert_eq!(read(&["max-stale=5"]).max_stale, Some(Span::from_secs(5)));
     }

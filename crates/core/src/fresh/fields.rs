@@ -70,7 +70,7 @@ pub(super) fn has(headers: &impl Headers, name: &str) -> bool {
 }
 
 /// The only value of a header; `None` if there is none, or several.
-pub(super) fn only(headers: &impl Headers, name: &str) -> Option<Vec<u8>> {
+pub(super) fn single_value(headers: &impl Headers, name: &str) -> Option<Vec<u8>> {
     let mut values = Vec::new();
     headers.each(name, &mut |value| {
         if values.len() < 2 {
@@ -82,7 +82,7 @@ pub(super) fn only(headers: &impl Headers, name: &str) -> Option<Vec<u8>> {
 
 /// A date that stands once.
 pub(super) fn date_of(headers: &impl Headers, name: &str, now: Wall) -> Option<Wall> {
-    http_date(&only(headers, name)?, now)
+    http_date(&single_value(headers, name)?, now)
 }
 
 /// Has a list this word?
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_list_of_ages_on_one_line_or_several_the_first_counts() {
+    fn the_first_of_several_age_values_counts() {
         let told = |lines: &[&str]| {
             let lines: Vec<(&str, &[u8])> =
                 lines.iter().map(|line| ("age", line.as_bytes())).collect();

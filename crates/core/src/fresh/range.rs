@@ -5,50 +5,55 @@
 //!
 //! Never: guesses. A range that cannot be read is none.
 
-use super::fields::{Headers, has, http_date, only};
+use super::fields::{Headers, has, http_date, single_value};
 use crate::time::Wall;
 
 /// What of an answer a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ByteRange {
     /// All of it.
     Whole,
     /// From the first byte to the one after the last; never empty, never past the end.
     Bytes(u64, u64),
     /// Something that it does not have.
-    Beyond,
+    Unsatisfiable,
 }
 
 /// What of an answer of this length a request asks for.
 #[must_use]
-pub fn part(request: &impl Headers, kept: &impl Headers, length: u64, now: Wall) -> Part {
-    let Some(line) = only(request, "range") else {
-        return Part::Whole;
+pub fn requested_range(
+    request: &impl Headers,
+    kept: &impl Headers,
+    length: u64,
+    now: Wall,
+) -> ByteRange {
+    let Some(line) = single_value(request, "range") else {
+        return ByteRange::Whole;
     };
-    if length == 0 || !is_meant(request, kept, now) {
-        return Part::Whole;
+    if length == 0 || !if_range_matches(request, kept, now) {
+        return ByteRange::Whole;
     }
     match read(&line) {
-        None => Part::Whole,
-        Some(Written::From(first, _)) if first >= length => Part::Beyond,
-        Some(Written::From(first, last)) => {
+        None => ByteRange::Whole,
+        Some(RangeSpec::From(first, _)) if first >= length => ByteRange::Unsatisfiable,
+        Some(RangeSpec::From(first, last)) => {
             let end = last.map_or(length, |last| last.saturating_add(1).min(length));
-            Part::Bytes(first, end)
+            ByteRange::Bytes(first, end)
         }
-        Some(Written::Last(0)) => Part::Beyond,
-        Some(Written::Last(count)) => Part::Bytes(length.saturating_sub(count), length),
+        Some(RangeSpec::Last(0)) => ByteRange::Unsatisfiable,
+        Some(RangeSpec::Last(count)) => ByteRange::Bytes(length.saturating_sub(count), length),
     }
 }
 
 /// A range as it is written.
-enum Written {
+enum RangeSpec {
     From(u64, Option<u64>),
     /// So many bytes at the end.
     Last(u64),
 }
 
 /// `bytes=0-99`, `bytes=100-`, `bytes=-100`. Several ranges, other units and nonsense are `None`.
-fn read(line: &[u8]) -> Option<Written> {
+fn read(line: &[u8]) -> Option<RangeSpec> {
     let text = std::str::from_utf8(line).ok()?.trim();
     let (unit, set) = text.split_once('=')?;
     if !unit.trim().eq_ignore_ascii_case("bytes") {
@@ -57,8 +62,8 @@ fn read(line: &[u8]) -> Option<Written> {
     let (first, last) = set.trim().split_once('-')?;
     match (number(first)?, number(last)?) {
         (Some(first), Some(last)) if first > last => None,
-        (Some(first), last) => Some(Written::From(first, last)),
-        (None, Some(count)) => Some(Written::Last(count)),
+        (Some(first), last) => Some(RangeSpec::From(first, last)),
+        (None, Some(count)) => Some(RangeSpec::Last(count)),
         (None, None) => None,
     }
 }
@@ -74,18 +79,18 @@ fn number(digits: &str) -> Option<Option<u64>> {
 
 /// Is what we have the answer that `If-Range` names? Tags are compared strongly and dates exactly
 /// (RFC 9110, 13.1.5); without the header every answer is meant.
-fn is_meant(request: &impl Headers, kept: &impl Headers, now: Wall) -> bool {
+fn if_range_matches(request: &impl Headers, kept: &impl Headers, now: Wall) -> bool {
     if !has(request, "if-range") {
         return true;
     }
-    let Some(named) = only(request, "if-range") else {
+    let Some(named) = single_value(request, "if-range") else {
         return false;
     };
     let named = named.trim_ascii();
     if named.starts_with(b"\"") {
-        return only(kept, "etag").is_some_and(|tag| tag.trim_ascii() == named);
+        return single_value(kept, "etag").is_some_and(|tag| tag.trim_ascii() == named);
     }
-    let changed = only(kept, "last-modified");
+    let changed = single_value(kept, "last-modified");
     let same = |changed: &Vec<u8>| {
         let date = http_date(named, now);
         date.is_some() && date == http_date(changed, now)
@@ -100,35 +105,35 @@ mod tests {
     const NOW: Wall = Wall(1_794_700_000_000_000);
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    fn asked(request: &[(&str, &str)], length: u64) -> Part {
+    fn requested(request: &[(&str, &str)], length: u64) -> ByteRange {
         let bytes = |lines: &[(&'static str, &'static str)]| lines.to_vec();
         let kept = bytes(&[("etag", "\"a\""), ("last-modified", DATE)]);
         let kept: Vec<(&str, &[u8])> = kept.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
         let request: Vec<(&str, &[u8])> = request.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
-        part(&request.as_slice(), &kept.as_slice(), length, NOW)
+        requested_range(&request.as_slice(), &kept.as_slice(), length, NOW)
     }
 
     #[test]
-    fn one_range_is_cut_at_the_end() {
+    fn a_range_is_clamped_to_the_length() {
         for (range, expected) in [
-            ("bytes=0-0", Part::Bytes(0, 1)),
-            ("bytes=2-5", Part::Bytes(2, 6)),
-            ("bytes=2-99", Part::Bytes(2, 10)),
-            ("bytes=9-", Part::Bytes(9, 10)),
-            ("BYTES = 3-", Part::Bytes(3, 10)),
-            ("bytes=-3", Part::Bytes(7, 10)),
-            ("bytes=-99", Part::Bytes(0, 10)),
-            ("bytes=0-99999999999999999999999", Part::Bytes(0, 10)),
-            ("bytes=10-", Part::Beyond),
-            ("bytes=99999999999999999999999-", Part::Beyond),
-            ("bytes=-0", Part::Beyond),
+            ("bytes=0-0", ByteRange::Bytes(0, 1)),
+            ("bytes=2-5", ByteRange::Bytes(2, 6)),
+            ("bytes=2-99", ByteRange::Bytes(2, 10)),
+            ("bytes=9-", ByteRange::Bytes(9, 10)),
+            ("BYTES = 3-", ByteRange::Bytes(3, 10)),
+            ("bytes=-3", ByteRange::Bytes(7, 10)),
+            ("bytes=-99", ByteRange::Bytes(0, 10)),
+            ("bytes=0-99999999999999999999999", ByteRange::Bytes(0, 10)),
+            ("bytes=10-", ByteRange::Unsatisfiable),
+            ("bytes=99999999999999999999999-", ByteRange::Unsatisfiable),
+            ("bytes=-0", ByteRange::Unsatisfiable),
         ] {
-            assert_eq!(asked(&[("range", range)], 10), expected, "{range}");
+            assert_eq!(requested(&[("range", range)], 10), expected, "{range}");
         }
     }
 
     #[test]
-    fn what_is_no_single_range_is_the_whole() {
+    fn an_invalid_or_multiple_range_means_the_whole_body() {
         for range in [
             "",
             "bytes",
@@ -142,16 +147,20 @@ mod tests {
             "bytes=0x1-2",
             "bytes=1 -2",
         ] {
-            assert_eq!(asked(&[("range", range)], 10), Part::Whole, "{range}");
+            assert_eq!(
+                requested(&[("range", range)], 10),
+                ByteRange::Whole,
+                "{range}"
+            );
         }
         let twice = [("range", "bytes=0-1"), ("range", "bytes=0-1")];
-        assert_eq!(asked(&twice, 10), Part::Whole);
-        assert_eq!(asked(&[("range", "bytes=0-1")], 0), Part::Whole);
-        assert_eq!(asked(&[], 10), Part::Whole);
+        assert_eq!(requested(&twice, 10), ByteRange::Whole);
+        assert_eq!(requested(&[("range", "bytes=0-1")], 0), ByteRange::Whole);
+        assert_eq!(requested(&[], 10), ByteRange::Whole);
     }
 
     #[test]
-    fn a_range_is_of_the_answer_that_is_named() {
+    fn if_range_must_match_the_stored_response() {
         for (named, is_meant) in [
             ("\"a\"", true),
             ("\"b\"", false),
@@ -163,11 +172,11 @@ mod tests {
         ] {
             let request = [("range", "bytes=1-2"), ("if-range", named)];
             let expected = if is_meant {
-                Part::Bytes(1, 3)
+                ByteRange::Bytes(1, 3)
             } else {
-                Part::Whole
+                ByteRange::Whole
             };
-            assert_eq!(asked(&request, 10), expected, "{named}");
+            assert_eq!(requested(&request, 10), expected, "{named}");
         }
     }
 }

@@ -9,30 +9,30 @@ fn secs(seconds: u64) -> Span {
     Span::from_secs(seconds)
 }
 
-fn rfc() -> Rule {
-    Rule {
-        mode: Mode::Rfc9111,
-        ..Rule::default()
+fn rfc() -> FreshnessRule {
+    FreshnessRule {
+        mode: FreshnessMode::Rfc9111,
+        ..FreshnessRule::default()
     }
 }
 
-fn ttl(lifetime: Lifetime) -> Rule {
-    Rule {
+fn ttl(lifetime: Lifetime) -> FreshnessRule {
+    FreshnessRule {
         lifetime,
         stale: secs(100),
-        ..Rule::default()
+        ..FreshnessRule::default()
     }
 }
 
 struct Case<'a> {
-    rule: Rule,
+    rule: FreshnessRule,
     status: u16,
     lines: Vec<(&'a str, &'a [u8])>,
     authorization: bool,
     no_store: bool,
 }
 
-fn answer<'a>(rule: Rule, lines: &[(&'a str, &'a str)]) -> Case<'a> {
+fn response<'a>(rule: FreshnessRule, lines: &[(&'a str, &'a str)]) -> Case<'a> {
     let bytes = |(name, value): &(&'a str, &'a str)| (*name, value.as_bytes());
     Case {
         rule,
@@ -49,33 +49,33 @@ impl Case<'_> {
         self
     }
 
-    fn keep(&self) -> Result<Kept, NotKept> {
-        let answered = Answered {
+    fn check(&self) -> Result<Freshness, NotStored> {
+        let answered = StoreCandidate {
             status: self.status,
             headers: &self.lines.as_slice(),
             authorization: self.authorization,
             no_store: self.no_store,
         };
-        let times = Times {
-            asked: NOW,
-            got: NOW,
-            chosen: secs(7),
+        let times = ResponseTimes {
+            requested: NOW,
+            received: NOW,
+            chosen_lifetime: secs(7),
         };
-        keep(&self.rule, &answered, times)
+        check_storable(&self.rule, &answered, times)
     }
 }
 
-fn control(value: &str) -> Result<Kept, NotKept> {
-    answer(rfc(), &[("Cache-Control", value)]).keep()
+fn control(value: &str) -> Result<Freshness, NotStored> {
+    response(rfc(), &[("Cache-Control", value)]).check()
 }
 
 fn demand(value: &str) -> Demand {
     let lines = [("cache-control", value.as_bytes())];
-    Demand::read(Mode::Rfc9111, &lines.as_slice())
+    Demand::read(FreshnessMode::Rfc9111, &lines.as_slice())
 }
 
-fn look(kept: &Kept, demand: &Demand, later: u64) -> Look {
-    kept.look(demand, NOW + secs(later))
+fn decide(kept: &Freshness, demand: &Demand, later: u64) -> FreshnessDecision {
+    kept.decide(demand, NOW + secs(later))
 }
 
 const NOTHING: Demand = Demand {
@@ -90,143 +90,167 @@ const NOTHING: Demand = Demand {
 /// S8: configured lifetimes count, whatever the answer says of its own.
 #[test]
 fn s8_in_ttl_mode_the_configured_lifetime_counts() {
-    let kept = answer(
+    let kept = response(
         ttl(Lifetime::For(secs(60))),
         &[("cache-control", "no-cache, max-age=0"), ("age", "1000")],
     );
-    let kept = kept.keep().unwrap();
-    assert_eq!(look(&kept, &NOTHING, 59), Look::Fresh);
-    assert_eq!(look(&kept, &NOTHING, 60), Look::Ask { fallback: true });
-    assert_eq!(look(&kept, &NOTHING, 160), Look::Ask { fallback: false });
+    let kept = kept.check().unwrap();
+    assert_eq!(decide(&kept, &NOTHING, 59), FreshnessDecision::Fresh);
+    assert_eq!(
+        decide(&kept, &NOTHING, 60),
+        FreshnessDecision::Fetch { fallback: true }
+    );
+    assert_eq!(
+        decide(&kept, &NOTHING, 160),
+        FreshnessDecision::Fetch { fallback: false }
+    );
     assert_eq!(kept.age(NOW), secs(1000));
 }
 
 /// M11: for ever is for ever.
 #[test]
 fn m11_forever_does_not_end() {
-    let kept = answer(ttl(Lifetime::Forever), &[]).keep().unwrap();
+    let kept = response(ttl(Lifetime::Forever), &[]).check().unwrap();
     let in_a_century = NOW + secs(100 * 366 * 86_400);
-    assert_eq!(kept.look(&NOTHING, in_a_century), Look::Fresh);
+    assert_eq!(
+        kept.decide(&NOTHING, in_a_century),
+        FreshnessDecision::Fresh
+    );
 }
 
 #[test]
-fn a_range_takes_the_lifetime_that_was_chosen() {
-    let kept = answer(ttl(Lifetime::Between(secs(5), secs(10))), &[]);
-    assert_eq!(kept.keep().unwrap().fresh_until, NOW + secs(7));
+fn a_lifetime_range_uses_the_chosen_lifetime() {
+    let kept = response(ttl(Lifetime::Between(secs(5), secs(10))), &[]);
+    assert_eq!(kept.check().unwrap().fresh_until, NOW + secs(7));
 }
 
 #[test]
-fn in_ttl_mode_only_what_went_well_is_kept_and_absence_by_setting() {
+fn in_ttl_mode_only_successes_are_stored_and_404s_by_setting() {
     let rule = ttl(Lifetime::For(secs(60)));
     for status in [200, 203, 204, 301, 308] {
-        let kept = answer(rule.clone(), &[]).status(status).keep();
+        let kept = response(rule.clone(), &[]).status(status).check();
         assert!(kept.is_ok(), "{status}");
     }
     for status in [201, 302, 400, 401, 404, 410, 429, 500, 503] {
-        let kept = answer(rule.clone(), &[]).status(status).keep();
-        assert_eq!(kept, Err(NotKept::Status), "{status}");
+        let kept = response(rule.clone(), &[]).status(status).check();
+        assert_eq!(kept, Err(NotStored::Status), "{status}");
     }
-    let negative = Rule {
+    let negative = FreshnessRule {
         negative: secs(10),
         ..rule
     };
-    let gone = answer(negative, &[]).status(404).keep().unwrap();
+    let gone = response(negative, &[]).status(404).check().unwrap();
     assert_eq!(gone.fresh_until, NOW + secs(10));
 }
 
 /// What was not there yesterday may be there today: an absence stands in for nothing, unless it says
 /// so itself.
 #[test]
-fn an_absence_is_not_used_when_it_is_old() {
+fn a_stored_404_is_never_served_stale() {
     for (mode, lines, stale) in [
-        (Mode::Ttl, &[][..], 0),
-        (Mode::Rfc9111, &[("cache-control", "max-age=10")], 0),
+        (FreshnessMode::Ttl, &[][..], 0),
         (
-            Mode::Rfc9111,
+            FreshnessMode::Rfc9111,
+            &[("cache-control", "max-age=10")],
+            0,
+        ),
+        (
+            FreshnessMode::Rfc9111,
             &[("cache-control", "max-age=10, stale-if-error=5")],
             5,
         ),
     ] {
-        let rule = Rule {
+        let rule = FreshnessRule {
             mode,
             negative: secs(10),
             stale: secs(1_000),
             ..ttl(Lifetime::For(secs(10)))
         };
         for status in [404, 410] {
-            let kept = answer(rule.clone(), lines).status(status).keep().unwrap();
+            let kept = response(rule.clone(), lines)
+                .status(status)
+                .check()
+                .unwrap();
             assert_eq!(kept.stale_until, NOW + secs(10 + stale), "{status}");
         }
-        let kept = answer(rule, lines).keep().unwrap();
+        let kept = response(rule, lines).check().unwrap();
         assert_eq!(kept.stale_until, NOW + secs(1_010));
     }
 }
 
 /// A lifetime that was made shorter holds for what is kept; one that was made longer does not.
 #[test]
-fn what_was_kept_lasts_no_longer_than_the_rule_of_now_lets_it() {
+fn a_stored_response_lives_no_longer_than_the_current_rule_allows() {
     let stored = |lifetime| {
-        let rule = Rule {
+        let rule = FreshnessRule {
             negative: secs(500),
             ..ttl(lifetime)
         };
-        let kept = answer(rule.clone(), &[]).keep().unwrap();
-        let gone = answer(rule, &[]).status(404).keep().unwrap();
+        let kept = response(rule.clone(), &[]).check().unwrap();
+        let gone = response(rule, &[]).status(404).check().unwrap();
         (kept, gone)
     };
-    let now = Rule {
+    let now = FreshnessRule {
         stale: secs(5),
         ..ttl(Lifetime::For(secs(60)))
     };
     for before in [Lifetime::Forever, Lifetime::For(secs(3_600))] {
         let (kept, gone) = stored(before);
-        let bound = now.bound(kept, 200, NOW);
+        let bound = now.limit_lifetime(kept, 200, NOW);
         assert_eq!(bound.fresh_until, NOW + secs(60));
         assert_eq!(bound.stale_until, NOW + secs(65));
-        assert_eq!(now.bound(gone, 404, NOW).fresh_until, NOW, "off now");
+        assert_eq!(
+            now.limit_lifetime(gone, 404, NOW).fresh_until,
+            NOW,
+            "off now"
+        );
     }
     let (kept, _) = stored(Lifetime::For(secs(30)));
-    assert_eq!(now.bound(kept, 200, NOW), kept);
-    assert_eq!(ttl(Lifetime::Forever).bound(kept, 200, NOW), kept);
+    assert_eq!(now.limit_lifetime(kept, 200, NOW), kept);
+    assert_eq!(ttl(Lifetime::Forever).limit_lifetime(kept, 200, NOW), kept);
     let (kept, _) = stored(Lifetime::Between(secs(1), secs(9)));
     let range = ttl(Lifetime::Between(secs(1), secs(7)));
-    assert_eq!(range.bound(kept, 200, NOW), kept, "seven were chosen");
+    assert_eq!(
+        range.limit_lifetime(kept, 200, NOW),
+        kept,
+        "seven were chosen"
+    );
 }
 
 /// R-D6: what is somebody's own is not kept, in either mode, and the reason is told.
 #[test]
-fn what_is_not_for_everyone_is_not_kept() {
+fn private_responses_are_not_stored() {
     for rule in [rfc(), ttl(Lifetime::Forever)] {
         let fresh = |value| [("cache-control", value), ("etag", "\"a\"")];
         for (value, why) in [
-            ("no-store, max-age=60", NotKept::NoStore),
-            ("nO-StOrE", NotKept::NoStore),
-            ("private, max-age=60", NotKept::Private),
-            ("no-store, must-understand, max-age=60", NotKept::Status),
+            ("no-store, max-age=60", NotStored::NoStore),
+            ("nO-StOrE", NotStored::NoStore),
+            ("private, max-age=60", NotStored::Private),
+            ("no-store, must-understand, max-age=60", NotStored::Status),
         ] {
-            let status = if why == NotKept::Status { 599 } else { 200 };
-            let kept = answer(rule.clone(), &fresh(value)).status(status).keep();
+            let status = if why == NotStored::Status { 599 } else { 200 };
+            let kept = response(rule.clone(), &fresh(value)).status(status).check();
             assert_eq!(kept, Err(why), "{value}");
         }
         let cookie = [("cache-control", "max-age=60"), ("set-cookie", "a=b")];
-        let cookie = answer(rule.clone(), &cookie).keep();
-        assert_eq!(cookie, Err(NotKept::SetCookie));
-        let mut own = answer(rule.clone(), &fresh("max-age=60"));
+        let cookie = response(rule.clone(), &cookie).check();
+        assert_eq!(cookie, Err(NotStored::SetCookie));
+        let mut own = response(rule.clone(), &fresh("max-age=60"));
         own.authorization = true;
-        assert_eq!(own.keep(), Err(NotKept::Authorization));
+        assert_eq!(own.check(), Err(NotStored::Authorization));
         let star = [("cache-control", "max-age=60"), ("vary", "*")];
-        let star = answer(rule.clone(), &star).keep();
-        assert_eq!(star, Err(NotKept::VariesOnAnything));
-        let mut quiet = answer(rule.clone(), &fresh("max-age=60"));
+        let star = response(rule.clone(), &star).check();
+        assert_eq!(star, Err(NotStored::VariesOnAnything));
+        let mut quiet = response(rule.clone(), &fresh("max-age=60"));
         quiet.no_store = true;
-        assert_eq!(quiet.keep(), Err(NotKept::RequestNoStore));
-        let part = answer(rule, &fresh("max-age=60")).status(206).keep();
-        assert_eq!(part, Err(NotKept::Partial));
+        assert_eq!(quiet.check(), Err(NotStored::RequestNoStore));
+        let part = response(rule, &fresh("max-age=60")).status(206).check();
+        assert_eq!(part, Err(NotStored::Partial));
     }
 }
 
 #[test]
-fn the_configuration_may_pass_over_each_of_these() {
+fn the_configuration_may_ignore_each_reason_not_to_store() {
     let mut rule = ttl(Lifetime::For(secs(60)));
     rule.ignore = Ignore {
         private: true,
@@ -238,13 +262,13 @@ fn the_configuration_may_pass_over_each_of_these() {
         ("cache-control", "private, no-store"),
         ("set-cookie", "a=b"),
     ];
-    let mut own = answer(rule, &lines);
+    let mut own = response(rule, &lines);
     own.authorization = true;
-    own.keep().unwrap();
+    own.check().unwrap();
 }
 
 #[test]
-fn an_authorized_answer_is_kept_where_it_says_so() {
+fn an_authorized_response_is_stored_only_if_its_headers_allow_it() {
     for (value, is_kept) in [
         ("max-age=60", false),
         ("max-age=60, public", true),
@@ -252,18 +276,19 @@ fn an_authorized_answer_is_kept_where_it_says_so() {
         ("s-maxage=60", true),
         ("max-age=60, proxy-revalidate", false),
     ] {
-        let mut case = answer(rfc(), &[("cache-control", value)]);
+        let mut case = response(rfc(), &[("cache-control", value)]);
         case.authorization = true;
-        assert_eq!(case.keep().is_ok(), is_kept, "{value}");
+        assert_eq!(case.check().is_ok(), is_kept, "{value}");
     }
 }
 
 #[test]
-fn freshness_is_s_maxage_then_max_age_then_expires_then_a_guess() {
+fn freshness_is_s_maxage_then_max_age_then_expires_then_a_heuristic() {
     let ahead = ("expires", "Sun, 15 Nov 2026 00:01:40 GMT");
     let date = ("date", TODAY);
     let modified = ("last-modified", "Sat, 14 Nov 2026 23:43:20 GMT");
-    let lifetime = |lines: &[(&str, &str)]| answer(rfc(), lines).keep().map(|kept| kept.lifetime);
+    let lifetime =
+        |lines: &[(&str, &str)]| response(rfc(), lines).check().map(|kept| kept.lifetime);
     let cc = |value| ("cache-control", value);
     assert_eq!(
         lifetime(&[cc("s-maxage=9, max-age=50"), ahead, date]),
@@ -274,9 +299,9 @@ fn freshness_is_s_maxage_then_max_age_then_expires_then_a_guess() {
     assert_eq!(lifetime(&[ahead]), Ok(secs(100)));
     assert_eq!(lifetime(&[modified, date]), Ok(secs(100)));
     assert_eq!(lifetime(&[("expires", "0"), modified]), Ok(Span::ZERO));
-    assert_eq!(lifetime(&[("expires", "0")]), Err(NotKept::NoTime));
-    assert_eq!(lifetime(&[ahead, ahead]), Err(NotKept::NoTime));
-    assert_eq!(lifetime(&[]), Err(NotKept::NoTime));
+    assert_eq!(lifetime(&[("expires", "0")]), Err(NotStored::NoLifetime));
+    assert_eq!(lifetime(&[ahead, ahead]), Err(NotStored::NoLifetime));
+    assert_eq!(lifetime(&[]), Err(NotStored::NoLifetime));
     assert_eq!(
         lifetime(&[("last-modified", "Tue, 15 Nov 1994 00:00:00 GMT"), date]),
         Ok(secs(86_400))
@@ -284,7 +309,7 @@ fn freshness_is_s_maxage_then_max_age_then_expires_then_a_guess() {
 }
 
 #[test]
-fn statuses_without_a_word_about_it_are_kept_by_their_kind() {
+fn without_explicit_freshness_the_status_decides_storability() {
     let modified = [("last-modified", "Sat, 14 Nov 2026 00:00:00 GMT")];
     for (status, is_kept) in [
         (200, true),
@@ -298,33 +323,33 @@ fn statuses_without_a_word_about_it_are_kept_by_their_kind() {
         (503, false),
         (599, false),
     ] {
-        let kept = answer(rfc(), &modified).status(status).keep();
+        let kept = response(rfc(), &modified).status(status).check();
         assert_eq!(kept.is_ok(), is_kept, "{status}");
         let explicit = [("cache-control", "max-age=5")];
-        let kept = answer(rfc(), &explicit).status(status).keep();
+        let kept = response(rfc(), &explicit).status(status).check();
         assert!(kept.is_ok(), "{status}");
     }
 }
 
 /// RFC 6585: answers about this one request are for nobody else, however long they claim to be good.
 #[test]
-fn what_is_about_one_request_is_never_kept() {
+fn statuses_about_one_request_are_never_stored() {
     let lines = [("cache-control", "public, max-age=60"), ("etag", "\"a\"")];
     for rule in [rfc(), ttl(Lifetime::Forever)] {
         for status in [428, 429, 431, 511] {
-            let kept = answer(rule.clone(), &lines).status(status).keep();
-            assert_eq!(kept, Err(NotKept::Status), "{status}");
+            let kept = response(rule.clone(), &lines).status(status).check();
+            assert_eq!(kept, Err(NotStored::Status), "{status}");
         }
     }
 }
 
 #[test]
-fn ages_of_other_caches_count_and_unreadable_ones_are_old() {
+fn age_headers_count_and_unreadable_ones_mean_stale() {
     let aged = |lines: &[(&str, &str)]| {
         let mut all = vec![("cache-control", "max-age=3600"), ("etag", "\"a\"")];
         all.extend_from_slice(lines);
-        let kept = answer(rfc(), &all).keep().unwrap();
-        look(&kept, &NOTHING, 0) == Look::Fresh
+        let kept = response(rfc(), &all).check().unwrap();
+        decide(&kept, &NOTHING, 0) == FreshnessDecision::Fresh
     };
     assert!(aged(&[("age", "3599")]));
     assert!(!aged(&[("age", "3600")]));
@@ -338,26 +363,26 @@ fn ages_of_other_caches_count_and_unreadable_ones_are_old() {
 }
 
 #[test]
-fn the_way_of_the_request_counts_as_age() {
+fn the_request_delay_counts_as_age() {
     let lines = [("cache-control", &b"max-age=10"[..]), ("age", b"3")];
-    let answered = Answered {
+    let answered = StoreCandidate {
         status: 200,
         headers: &lines.as_slice(),
         authorization: false,
         no_store: false,
     };
-    let times = Times {
-        asked: NOW - secs(4),
-        got: NOW,
-        chosen: Span::ZERO,
+    let times = ResponseTimes {
+        requested: NOW - secs(4),
+        received: NOW,
+        chosen_lifetime: Span::ZERO,
     };
-    let kept = keep(&rfc(), &answered, times).unwrap();
+    let kept = check_storable(&rfc(), &answered, times).unwrap();
     assert_eq!(kept.age(NOW), secs(7));
     assert_eq!(kept.fresh_until, NOW + secs(3));
 }
 
 #[test]
-fn old_answers_that_must_be_asked_for_are_never_a_fallback() {
+fn must_revalidate_responses_are_never_a_fallback() {
     let mut rule = rfc();
     rule.stale = secs(1_000);
     for (value, fallback) in [
@@ -367,14 +392,18 @@ fn old_answers_that_must_be_asked_for_are_never_a_fallback() {
         ("s-maxage=10", false),
         ("max-age=10, no-cache", false),
     ] {
-        let kept = answer(rule.clone(), &[("cache-control", value)]).keep();
+        let kept = response(rule.clone(), &[("cache-control", value)]).check();
         let kept = kept.unwrap();
-        assert_eq!(look(&kept, &NOTHING, 20), Look::Ask { fallback }, "{value}");
-        assert_eq!(kept.may_stand_in(NOW + secs(20)), fallback, "{value}");
-        // A request cannot allow what the answer forbids.
-        let allowed = Look::Stale { refresh: false };
         assert_eq!(
-            look(&kept, &demand("max-stale"), 20) == allowed,
+            decide(&kept, &NOTHING, 20),
+            FreshnessDecision::Fetch { fallback },
+            "{value}"
+        );
+        assert_eq!(kept.may_serve_stale(NOW + secs(20)), fallback, "{value}");
+        // A request cannot allow what the answer forbids.
+        let allowed = FreshnessDecision::Stale { refresh: false };
+        assert_eq!(
+            decide(&kept, &demand("max-stale"), 20) == allowed,
             fallback,
             "{value}"
         );
@@ -382,43 +411,61 @@ fn old_answers_that_must_be_asked_for_are_never_a_fallback() {
 }
 
 #[test]
-fn no_cache_asks_before_each_use_even_when_fresh() {
+fn no_cache_revalidates_before_each_use_even_when_fresh() {
     let kept = control("no-cache, max-age=60").unwrap();
-    assert_eq!(look(&kept, &NOTHING, 0), Look::Ask { fallback: false });
+    assert_eq!(
+        decide(&kept, &NOTHING, 0),
+        FreshnessDecision::Fetch { fallback: false }
+    );
     let listed = control("no-cache=\"x-a\", max-age=60").unwrap();
-    assert_eq!(look(&listed, &NOTHING, 0), Look::Fresh);
+    assert_eq!(decide(&listed, &NOTHING, 0), FreshnessDecision::Fresh);
 }
 
 #[test]
-fn old_answers_serve_while_a_new_one_is_fetched_and_if_the_provider_fails() {
+fn stale_responses_serve_during_refresh_and_provider_failure() {
     let kept = control("max-age=10, stale-while-revalidate=5, stale-if-error=20").unwrap();
-    assert_eq!(look(&kept, &NOTHING, 10), Look::Stale { refresh: true });
-    assert_eq!(look(&kept, &NOTHING, 15), Look::Ask { fallback: true });
-    assert_eq!(look(&kept, &NOTHING, 30), Look::Ask { fallback: false });
+    assert_eq!(
+        decide(&kept, &NOTHING, 10),
+        FreshnessDecision::Stale { refresh: true }
+    );
+    assert_eq!(
+        decide(&kept, &NOTHING, 15),
+        FreshnessDecision::Fetch { fallback: true }
+    );
+    assert_eq!(
+        decide(&kept, &NOTHING, 30),
+        FreshnessDecision::Fetch { fallback: false }
+    );
 }
 
 #[test]
-fn requests_may_ask_for_more_or_less() {
+fn request_directives_tighten_or_relax_freshness() {
     let kept = control("max-age=60").unwrap();
-    let refused = Look::Ask { fallback: false };
-    assert_eq!(look(&kept, &demand("no-cache"), 1), refused);
+    let refused = FreshnessDecision::Fetch { fallback: false };
+    assert_eq!(decide(&kept, &demand("no-cache"), 1), refused);
     // Whoever asks for a newer one would rather wait.
-    assert_eq!(look(&kept, &demand("max-age=0"), 1), refused);
-    assert_eq!(look(&kept, &demand("max-age=5"), 6), refused);
-    assert_eq!(look(&kept, &demand("max-age=5"), 5), Look::Fresh);
-    assert_eq!(look(&kept, &demand("min-fresh=30"), 31), refused);
-    assert_eq!(look(&kept, &demand("min-fresh=30"), 30), Look::Fresh);
-    let stale = Look::Stale { refresh: false };
-    assert_eq!(look(&kept, &demand("max-stale=5"), 65), stale);
-    assert_eq!(look(&kept, &demand("max-stale=5"), 66), refused);
+    assert_eq!(decide(&kept, &demand("max-age=0"), 1), refused);
+    assert_eq!(decide(&kept, &demand("max-age=5"), 6), refused);
+    assert_eq!(
+        decide(&kept, &demand("max-age=5"), 5),
+        FreshnessDecision::Fresh
+    );
+    assert_eq!(decide(&kept, &demand("min-fresh=30"), 31), refused);
+    assert_eq!(
+        decide(&kept, &demand("min-fresh=30"), 30),
+        FreshnessDecision::Fresh
+    );
+    let stale = FreshnessDecision::Stale { refresh: false };
+    assert_eq!(decide(&kept, &demand("max-stale=5"), 65), stale);
+    assert_eq!(decide(&kept, &demand("max-stale=5"), 66), refused);
     assert!(demand("only-if-cached").only_if_cached);
 }
 
 #[test]
-fn pragma_counts_only_where_nothing_newer_is_said() {
+fn pragma_counts_only_without_cache_control() {
     let read = |lines: &[(&str, &str)]| {
         let lines: Vec<(&str, &[u8])> = lines.iter().map(|(n, v)| (*n, v.as_bytes())).collect();
-        Demand::read(Mode::Rfc9111, &lines.as_slice()).no_cache
+        Demand::read(FreshnessMode::Rfc9111, &lines.as_slice()).no_cache
     };
     assert!(read(&[("pragma", "No-Cache")]));
     assert!(!read(&[
@@ -429,9 +476,9 @@ fn pragma_counts_only_where_nothing_newer_is_said() {
 }
 
 #[test]
-fn in_ttl_mode_a_request_can_only_ask_for_silence() {
+fn in_ttl_mode_a_request_can_only_forbid_storing() {
     let lines = [("cache-control", &b"no-cache, no-store, max-age=0"[..])];
-    let demand = Demand::read(Mode::Ttl, &lines.as_slice());
+    let demand = Demand::read(FreshnessMode::Ttl, &lines.as_slice());
     assert_eq!(
         demand,
         Demand {
@@ -445,5 +492,5 @@ fn in_ttl_mode_a_request_can_only_ask_for_silence() {
 fn a_clock_that_goes_back_makes_nothing_older_or_negative() {
     let kept = control("max-age=60").unwrap();
     assert_eq!(kept.age(NOW - secs(1_000)), Span::ZERO);
-    assert_eq!(kept.look(&NOTHING, Wall(0)), Look::Fresh);
+    assert_eq!(kept.decide(&NOTHING, Wall(0)), FreshnessDecision::Fresh);
 }

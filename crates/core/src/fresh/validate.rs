@@ -5,7 +5,7 @@
 //!
 //! Never: asks anybody.
 
-use super::fields::{Headers, date_of, has, is_connection_only, only};
+use super::fields::{Headers, date_of, has, is_connection_only, single_value};
 use crate::time::Wall;
 
 /// Has the client what we have? Then a 304 is all it needs.
@@ -17,7 +17,7 @@ pub fn is_not_modified(
     now: Wall,
 ) -> bool {
     if has(request, "if-none-match") {
-        let Some(ours) = only(kept, "etag") else {
+        let Some(ours) = single_value(kept, "etag") else {
             return false;
         };
         let ours = opaque(&ours);
@@ -55,9 +55,12 @@ fn opaque(tag: &[u8]) -> &[u8] {
 /// Is a 304 about another answer than the one that was kept? Two strong tags that differ say so
 /// (RFC 9111, 4.3.4).
 #[must_use]
-pub fn is_another(kept: &impl Headers, answer: &impl Headers) -> bool {
+pub fn is_other_representation(kept: &impl Headers, answer: &impl Headers) -> bool {
     let strong = |tag: Option<Vec<u8>>| tag.filter(|tag| !tag.trim_ascii().starts_with(b"W/"));
-    let tags = (strong(only(kept, "etag")), strong(only(answer, "etag")));
+    let tags = (
+        strong(single_value(kept, "etag")),
+        strong(single_value(answer, "etag")),
+    );
     matches!(tags, (Some(ours), Some(theirs)) if ours.trim_ascii() != theirs.trim_ascii())
 }
 
@@ -130,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn two_strong_tags_that_differ_are_two_answers() {
+    fn different_strong_tags_mean_different_responses() {
         let differ = |kept: &str, answer: &str| {
             let [kept, answer] = [kept, answer].map(|tag| vec![("etag", tag.as_bytes())]);
-            is_another(&kept.as_slice(), &answer.as_slice())
+            is_other_representation(&kept.as_slice(), &answer.as_slice())
         };
         assert!(differ("\"a\"", "\"b\""));
         for (kept, answer) in [
@@ -144,11 +147,11 @@ mod tests {
             assert!(!differ(kept, answer), "{kept} {answer}");
         }
         let none: &[(&str, &[u8])] = &[];
-        assert!(!is_another(&none, &none));
+        assert!(!is_other_representation(&none, &none));
     }
 
     #[test]
-    fn a_304_leaves_what_describes_the_body() {
+    fn a_304_does_not_replace_headers_about_the_body() {
         assert!(is_replaced_by_304("cache-control"));
         assert!(is_replaced_by_304("content-type"));
         assert!(!is_replaced_by_304("content-length"));

@@ -5,7 +5,7 @@
 //!
 //! Never: sees whose answer it is. The credential is part of every key anyway.
 
-use super::fields::{Headers, has, only};
+use super::fields::{Headers, has, single_value};
 
 /// Header names that one answer may vary on. More is a mistake or an attack, and not kept.
 const VARY_MAX: usize = 32;
@@ -38,7 +38,7 @@ pub fn varies(answer: &impl Headers, configured: &[String]) -> Varies {
         names.push("accept-encoding".to_owned());
     }
     // A browser takes an answer for one origin only.
-    let for_origin = only(answer, "access-control-allow-origin");
+    let for_origin = single_value(answer, "access-control-allow-origin");
     if for_origin.is_some_and(|origin| origin.trim_ascii() != b"*") {
         names.push("origin".to_owned());
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_one_value_are_one() {
+    fn equivalent_spellings_give_one_variant() {
         assert_eq!(text("foo", &["a, b"]), text("foo", &["a ,b"]));
         assert_eq!(text("foo", &["a, b"]), text("foo", &["a", "b"]));
         assert_ne!(text("foo", &["a, b"]), text("foo", &["b, a"]));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_anywhere_is_anything() {
+    fn a_star_in_vary_means_varies_on_anything() {
         for line in ["*", "*, *", ", *", "foo, *", "*, foo"] {
             assert_eq!(of(&[("Vary", line)], &[]), Varies::OnAnything, "{line}");
         }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_sorted_and_joined_with_what_is_configured_and_forgotten() {
+    fn vary_names_include_configured_and_implied_headers() {
         assert_eq!(
             of(
                 &[("vary", "B, a"), ("content-encoding", "gzip")],
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_names_are_anything() {
+    fn too_many_vary_names_count_as_a_star() {
         let many: Vec<String> = (0..=VARY_MAX).map(|n| format!("x{n}")).collect();
         assert_eq!(of(&[("vary", &many.join(","))], &[]), Varies::OnAnything);
         assert!(matches!(

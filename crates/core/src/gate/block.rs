@@ -8,23 +8,23 @@
 
 use std::collections::BTreeSet;
 
-use crate::ask::{On, PermitId, Priority};
+use crate::ask::{PermitId, Priority, WakeOn};
 use crate::gate::Order;
-use crate::gate::line::{Key, Line, Rank};
-use crate::gate::share::Shares;
+use crate::gate::callers::CallerAccounts;
+use crate::gate::queue::{QueueKey, Rank, WaitQueue};
 use crate::time::Micros;
 
 /// One place and its line.
 #[derive(Debug)]
 pub(super) struct Block {
-    pub(super) line: Line,
+    pub(super) queue: WaitQueue,
     /// How many the next offer may ask this place for.
     pub(super) batch: usize,
     deadlines: BTreeSet<(Micros, PermitId)>,
     /// Refused to somebody who stands in line: nobody passes.
     held: Option<Closed>,
     /// Refused to somebody who left.
-    proven: Option<Closed>,
+    departed: Option<Closed>,
 }
 
 /// A refusal and for whom else it stands.
@@ -41,10 +41,10 @@ pub(super) struct Closed {
 }
 
 impl Closed {
-    pub(super) fn new(until: Micros, on: On, level: Priority, need: u64) -> Closed {
+    pub(super) fn new(until: Micros, on: WakeOn, level: Priority, need: u64) -> Closed {
         Closed {
             until,
-            known: on == On::Time,
+            known: on == WakeOn::Time,
             level,
             need,
         }
@@ -55,7 +55,7 @@ impl Closed {
     }
 
     /// Whoever it stands for and whose deadline is before this has no hope.
-    pub(super) fn hopeless_before(&self, now: Micros) -> Micros {
+    pub(super) fn reject_before(&self, now: Micros) -> Micros {
         if self.known {
             self.until
         } else {
@@ -67,36 +67,36 @@ impl Closed {
 impl Block {
     pub(super) fn new(batch: usize) -> Block {
         Block {
-            line: Line::default(),
+            queue: WaitQueue::default(),
             batch,
             deadlines: BTreeSet::new(),
             held: None,
-            proven: None,
+            departed: None,
         }
     }
 
     pub(super) fn add(&mut self, rank: Rank, deadline: Micros) {
         self.deadlines.insert((deadline, rank.id));
-        self.line.add(rank);
+        self.queue.add(rank);
     }
 
     pub(super) fn remove(&mut self, rank: Rank, deadline: Micros) {
         self.deadlines.remove(&(deadline, rank.id));
-        self.line.remove(rank);
+        self.queue.remove(rank);
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.held.is_none() && self.proven.is_none()
+        self.held.is_none() && self.departed.is_none()
     }
 
     /// Nobody stands here and nothing is known.
     pub(super) fn is_idle(&self) -> bool {
-        self.is_open() && self.line.is_empty()
+        self.is_open() && self.queue.is_empty()
     }
 
     /// The refusal that stands for this one, the one that ends last if there are two.
     pub(super) fn closed_for(&self, priority: Priority, need: u64) -> Option<Closed> {
-        let refusals = [self.held, self.proven].into_iter().flatten();
+        let refusals = [self.held, self.departed].into_iter().flatten();
         refusals
             .filter(|closed| closed.blocks(priority, need))
             .max_by_key(|closed| (closed.known, closed.until))
@@ -113,8 +113,8 @@ impl Block {
     }
 
     /// Somebody may have left the line: it is held for those who stand in it, and no others.
-    pub(super) fn lower(&mut self, order: Order) {
-        match (self.line.most_urgent(), &mut self.held) {
+    pub(super) fn relax(&mut self, order: Order) {
+        match (self.queue.most_urgent(), &mut self.held) {
             (None, held) => *held = None,
             (Some(level), Some(held)) if order == Order::Priority => {
                 held.level = held.level.min(level);
@@ -124,31 +124,31 @@ impl Block {
     }
 
     /// Refused to one who left. The newest such refusal counts.
-    pub(super) fn prove(&mut self, closed: Closed) {
-        self.proven = Some(closed);
+    pub(super) fn note_departed(&mut self, closed: Closed) {
+        self.departed = Some(closed);
     }
 
     pub(super) fn open(&mut self) {
         self.held = None;
-        self.proven = None;
+        self.departed = None;
     }
 
     /// When it opens by itself; never if that is beyond all time.
     pub(super) fn wake(&self) -> Option<Micros> {
-        let refusals = [self.held, self.proven].into_iter().flatten();
+        let refusals = [self.held, self.departed].into_iter().flatten();
         let until = refusals.map(|closed| closed.until).min();
         until.filter(|&until| until < Micros(u64::MAX))
     }
 
     /// While closed: nobody in line goes who is not more urgent than this.
     pub(super) fn level(&self) -> Option<Priority> {
-        let refusals = [self.held, self.proven].into_iter().flatten();
+        let refusals = [self.held, self.departed].into_iter().flatten();
         refusals.map(|closed| closed.level).max()
     }
 
     /// The next one who may go: while closed, only somebody more urgent.
-    pub(super) fn best(&self, shares: &Shares) -> Option<(Key, Rank)> {
-        self.line.best(shares, self.level())
+    pub(super) fn best(&self, shares: &CallerAccounts) -> Option<(QueueKey, Rank)> {
+        self.queue.best(shares, self.level())
     }
 
     /// Those in line whose deadline is before `bound`.

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-use crate::ask::{Ask, On, Outcome, PermitId, Priority, Verdict};
-use crate::drive::{ms, s};
-use crate::gate::stage::{Stage, Want};
-use crate::gate::{Order, Resolution, Seat, Settings};
+use crate::ask::{Ask, Outcome, PermitId, Priority, Verdict, WakeOn};
+use crate::gate::test_gate::{TestCall, TestGate};
+use crate::gate::{GateSettings, Order, Position, Resolution};
 use crate::limit::Rule;
+use crate::test_ledger::{ms, s};
 use crate::time::{Micros, Span};
 
 /// One thing that happens.
@@ -27,9 +27,9 @@ enum Step {
     },
     /// The n-th of those who wait, counted round.
     Cancel(usize),
-    AskAnew(usize, Priority, Span),
+    AskAgain(usize, Priority, Span),
     /// The ledger answers the offer it has.
-    Answer,
+    Decide,
     /// The n-th of those who went is answered and has ended, or never left.
     Settle(usize, bool),
     Pass(Span),
@@ -61,8 +61,8 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => (any::<usize>(), priority(), patience())
-            .prop_map(|(who, priority, patience)| Step::AskAnew(who, priority, patience)),
-        6 => Just(Step::Answer),
+            .prop_map(|(who, priority, patience)| Step::AskAgain(who, priority, patience)),
+        6 => Just(Step::Decide),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(who, sent)| Step::Settle(who, sent)),
         3 => (1_u64..3_000).prop_map(|millis| Step::Pass(ms(millis))),
         1 => Just(Step::AnythingChanged),
@@ -71,48 +71,48 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Four kinds of calls over three limits, so that lines cross.
-fn want(kind: u64, cost: u64) -> Want {
+fn want(kind: u64, cost: u64) -> TestCall {
     let window = Rule::sliding(4, s(2)).expect("sane");
     let at_a_time = Rule::in_flight(3).expect("sane");
     let long = Rule::sliding(300, s(60)).expect("sane");
     match kind {
-        0 => Want::at("window", &window).cost(cost).leave(1),
-        1 => Want::at("at a time", &at_a_time),
-        2 => Want::at("window", &window).and("at a time", &at_a_time),
-        _ => Want::at("long", &long).cost(cost),
+        0 => TestCall::at("window", &window).cost(cost).reserve(1),
+        1 => TestCall::at("at a time", &at_a_time),
+        2 => TestCall::at("window", &window).and("at a time", &at_a_time),
+        _ => TestCall::at("long", &long).cost(cost),
     }
 }
 
 /// What matters for order: who may expect to go before whom.
-type Kind = (u64, u64, u32, Priority);
+type CallKind = (u64, u64, u32, Priority);
 
 /// A stage whose ledger takes its time, and what the test knows of it.
-struct Life {
-    stage: Stage,
+struct Model {
+    stage: TestGate,
     /// Every call that has not been told anything and has not left.
-    waiting: BTreeMap<u64, Kind>,
+    waiting: BTreeMap<u64, CallKind>,
     /// Calls that went and are not settled.
-    flying: Vec<u64>,
+    in_flight: Vec<u64>,
     /// The offer the ledger has, with the verdicts it gave when it was asked.
     pending: Option<Vec<(PermitId, Verdict)>>,
     /// The last one of each kind that went.
-    last: BTreeMap<Kind, u64>,
+    last: BTreeMap<CallKind, u64>,
     seen: usize,
     /// The ledger answers at once.
     prompt: bool,
 }
 
-impl Life {
-    fn new(order: Order) -> Life {
-        let settings = Settings {
+impl Model {
+    fn new(order: Order) -> Model {
+        let settings = GateSettings {
             order,
             waiting_max: 30,
-            ..Settings::default()
+            ..GateSettings::default()
         };
-        Life {
-            stage: Stage::with(settings),
+        Model {
+            stage: TestGate::with(settings),
             waiting: BTreeMap::new(),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             pending: None,
             last: BTreeMap::new(),
             seen: 0,
@@ -129,34 +129,36 @@ impl Life {
                 priority,
                 patience,
             } => {
-                let want = want(kind, cost).by(caller).priority(priority);
-                let seq = self.stage.push(want.patience(patience));
+                let want = want(kind, cost).from_caller(caller).priority(priority);
+                let seq = self.stage.push(want.max_wait(patience));
                 self.waiting.insert(seq, (kind, cost, caller, priority));
             }
             Step::Cancel(who) => {
                 if let Some(seq) = self.waiter(who) {
-                    self.stage.gate.cancel(Stage::id(seq));
+                    self.stage.gate.cancel(TestGate::id(seq));
                     self.waiting.remove(&seq);
                 }
             }
-            Step::AskAnew(who, priority, patience) => {
+            Step::AskAgain(who, priority, patience) => {
                 if let Some(seq) = self.waiter(who)
                     && let Some((kind, cost, caller, _)) = self.waiting.remove(&seq)
                 {
-                    let want = want(kind, cost.max(1)).by(caller).priority(priority);
-                    let seq = self.stage.ask_anew(seq, want.patience(patience));
+                    let want = want(kind, cost.max(1))
+                        .from_caller(caller)
+                        .priority(priority);
+                    let seq = self.stage.ask_again(seq, want.max_wait(patience));
                     // It has a history now that no other one has.
                     self.waiting.insert(seq, (seq + 10, 0, 0, priority));
                 }
             }
-            Step::Answer => self.answer(),
+            Step::Decide => self.deliver_verdicts(),
             Step::Settle(who, sent) => {
-                if !self.flying.is_empty() {
-                    let seq = self.flying.remove(who % self.flying.len());
+                if !self.in_flight.is_empty() {
+                    let seq = self.in_flight.remove(who % self.in_flight.len());
                     self.settle(seq, sent);
                 }
             }
-            Step::Pass(span) => self.pass(span),
+            Step::Pass(span) => self.advance(span),
             Step::AnythingChanged => self.stage.gate.anything_changed(),
             Step::Recall => self.stage.gate.recall(),
         }
@@ -170,7 +172,7 @@ impl Life {
 
     fn settle(&mut self, seq: u64, sent: bool) {
         if sent {
-            self.stage.settle(seq, crate::drive::arrived());
+            self.stage.settle(seq, crate::test_ledger::arrived());
             self.stage
                 .settle(seq, Outcome::Finished { age: Span::ZERO });
         } else {
@@ -178,16 +180,16 @@ impl Life {
         }
     }
 
-    fn answer(&mut self) {
+    fn deliver_verdicts(&mut self) {
         if let Some(verdicts) = self.pending.take() {
             self.stage.gate.verdicts(verdicts, self.stage.now);
         }
     }
 
     /// Timers fire at their instants, whether or not the ledger has answered.
-    fn pass(&mut self, span: Span) {
+    fn advance(&mut self, span: Span) {
         let end = self.stage.now.at + span;
-        while let Some(arm) = self.stage.arm.filter(|&arm| arm <= end) {
+        while let Some(arm) = self.stage.wake_at.filter(|&arm| arm <= end) {
             self.go_to(arm);
             self.tick();
         }
@@ -203,21 +205,21 @@ impl Life {
     fn tick(&mut self) {
         for _ in 0..100 {
             let offer = self.stage.tick();
-            self.look(&offer);
+            self.check_tick(&offer);
             if !offer.is_empty() {
                 self.pending = Some(self.stage.decide(&offer));
             }
             if self.prompt && self.pending.is_some() {
-                self.answer();
+                self.deliver_verdicts();
             } else if self.stage.is_quiet() {
-                return self.nobody_sleeps_for_ever();
+                return self.every_waiter_can_wake();
             }
         }
         panic!("the timer stands still");
     }
 
     /// Checks what one tick has said.
-    fn look(&mut self, offer: &[Ask]) {
+    fn check_tick(&mut self, offer: &[Ask]) {
         for ask in offer {
             assert!(
                 self.waiting.contains_key(&ask.id.seq),
@@ -226,28 +228,28 @@ impl Life {
             );
         }
         assert!(offer.is_empty() || self.pending.is_none(), "two offers");
-        let went: Vec<u64> = self.stage.went[self.seen..].to_vec();
-        self.seen = self.stage.went.len();
+        let went: Vec<u64> = self.stage.granted[self.seen..].to_vec();
+        self.seen = self.stage.granted.len();
         for seq in went {
             let kind = self.waiting[&seq];
             let before = self.last.insert(kind, seq).unwrap_or(0);
             assert!(before < seq, "{before} of {kind:?} went before {seq}");
-            self.flying.push(seq);
+            self.in_flight.push(seq);
         }
-        let told = &self.stage.fates;
+        let told = &self.stage.resolutions;
         self.waiting.retain(|seq, _| !told.contains_key(seq));
     }
 
     /// Somebody waits: then the ledger has an offer, a timer is armed, or the place waits for an
     /// event that is still to come.
-    fn nobody_sleeps_for_ever(&self) {
+    fn every_waiter_can_wake(&self) {
         let gate = &self.stage.gate;
         assert_eq!(gate.waiting.len(), self.waiting.len());
         let busy = self.pending.is_some() || !gate.offered.is_empty();
         for entry in gate.waiting.values() {
-            let wake = match entry.seat {
-                Seat::Ready | Seat::Offered => None,
-                Seat::Line(place) => gate.blocks.get(&place).and_then(|block| block.wake()),
+            let wake = match entry.position {
+                Position::Ready | Position::Offered => None,
+                Position::Queued(place) => gate.blocks.get(&place).and_then(|block| block.wake()),
             };
             // Whoever was called back is waited for, but not for ever.
             let wake = wake.or(gate.recalled.until());
@@ -258,14 +260,14 @@ impl Life {
     /// Nobody new comes; the ledger answers, all calls end, and time passes.
     fn end(&mut self) {
         for _ in 0..400 {
-            self.answer();
+            self.deliver_verdicts();
             self.tick();
-            while let Some(seq) = self.flying.pop() {
+            while let Some(seq) = self.in_flight.pop() {
                 self.settle(seq, true);
             }
             self.tick();
             if self.pending.is_none() {
-                self.pass(ms(500));
+                self.advance(ms(500));
             }
         }
     }
@@ -285,7 +287,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..150),
         fifo in any::<bool>(),
     ) {
-        let mut life = Life::new(if fifo { Order::Fifo } else { Order::Priority });
+        let mut life = Model::new(if fifo { Order::Fifo } else { Order::Priority });
         for step in steps {
             life.step(&step);
         }
@@ -297,10 +299,10 @@ proptest! {
 
     /// M4: what the ledger frees goes to somebody within the same instant, if anybody can use it.
     #[test]
-    fn no_permit_is_free_while_somebody_could_use_it(
+    fn no_permit_is_free_while_a_waiter_could_use_it(
         steps in prop::collection::vec(step(), 1..100),
     ) {
-        let mut life = Life::new(Order::Priority);
+        let mut life = Model::new(Order::Priority);
         life.prompt = true;
         for step in steps {
             life.step(&step);
@@ -329,12 +331,18 @@ proptest! {
 /// A wait that ends by an event says so; the model above relies on it.
 #[test]
 fn a_slot_in_flight_ends_by_an_event() {
-    let mut stage = Stage::new();
+    let mut stage = TestGate::new();
     let rule = Rule::in_flight(1).expect("sane");
-    stage.call(Want::new(&rule));
-    stage.push(Want::new(&rule));
+    stage.call(TestCall::new(&rule));
+    stage.push(TestCall::new(&rule));
     let offer = stage.tick();
     let verdicts = stage.decide(&offer);
-    assert!(matches!(verdicts[0].1, Verdict::Wait { on: On::Event, .. }));
-    assert!(matches!(stage.fate(1), Some(Resolution::Go { .. })));
+    assert!(matches!(
+        verdicts[0].1,
+        Verdict::Wait {
+            on: WakeOn::Event,
+            ..
+        }
+    ));
+    assert!(matches!(stage.resolution(1), Some(Resolution::Go { .. })));
 }

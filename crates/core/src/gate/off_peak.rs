@@ -17,7 +17,7 @@ pub struct OffPeak {
     from: Time,
     to: Time,
     zone: TimeZone,
-    confines: Priority,
+    max_priority: Priority,
 }
 
 /// Why off-peak hours cannot be built.
@@ -41,21 +41,21 @@ impl OffPeak {
             from: time(from_minute)?,
             to: time(to_minute)?,
             zone,
-            confines: Priority::Low,
+            max_priority: Priority::Low,
         })
     }
 
     /// Confines calls of this priority and below, in place of background calls only.
     #[must_use]
-    pub fn confining(mut self, priority: Priority) -> OffPeak {
-        self.confines = priority;
+    pub fn applies_up_to(mut self, priority: Priority) -> OffPeak {
+        self.max_priority = priority;
         self
     }
 
     /// The highest priority that may go in these hours only.
     #[must_use]
-    pub fn confines(&self) -> Priority {
-        self.confines
+    pub fn max_priority(&self) -> Priority {
+        self.max_priority
     }
 
     /// How long until they may go; `None` = they may now. Outside the years that the calendar
@@ -78,14 +78,14 @@ impl OffPeak {
         } else {
             local.date().checked_add(1.day()).ok()?
         };
-        let opens = self.begins(day.to_datetime(self.from), local.timestamp())?;
+        let opens = self.next_start(day.to_datetime(self.from), local.timestamp())?;
         let opens = u64::try_from(opens.as_microsecond()).ok()?;
         Some(Wall(opens).since(wall).max(Span(1)))
     }
 
     /// The next instant at which the zone's clocks show `from` or, where a clock change skips it,
     /// the first one after it.
-    fn begins(&self, from: DateTime, now: Timestamp) -> Option<Timestamp> {
+    fn next_start(&self, from: DateTime, now: Timestamp) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_zoned(from);
         let first = ambiguous.clone().earlier().ok()?.timestamp();
         if matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. }) {

@@ -7,9 +7,9 @@
 //! Never: two offers at a time.
 
 use crate::ask::{Ask, PermitId};
-use crate::gate::line::{Key, Rank};
-use crate::gate::seat::{is_asked, places};
-use crate::gate::{BATCH_MAX, CallerId, Gate, Order, Place, Seat};
+use crate::gate::position::{blockers, needs};
+use crate::gate::queue::{QueueKey, Rank};
+use crate::gate::{BATCH_MAX, Blocker, CallerId, Gate, Order, Position};
 use crate::time::Now;
 
 /// An ask that the ledger has.
@@ -32,10 +32,10 @@ impl Gate {
                 self.park(id, place, now.at);
             } else if let Some(place) = self.exhausted_for(id) {
                 self.unlink(id, source);
-                self.link(id, Seat::Line(place));
+                self.link(id, Position::Queued(place));
             } else if self.is_too_late(id, now) {
-                self.time_out(id, source.place());
-            } else if self.mixes(id) || self.is_behind_recalled(id) {
+                self.time_out(id, source.blocker());
+            } else if self.could_overtake(id) || self.is_behind_recalled(id) {
                 break;
             } else {
                 self.offer(id, source, now);
@@ -43,33 +43,33 @@ impl Gate {
         }
     }
 
-    fn offer(&mut self, id: PermitId, source: Seat, now: Now) {
+    fn offer(&mut self, id: PermitId, source: Position, now: Now) {
         self.unlink(id, source);
         let Some(entry) = self.waiting.get_mut(&id) else {
             return;
         };
-        entry.seat = Seat::Offered;
-        entry.asked = true;
-        entry.ask.patience = entry.deadline.since(now.at);
+        entry.position = Position::Offered;
+        entry.was_offered = true;
+        entry.ask.max_wait = entry.deadline.since(now.at);
         let (ask, caller) = (entry.ask.clone(), entry.caller);
-        self.shares.offered(caller, &ask.terms);
-        for place in places(self.settings.order, &ask) {
-            *self.offered_to.entry(place).or_insert(0) += 1;
+        self.callers.offered(caller, &ask.terms);
+        for place in blockers(self.settings.order, &ask) {
+            *self.offered_to_blocker.entry(place).or_insert(0) += 1;
         }
         self.effects.offer.push(ask.clone());
         self.offered.insert(id, Offered { ask, caller });
     }
 
     /// The first in order among the ready and the lines that may still offer.
-    fn best(&self) -> Option<(Key, Rank, Seat)> {
-        let ready = self.ready.best(&self.shares, None);
-        let ready = ready.map(|(key, rank)| (key, rank, Seat::Ready));
+    fn best(&self) -> Option<(QueueKey, Rank, Position)> {
+        let ready = self.ready.best(&self.callers, None);
+        let ready = ready.map(|(key, rank)| (key, rank, Position::Ready));
         let lines = self.blocks.iter().filter_map(|(&place, block)| {
             if self.is_exhausted(place) {
                 return None;
             }
-            let (key, rank) = block.best(&self.shares)?;
-            Some((key, rank, Seat::Line(place)))
+            let (key, rank) = block.best(&self.callers)?;
+            Some((key, rank, Position::Queued(place)))
         });
         ready
             .into_iter()
@@ -78,8 +78,8 @@ impl Gate {
     }
 
     /// The place has been asked as often as its batch allows.
-    fn is_exhausted(&self, place: Place) -> bool {
-        let used = self.offered_to.get(&place).copied().unwrap_or(0);
+    fn is_exhausted(&self, place: Blocker) -> bool {
+        let used = self.offered_to_blocker.get(&place).copied().unwrap_or(0);
         self.blocks
             .get(&place)
             .is_some_and(|block| used >= block.batch)
@@ -87,9 +87,9 @@ impl Gate {
 
     /// A place this one must pass that is asked no more this time: it joins that line, or it would
     /// get past those who stand there.
-    fn exhausted_for(&self, id: PermitId) -> Option<Place> {
+    fn exhausted_for(&self, id: PermitId) -> Option<Blocker> {
         let entry = self.waiting.get(&id)?;
-        let mut places = places(self.settings.order, &entry.ask);
+        let mut places = blockers(self.settings.order, &entry.ask);
         places.find(|&place| self.is_exhausted(place))
     }
 
@@ -97,15 +97,15 @@ impl Gate {
     fn is_too_late(&self, id: PermitId, now: Now) -> bool {
         self.waiting
             .get(&id)
-            .is_some_and(|entry| entry.asked && entry.deadline < now.at)
+            .is_some_and(|entry| entry.was_offered && entry.deadline < now.at)
     }
 
     /// Under strict order: would a refusal of the one before leave this one a way past it?
-    fn mixes(&self, id: PermitId) -> bool {
+    fn could_overtake(&self, id: PermitId) -> bool {
         let (Some(entry), Some(before)) = (self.waiting.get(&id), self.effects.offer.last()) else {
             return false;
         };
-        self.settings.order == Order::Fifo && !is_behind(&entry.ask, before)
+        self.settings.order == Order::Fifo && !shares_blockers(&entry.ask, before)
     }
 
     /// Must it wait for somebody who was called back and is about to ask again?
@@ -113,19 +113,19 @@ impl Gate {
         let order = self.settings.order;
         self.waiting.get(&id).is_some_and(|entry| {
             self.recalled
-                .goes_before(order, entry.arrival, entry.ask.priority)
+                .is_before(order, entry.arrival, entry.ask.priority)
         })
     }
 
     /// Has the ledger been asked about this place, and not answered yet?
-    pub(super) fn is_offered_to(&self, place: Place) -> bool {
+    pub(super) fn is_offered_to(&self, place: Blocker) -> bool {
         let mut offered = self.offered.values();
-        offered.any(|offered| is_asked(self.settings.order, &offered.ask, place))
+        offered.any(|offered| needs(self.settings.order, &offered.ask, place))
     }
 }
 
 /// Whatever refuses `before` refuses `ask` as well.
-fn is_behind(ask: &Ask, before: &Ask) -> bool {
+fn shares_blockers(ask: &Ask, before: &Ask) -> bool {
     let cells = |ask: &Ask| ask.terms.iter().map(|term| term.cell).collect::<Vec<_>>();
     ask.priority <= before.priority && ask.scopes == before.scopes && cells(ask) == cells(before)
 }

@@ -14,11 +14,11 @@ use crate::time::{Micros, Span};
 
 /// How long those who were called back are waited for. A thousand of them plan and ask again in
 /// some 20 ms; only one that has left meanwhile makes others wait so long, once per change.
-const COME_BACK: Span = Span::from_millis(50);
+const RETURN_TIMEOUT: Span = Span::from_millis(50);
 
 /// Who is expected, by seniority.
 #[derive(Debug, Default)]
-pub(super) struct Recalled {
+pub(super) struct RecalledWaiters {
     low: BTreeSet<u64>,
     normal: BTreeSet<u64>,
     high: BTreeSet<u64>,
@@ -26,7 +26,7 @@ pub(super) struct Recalled {
     until: Option<Micros>,
 }
 
-impl Recalled {
+impl RecalledWaiters {
     fn of(&mut self, priority: Priority) -> &mut BTreeSet<u64> {
         match priority {
             Priority::Low => &mut self.low,
@@ -53,7 +53,7 @@ impl Recalled {
     }
 
     /// One has come back, perhaps more urgent than it was. `false`: it was not expected.
-    pub(super) fn came_back(&mut self, seniority: u64) -> bool {
+    pub(super) fn returned(&mut self, seniority: u64) -> bool {
         let mut sets = [&mut self.low, &mut self.normal, &mut self.high].into_iter();
         sets.any(|set| set.remove(&seniority))
     }
@@ -66,14 +66,14 @@ impl Recalled {
     /// They are told now if they have not been before, and have their time from then on; those who
     /// have not come by its end are not waited for.
     pub(super) fn refresh(&mut self, now: Micros) {
-        let until = *self.until.get_or_insert(now + COME_BACK);
+        let until = *self.until.get_or_insert(now + RETURN_TIMEOUT);
         if now >= until || self.is_empty() {
-            *self = Recalled::default();
+            *self = RecalledWaiters::default();
         }
     }
 
     /// Is somebody expected who goes before one of this seniority and priority?
-    pub(super) fn goes_before(&self, order: Order, seniority: u64, priority: Priority) -> bool {
+    pub(super) fn is_before(&self, order: Order, seniority: u64, priority: Priority) -> bool {
         let counts = |of: Priority| match order {
             Order::Priority => of >= priority,
             Order::Fifo => true,
@@ -103,7 +103,7 @@ impl Gate {
 
     /// One that has just left the line asks again at once, with this seniority. Until it has, its
     /// place is its own, as after [`Gate::recall`].
-    pub fn returns(&mut self, seniority: u64, priority: Priority) {
+    pub fn expect_return(&mut self, seniority: u64, priority: Priority) {
         if self.recalled.is_empty() {
             self.recalled.until = None;
         }
@@ -111,7 +111,7 @@ impl Gate {
     }
 
     /// One that was expected back does not come. `false`: it was not expected.
-    pub fn stays_away(&mut self, seniority: u64) -> bool {
-        self.recalled.came_back(seniority)
+    pub fn cancel_return(&mut self, seniority: u64) -> bool {
+        self.recalled.returned(seniority)
     }
 }

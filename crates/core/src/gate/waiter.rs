@@ -4,7 +4,7 @@
 //!
 //! Never: decides.
 
-use crate::ask::{Ask, CellId, Marks, ScopeId, Settle, Why};
+use crate::ask::{Ask, CellId, Marks, NeverReason, ScopeId, Settle};
 use crate::gate::{CallerId, OffPeak};
 use crate::time::{Micros, Span};
 
@@ -14,7 +14,7 @@ pub const WAITING_MAX: usize = 1_000;
 
 /// How a gate works.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct GateSettings {
     /// How many may wait; one more is refused.
     pub waiting_max: usize,
     /// Who goes first.
@@ -23,9 +23,9 @@ pub struct Settings {
     pub off_peak: Option<OffPeak>,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for GateSettings {
+    fn default() -> GateSettings {
+        GateSettings {
             waiting_max: WAITING_MAX,
             order: Order::Priority,
             off_peak: None,
@@ -68,9 +68,9 @@ pub struct Effects {
     /// Tell the ledger.
     pub settle: Vec<Settle>,
     /// Tell the ledger that nobody waits for these any more.
-    pub left: Vec<CellId>,
+    pub abandoned: Vec<CellId>,
     /// Call [`Gate::tick`](crate::gate::Gate::tick) again at this instant.
-    pub arm: Option<Micros>,
+    pub wake_at: Option<Micros>,
 }
 
 /// What became of a waiter.
@@ -93,28 +93,28 @@ pub enum Resolution {
         marks: Marks,
     },
     /// The wait is known to pass its deadline.
-    Refused {
+    Rejected {
         /// Who would have to free.
-        place: Place,
+        blocker: Blocker,
         /// How long until then.
         retry_in: Span,
     },
     /// Its time ran out while it waited.
     TimedOut {
         /// Who had not freed.
-        place: Option<Place>,
+        blocker: Option<Blocker>,
     },
     /// No place to wait.
     Full,
     /// No permit of this size can ever be had.
-    Never(Why),
+    Never(NeverReason),
     /// What it asked for holds no more: ask again, with the seniority it had.
     Recalled,
 }
 
 /// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Blocker {
     /// A limit.
     Cell(CellId),
     /// A cool-down, a sleep, a probe.

@@ -3,18 +3,18 @@
 use jiff::tz::TimeZone;
 
 use crate::ask::{Outcome, Priority, Reopen, ScopeId, Settle};
-use crate::drive::{ms, s};
-use crate::gate::stage::{Stage, Want, cell};
-use crate::gate::{OffPeak, OffPeakError, Order, Place, Resolution, Settings};
+use crate::gate::test_gate::{TestCall, TestGate, cell};
+use crate::gate::{Blocker, GateSettings, OffPeak, OffPeakError, Order, Resolution};
 use crate::limit::Rule;
+use crate::test_ledger::{ms, s};
 use crate::time::{Span, Wall};
 
 fn close(scope: &str, rest: Option<Span>, then: Reopen) -> Settle {
     Settle::Close {
         scope: ScopeId::named(&[scope]),
         age: Span::ZERO,
-        rest,
-        then,
+        closed_for: rest,
+        reopen: then,
     }
 }
 
@@ -24,36 +24,36 @@ fn free() -> Rule {
 
 #[test]
 fn a_slot_in_flight_wakes_the_next_without_a_timer() {
-    let mut stage = Stage::new();
+    let mut stage = TestGate::new();
     let one = Rule::in_flight(1).unwrap();
-    let first = stage.call(Want::new(&one));
-    let second = stage.call(Want::new(&one));
-    stage.pass(s(1));
+    let first = stage.call(TestCall::new(&one));
+    let second = stage.call(TestCall::new(&one));
+    stage.advance(s(1));
     stage.finish(first);
-    stage.pass(ms(2));
-    assert_eq!(stage.went_after(second), Some(ms(1_002)));
+    stage.advance(ms(2));
+    assert_eq!(stage.granted_after(second), Some(ms(1_002)));
 }
 
 /// R-C3: the ledger refused, then freed; the event overtook the verdict.
 #[test]
 fn an_event_that_overtakes_its_verdict_is_not_lost() {
-    let mut stage = Stage::new();
+    let mut stage = TestGate::new();
     let rule = Rule::in_flight(1).unwrap();
-    let first = stage.call(Want::new(&rule));
-    let second = stage.push(Want::new(&rule));
+    let first = stage.call(TestCall::new(&rule));
+    let second = stage.push(TestCall::new(&rule));
     let offer = stage.tick();
     let verdicts = stage.decide(&offer);
     stage.settle(first, Outcome::Unsent);
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
-    assert!(stage.is_gone(second));
+    assert!(stage.was_granted(second));
 }
 
 #[test]
 fn a_scope_event_that_overtakes_its_verdict_is_not_lost() {
-    let mut stage = Stage::new();
+    let mut stage = TestGate::new();
     stage.turn(&[close("p", None, Reopen::All)], &[]);
-    let call = stage.push(Want::new(&free()).scope("p"));
+    let call = stage.push(TestCall::new(&free()).scope("p"));
     let offer = stage.tick();
     let verdicts = stage.decide(&offer);
     let open = Settle::Open {
@@ -62,173 +62,173 @@ fn a_scope_event_that_overtakes_its_verdict_is_not_lost() {
     stage.turn(&[open], &[]);
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
-    assert!(stage.is_gone(call));
+    assert!(stage.was_granted(call));
 }
 
 #[test]
-fn a_scope_that_rests_opens_by_itself() {
-    let mut stage = Stage::new();
+fn a_scope_that_cools_down_opens_by_itself() {
+    let mut stage = TestGate::new();
     stage.turn(&[close("p", Some(s(30)), Reopen::All)], &[]);
-    let calls = stage.calls(5, &Want::new(&free()).scope("p"));
-    let other = stage.call(Want::new(&free()).scope("q"));
-    assert!(stage.is_gone(other));
-    let hasty = stage.call(Want::new(&free()).scope("p").patience(s(29)));
+    let calls = stage.calls(5, &TestCall::new(&free()).scope("p"));
+    let other = stage.call(TestCall::new(&free()).scope("q"));
+    assert!(stage.was_granted(other));
+    let hasty = stage.call(TestCall::new(&free()).scope("p").max_wait(s(29)));
     assert!(matches!(
-        stage.fate(hasty),
-        Some(Resolution::Refused { place: Place::Scope(_), retry_in }) if *retry_in == s(30)
+        stage.resolution(hasty),
+        Some(Resolution::Rejected { blocker: Blocker::Scope(_), retry_in }) if *retry_in == s(30)
     ));
-    stage.pass(s(30));
+    stage.advance(s(30));
     for call in calls {
-        assert_eq!(stage.went_after(call), Some(s(30)));
+        assert_eq!(stage.granted_after(call), Some(s(30)));
     }
 }
 
 #[test]
-fn after_a_rest_one_tries_and_its_success_opens_for_all() {
-    let mut stage = Stage::new();
+fn after_a_sleep_one_call_probes_and_its_success_opens_the_scope() {
+    let mut stage = TestGate::new();
     stage.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
-    let calls = stage.calls(5, &Want::new(&free()).scope("p"));
-    stage.pass(s(31));
-    assert_eq!(stage.went, [calls[0]], "one at a time");
+    let calls = stage.calls(5, &TestCall::new(&free()).scope("p"));
+    stage.advance(s(31));
+    assert_eq!(stage.granted, [calls[0]], "one at a time");
     let open = Settle::Open {
         scope: ScopeId::named(&["p"]),
     };
     stage.turn(&[open], &[]);
     stage.run();
-    assert_eq!(stage.went, calls);
+    assert_eq!(stage.granted, calls);
 }
 
 #[test]
-fn a_probe_that_left_gives_its_place_to_the_next() {
-    let mut stage = Stage::new();
+fn a_cancelled_probe_gives_its_place_to_the_next_call() {
+    let mut stage = TestGate::new();
     stage.turn(&[close("p", Some(s(30)), Reopen::Probe)], &[]);
-    let calls = stage.calls(3, &Want::new(&free()).scope("p"));
-    stage.pass(s(30));
+    let calls = stage.calls(3, &TestCall::new(&free()).scope("p"));
+    stage.advance(s(30));
     stage.settle(calls[0], Outcome::Unsent);
     stage.run();
-    assert_eq!(stage.went, calls[..2]);
+    assert_eq!(stage.granted, calls[..2]);
 }
 
 #[test]
-fn after_the_ledger_was_away_everybody_is_asked_for_again() {
-    let mut stage = Stage::new();
+fn after_a_ledger_outage_every_waiter_is_offered_again() {
+    let mut stage = TestGate::new();
     let one = Rule::in_flight(1).unwrap();
-    stage.call(Want::new(&one));
-    let waits = stage.call(Want::new(&one));
+    stage.call(TestCall::new(&one));
+    let waits = stage.call(TestCall::new(&one));
     // The slot came free and nobody said so.
     stage.table = crate::table::Table::default();
     stage.run();
-    assert_eq!(stage.fate(waits), None);
+    assert_eq!(stage.resolution(waits), None);
     stage.gate.anything_changed();
     stage.run();
-    assert!(stage.is_gone(waits));
+    assert!(stage.was_granted(waits));
 }
 
 #[test]
-fn a_change_of_everything_between_offer_and_verdict_is_not_lost() {
-    let mut stage = Stage::new();
+fn a_ledger_outage_between_offer_and_verdict_is_not_lost() {
+    let mut stage = TestGate::new();
     let one = Rule::in_flight(1).unwrap();
-    stage.call(Want::new(&one));
-    let waits = stage.push(Want::new(&one));
+    stage.call(TestCall::new(&one));
+    let waits = stage.push(TestCall::new(&one));
     let offer = stage.tick();
     let verdicts = stage.decide(&offer);
     stage.table = crate::table::Table::default();
     stage.gate.anything_changed();
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
-    assert!(stage.is_gone(waits));
+    assert!(stage.was_granted(waits));
 }
 
 /// A limit of a minute or longer grants 1 % per transaction; the rest follows at once, in order.
 #[test]
-fn the_rest_of_a_long_limit_follows_at_once_and_in_order() {
-    let mut stage = Stage::new();
+fn the_next_batch_of_a_long_limit_follows_at_once_and_in_order() {
+    let mut stage = TestGate::new();
     let rule = Rule::sliding(300, s(60)).unwrap();
-    let calls = stage.calls(400, &Want::new(&rule));
-    assert_eq!(stage.went, calls[..300]);
+    let calls = stage.calls(400, &TestCall::new(&rule));
+    assert_eq!(stage.granted, calls[..300]);
     assert!(stage.offers <= 300, "{} offers", stage.offers);
 }
 
 #[test]
-fn nothing_is_left_when_everybody_has_gone() {
-    let mut stage = Stage::new();
+fn a_gate_is_empty_when_all_waiters_are_gone() {
+    let mut stage = TestGate::new();
     let rule = Rule::sliding(5, s(1)).unwrap();
-    let calls = stage.calls(20, &Want::new(&rule));
-    stage.gate.cancel(Stage::id(calls[10]));
-    stage.answer_all(s(10));
-    assert_eq!(stage.went.len(), 19);
+    let calls = stage.calls(20, &TestCall::new(&rule));
+    stage.gate.cancel(TestGate::id(calls[10]));
+    stage.respond_all(s(10));
+    assert_eq!(stage.granted.len(), 19);
     stage.gate.anything_changed();
     assert!(stage.gate.is_idle(), "{:?}", stage.gate);
-    assert_eq!(stage.arm, None);
+    assert_eq!(stage.wake_at, None);
 }
 
 /// Hours as of 2026-03-01T00:00:00Z, where a stage begins.
-fn confined(from: u16, to: u16) -> Stage {
-    Stage::with(Settings {
+fn off_peak_gate(from: u16, to: u16) -> TestGate {
+    TestGate::with(GateSettings {
         off_peak: Some(OffPeak::new(from, to, TimeZone::UTC).unwrap()),
-        ..Settings::default()
+        ..GateSettings::default()
     })
 }
 
 /// M12: low priority waits for its hours, and only low priority does.
 #[test]
 fn m12_background_calls_wait_for_off_peak_hours() {
-    let mut stage = confined(60, 120);
-    let low = stage.call(Want::new(&free()).low().patience(s(7_200)));
-    let normal = stage.call(Want::new(&free()));
-    assert!(stage.is_gone(normal));
-    assert_eq!(stage.arm, Some(stage.now.at + s(3_600)));
-    stage.pass(s(3_600));
-    assert_eq!(stage.went_after(low), Some(s(3_600)));
-    stage.pass(s(3_599));
-    let last = stage.call(Want::new(&free()).low());
-    assert!(stage.is_gone(last));
-    stage.pass(s(1));
-    let late = stage.call(Want::new(&free()).low().patience(s(86_400)));
-    assert_eq!(stage.fate(late), None);
+    let mut stage = off_peak_gate(60, 120);
+    let low = stage.call(TestCall::new(&free()).low().max_wait(s(7_200)));
+    let normal = stage.call(TestCall::new(&free()));
+    assert!(stage.was_granted(normal));
+    assert_eq!(stage.wake_at, Some(stage.now.at + s(3_600)));
+    stage.advance(s(3_600));
+    assert_eq!(stage.granted_after(low), Some(s(3_600)));
+    stage.advance(s(3_599));
+    let last = stage.call(TestCall::new(&free()).low());
+    assert!(stage.was_granted(last));
+    stage.advance(s(1));
+    let late = stage.call(TestCall::new(&free()).low().max_wait(s(86_400)));
+    assert_eq!(stage.resolution(late), None);
 }
 
 /// M12: whom the hours confine is a setting; more urgent calls go at once.
 #[test]
-fn m12_hours_confine_whom_they_are_told_to() {
-    let mut stage = Stage::with(Settings {
+fn m12_off_peak_hours_apply_up_to_the_configured_priority() {
+    let mut stage = TestGate::with(GateSettings {
         off_peak: Some(
             OffPeak::new(60, 120, TimeZone::UTC)
                 .unwrap()
-                .confining(Priority::Normal),
+                .applies_up_to(Priority::Normal),
         ),
-        ..Settings::default()
+        ..GateSettings::default()
     });
     assert!(!stage.gate.is_clear(Priority::Normal) && stage.gate.is_clear(Priority::High));
-    let normal = stage.call(Want::new(&free()).patience(s(7_200)));
-    let high = stage.call(Want::new(&free()).priority(Priority::High));
-    assert!(stage.is_gone(high));
-    stage.pass(s(3_600));
-    assert_eq!(stage.went_after(normal), Some(s(3_600)));
+    let normal = stage.call(TestCall::new(&free()).max_wait(s(7_200)));
+    let high = stage.call(TestCall::new(&free()).priority(Priority::High));
+    assert!(stage.was_granted(high));
+    stage.advance(s(3_600));
+    assert_eq!(stage.granted_after(normal), Some(s(3_600)));
 }
 
 /// M12: the deadline is before the hours begin.
 #[test]
-fn m12_a_background_call_that_cannot_wait_so_long_is_refused() {
-    let mut stage = confined(60, 120);
-    let low = stage.call(Want::new(&free()).low().patience(s(3_599)));
-    let refusal = Resolution::Refused {
-        place: Place::OffPeak,
+fn m12_a_background_call_that_cannot_wait_so_long_is_rejected() {
+    let mut stage = off_peak_gate(60, 120);
+    let low = stage.call(TestCall::new(&free()).low().max_wait(s(3_599)));
+    let refusal = Resolution::Rejected {
+        blocker: Blocker::OffPeak,
         retry_in: s(3_600),
     };
-    assert_eq!(stage.fate(low), Some(&refusal));
+    assert_eq!(stage.resolution(low), Some(&refusal));
     assert_eq!(stage.offers, 0);
 }
 
 /// M12: those who stand in line when the hours end wait for the next ones.
 #[test]
-fn m12_the_end_of_the_hours_ends_the_line() {
-    let mut stage = confined(0, 60);
+fn m12_the_end_of_the_off_peak_hours_stops_the_queue() {
+    let mut stage = off_peak_gate(0, 60);
     let rule = Rule::sliding(1, s(3_000)).unwrap().drift_ppm(0);
-    let want = Want::new(&rule).low().patience(s(100_000));
+    let want = TestCall::new(&rule).low().max_wait(s(100_000));
     let calls = stage.calls(3, &want);
-    stage.answer_all(s(90_000));
-    let gone: Vec<_> = calls.iter().map(|&seq| stage.went_after(seq)).collect();
+    stage.respond_all(s(90_000));
+    let gone: Vec<_> = calls.iter().map(|&seq| stage.granted_after(seq)).collect();
     assert_eq!(gone, [Some(s(0)), Some(s(3_000)), Some(s(86_400))]);
 }
 
@@ -244,7 +244,7 @@ fn wall(text: &str) -> Wall {
 
 /// M12: 22:00 to 06:00 is one night.
 #[test]
-fn m12_hours_go_over_midnight() {
+fn m12_off_peak_hours_may_span_midnight() {
     let night = berlin(22 * 60, 6 * 60);
     let opens = |text| night.opens_after(wall(text));
     assert_eq!(opens("2026-01-10T20:59:59Z"), Some(s(1)));
@@ -256,7 +256,7 @@ fn m12_hours_go_over_midnight() {
 
 /// M12: clocks go ahead from 02:00 to 03:00 on 2026-03-29, at 01:00Z.
 #[test]
-fn m12_hours_that_begin_in_a_skipped_hour_begin_after_it() {
+fn m12_off_peak_hours_that_begin_in_a_skipped_hour_begin_after_it() {
     let hours = berlin(2 * 60 + 30, 5 * 60);
     let opens = |text| hours.opens_after(wall(text));
     assert_eq!(opens("2026-03-29T00:50:00Z"), Some(s(600)));
@@ -267,7 +267,7 @@ fn m12_hours_that_begin_in_a_skipped_hour_begin_after_it() {
 
 /// M12: clocks go back from 03:00 to 02:00 on 2026-10-25, at 01:00Z: 02:30 comes twice.
 #[test]
-fn m12_hours_that_begin_in_a_repeated_hour_never_make_the_gate_spin() {
+fn m12_off_peak_hours_in_a_repeated_hour_cause_no_busy_loop() {
     let hours = berlin(2 * 60 + 30, 5 * 60);
     let opens = |text| hours.opens_after(wall(text));
     assert_eq!(opens("2026-10-25T00:20:00Z"), Some(s(600)));
@@ -277,7 +277,7 @@ fn m12_hours_that_begin_in_a_repeated_hour_never_make_the_gate_spin() {
 }
 
 #[test]
-fn m12_hours_that_make_no_sense_are_refused() {
+fn m12_impossible_off_peak_hours_are_rejected() {
     let zone = TimeZone::UTC;
     let empty = OffPeak::new(60, 60, zone.clone());
     assert_eq!(empty, Err(OffPeakError::Empty));
@@ -288,34 +288,34 @@ fn m12_hours_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn hours_that_are_lifted_let_those_go_who_wait_for_them() {
-    let mut stage = confined(60, 120);
-    let low = stage.call(Want::new(&free()).low().patience(s(86_400)));
-    stage.gate.configure(Settings::default());
+fn removing_the_off_peak_hours_releases_their_waiters() {
+    let mut stage = off_peak_gate(60, 120);
+    let low = stage.call(TestCall::new(&free()).low().max_wait(s(86_400)));
+    stage.gate.configure(GateSettings::default());
     stage.run();
-    assert!(stage.is_gone(low));
+    assert!(stage.was_granted(low));
 }
 
 #[test]
-fn a_change_to_strict_order_holds_for_those_who_wait() {
-    let mut stage = Stage::new();
+fn a_change_to_fifo_order_applies_to_waiting_calls() {
+    let mut stage = TestGate::new();
     let rule = Rule::bucket(50, s(1), 1).unwrap().drift_ppm(0);
-    stage.call(Want::new(&rule));
-    let low = stage.call(Want::new(&rule).low());
-    let high = stage.call(Want::new(&rule).high());
-    let settings = |order| Settings {
+    stage.call(TestCall::new(&rule));
+    let low = stage.call(TestCall::new(&rule).low());
+    let high = stage.call(TestCall::new(&rule).high());
+    let settings = |order| GateSettings {
         order,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     stage.gate.configure(settings(Order::Fifo));
-    let later = stage.call(Want::new(&rule).high());
-    stage.answer_all(s(1));
-    assert_eq!(stage.went[1..], [low, high, later]);
+    let later = stage.call(TestCall::new(&rule).high());
+    stage.respond_all(s(1));
+    assert_eq!(stage.granted[1..], [low, high, later]);
 }
 
 #[test]
 fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
-    let mut stage = Stage::new();
+    let mut stage = TestGate::new();
     stage.gate.freed(&[cell("y")]);
     stage.run();
     assert_eq!((stage.offers, stage.gate.is_idle()), (0, true));
@@ -323,56 +323,56 @@ fn a_freed_cell_that_nobody_waits_for_costs_nothing() {
 
 /// Where processes share a ledger, others are held up for those who wait: whoever leaves last says so.
 #[test]
-fn the_ledger_hears_when_the_last_one_has_left_a_line() {
-    let mut stage = Stage::new();
-    let want = Want::new(&Rule::in_flight(1).unwrap());
+fn the_ledger_is_told_when_the_last_waiter_has_left_a_queue() {
+    let mut stage = TestGate::new();
+    let want = TestCall::new(&Rule::in_flight(1).unwrap());
     stage.call(want.clone());
     let (first, last) = (stage.call(want.clone()), stage.call(want));
-    stage.gate.cancel(Stage::id(first));
+    stage.gate.cancel(TestGate::id(first));
     stage.run();
-    assert!(stage.left.is_empty(), "one still waits");
-    stage.gate.cancel(Stage::id(last));
+    assert!(stage.abandoned.is_empty(), "one still waits");
+    stage.gate.cancel(TestGate::id(last));
     stage.run();
-    assert_eq!(stage.left.len(), 1);
+    assert_eq!(stage.abandoned.len(), 1);
 }
 
 /// The ledger may just have told it to wait there.
 #[test]
-fn one_that_is_with_the_ledger_is_still_expected_when_the_line_is_empty() {
-    let mut stage = Stage::new();
-    let want = Want::new(&Rule::in_flight(1).unwrap());
+fn an_offered_call_is_still_expected_when_its_queue_is_empty() {
+    let mut stage = TestGate::new();
+    let want = TestCall::new(&Rule::in_flight(1).unwrap());
     stage.call(want.clone());
     stage.call(want.clone());
     stage.gate.freed(&[cell("x")]);
     let offer = stage.tick();
     assert_eq!(offer.len(), 1, "the one in line");
     let last = stage.push(want);
-    stage.gate.cancel(Stage::id(last));
+    stage.gate.cancel(TestGate::id(last));
     let verdicts = stage.decide(&offer);
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
-    assert!(stage.left.is_empty(), "one still waits");
+    assert!(stage.abandoned.is_empty(), "one still waits");
 }
 
 #[test]
-fn the_ledger_hears_of_one_that_left_while_it_was_asked() {
-    let mut stage = Stage::new();
-    let want = Want::new(&Rule::in_flight(1).unwrap());
+fn the_ledger_is_told_of_a_waiter_that_left_while_offered() {
+    let mut stage = TestGate::new();
+    let want = TestCall::new(&Rule::in_flight(1).unwrap());
     stage.call(want.clone());
     let leaves = stage.push(want);
     let offer = stage.tick();
-    stage.gate.cancel(Stage::id(leaves));
+    stage.gate.cancel(TestGate::id(leaves));
     let verdicts = stage.decide(&offer);
     stage.gate.verdicts(verdicts, stage.now);
     stage.run();
-    assert_eq!(stage.left.len(), 1);
+    assert_eq!(stage.abandoned.len(), 1);
 }
 
 #[test]
 fn an_ask_says_how_long_it_waits() {
-    let mut stage = Stage::new();
-    stage.push(Want::new(&Rule::in_flight(1).unwrap()).patience(s(2)));
+    let mut stage = TestGate::new();
+    stage.push(TestCall::new(&Rule::in_flight(1).unwrap()).max_wait(s(2)));
     stage.now.at += ms(500);
     let offer = stage.tick();
-    assert_eq!(offer[0].patience, ms(1_500));
+    assert_eq!(offer[0].max_wait, ms(1_500));
 }

@@ -11,7 +11,7 @@ pub enum Class {
     /// 2xx and 3xx: the provider works.
     Success,
     /// 429, or a refusal in the provider's own dialect.
-    Refused,
+    Limited,
     /// 5xx.
     ServerError,
     /// A timeout (408 too), DNS, or a connection that failed.
@@ -40,7 +40,7 @@ impl Class {
     #[must_use]
     pub fn of_status(status: u16, limited: Option<bool>) -> Class {
         match (status, limited) {
-            (_, Some(true)) | (429, None) => Class::Refused,
+            (_, Some(true)) | (429, None) => Class::Limited,
             (100..=399, _) => Class::Success,
             (408, _) => Class::Network,
             (500..=599, _) => Class::ServerError,
@@ -60,7 +60,7 @@ impl Class {
     #[must_use]
     pub fn is_failure(self) -> bool {
         match self {
-            Class::Refused | Class::ServerError | Class::Network => true,
+            Class::Limited | Class::ServerError | Class::Network => true,
             Class::Success | Class::Other => false,
         }
     }

@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::settings::HealthSettings;
-use crate::ask::Unit;
+use crate::ask::CostUnit;
 use crate::limit::{Algorithm, Rule};
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
@@ -26,7 +26,7 @@ const SPEED_PERIOD_MAX: Span = Span::from_secs(60);
 
 /// What the provider's limits allow when all is well. `None` = no such limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Base {
+pub struct BasePace {
     /// Limit over period of the tightest limit.
     pub rate: Option<Rate>,
     /// Calls at a time.
@@ -99,16 +99,16 @@ impl fmt::Display for Rate {
     }
 }
 
-impl Base {
+impl BasePace {
     /// The base of a provider with these limits: the lowest rate among its limits on calls of a
     /// minute or shorter (among all, if none is that short), and the lowest concurrency.
     #[must_use]
-    pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Base {
-        let mut base = Base::default();
+    pub fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> BasePace {
+        let mut base = BasePace::default();
         let mut tightest: Option<(bool, Rate)> = None;
         let counted = rules
             .into_iter()
-            .filter(|rule| rule.counts() == Unit::Calls && !rule.is_shadow());
+            .filter(|rule| rule.cost_unit() == CostUnit::Calls && !rule.is_shadow());
         for rule in counted {
             match rule.algorithm() {
                 Algorithm::InFlight => {
@@ -160,7 +160,7 @@ impl Base {
 
 impl Ramp {
     /// One step up; `None` when the base is reached.
-    pub(super) fn climbed(self, base: Base, settings: &HealthSettings) -> Option<Ramp> {
+    pub(super) fn next_step(self, base: BasePace, settings: &HealthSettings) -> Option<Ramp> {
         let rate = self.rate.times(settings.ramp.factor);
         base.rate.filter(|&most| rate < most).map(|_| Ramp {
             rate,

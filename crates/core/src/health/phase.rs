@@ -4,30 +4,30 @@
 //!
 //! Never: decides. `answers`, `orders`, `shared` and `moves` do.
 
-use super::State;
+use super::HealthState;
 use super::class::Class;
 use super::pace::Ramp;
 use crate::time::Micros;
 
 /// A state with its memory. Sleep by order is a phase of its own, because no timer ends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum HealthPhase {
     Normal {
         /// Evaluations in a row with too high a ratio.
-        over: Streak,
+        high_ratio: Streak,
         ramp: Option<Ramp>,
     },
-    Throttle(Throttled),
+    Throttle(ThrottleState),
     Sleep {
         began: Micros,
         until: Micros,
     },
     Offline {
-        held: Held,
+        before: BeforeHold,
     },
-    HalfOpen(Probing),
+    HalfOpen(ProbeState),
     CacheOnly {
-        held: Held,
+        before: BeforeHold,
         /// The end that the operator named.
         ends: Option<Micros>,
         /// When it ends as the ledger knows it; `None` = not before somebody opens it.
@@ -37,39 +37,39 @@ pub(super) enum Phase {
 
 /// What Throttle remembers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Throttled {
+pub(super) struct ThrottleState {
     /// In total since it began.
     pub(super) successes: u32,
     /// Evaluations in a row with a ratio low enough to recover.
-    pub(super) calm: Streak,
+    pub(super) low_ratio: Streak,
     /// Evaluations in a row with a ratio that leads to Sleep, and since when.
-    pub(super) bad: Streak,
-    pub(super) bad_since: Micros,
+    pub(super) high_ratio: Streak,
+    pub(super) high_ratio_since: Micros,
 }
 
 /// What HalfOpen remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Probing {
+pub(super) struct ProbeState {
     pub(super) successes: u32,
     /// Evaluations in a row with a ratio low enough to be Normal.
-    pub(super) calm: Streak,
-    pub(super) slot: Slot,
+    pub(super) low_ratio: Streak,
+    pub(super) slot: ProbeSlot,
     /// Probes of this process on their way, as far as we were told.
-    pub(super) on_their_way: u32,
+    pub(super) in_flight: u32,
 }
 
 /// What a hold will have to return to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum BeforeHold {
     /// The provider was well: it may go on at once.
-    Well,
+    Healthy,
     /// It was not: probe first.
-    Ailing,
+    Unhealthy,
 }
 
 /// Who sees to it that probes are few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum ProbeSlot {
     /// The scope in the ledger: all processes together probe once.
     Shared,
     /// The local pace: Throttle is local, and so is the way out of it.
@@ -82,55 +82,59 @@ pub(super) struct Streak(u32);
 
 /// Results in a row, as far as they count (late answers and other 4xx do not).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Runs {
-    pub(super) refused: u32,
+pub(super) struct ConsecutiveCounts {
+    pub(super) limited: u32,
     pub(super) failed: u32,
 }
 
-impl Phase {
-    pub(super) fn normal() -> Phase {
-        Phase::Normal {
-            over: Streak::default(),
+impl HealthPhase {
+    pub(super) fn normal() -> HealthPhase {
+        HealthPhase::Normal {
+            high_ratio: Streak::default(),
             ramp: None,
         }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> HealthState {
         match self {
-            Phase::Normal { .. } => State::Normal,
-            Phase::Throttle(_) => State::Throttle,
-            Phase::Sleep { .. } | Phase::Offline { .. } => State::Sleep,
-            Phase::HalfOpen(_) => State::HalfOpen,
-            Phase::CacheOnly { .. } => State::CacheOnly,
+            HealthPhase::Normal { .. } => HealthState::Normal,
+            HealthPhase::Throttle(_) => HealthState::Throttle,
+            HealthPhase::Sleep { .. } | HealthPhase::Offline { .. } => HealthState::Sleep,
+            HealthPhase::HalfOpen(_) => HealthState::HalfOpen,
+            HealthPhase::CacheOnly { .. } => HealthState::CacheOnly,
         }
     }
 
     /// Does the ledger keep calls back on our behalf?
     pub(super) fn holds_scope(&self) -> bool {
         match self {
-            Phase::Sleep { .. } | Phase::Offline { .. } | Phase::CacheOnly { .. } => true,
-            Phase::HalfOpen(probing) => probing.slot == Slot::Shared,
-            Phase::Normal { .. } | Phase::Throttle(_) => false,
+            HealthPhase::Sleep { .. }
+            | HealthPhase::Offline { .. }
+            | HealthPhase::CacheOnly { .. } => true,
+            HealthPhase::HalfOpen(probing) => probing.slot == ProbeSlot::Shared,
+            HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => false,
         }
     }
 
     /// Only somebody's word, or the end that it named, ends it.
     pub(super) fn is_held(&self) -> bool {
         match self {
-            Phase::Offline { .. } | Phase::CacheOnly { .. } => true,
-            Phase::Normal { .. }
-            | Phase::Throttle(_)
-            | Phase::Sleep { .. }
-            | Phase::HalfOpen(_) => false,
+            HealthPhase::Offline { .. } | HealthPhase::CacheOnly { .. } => true,
+            HealthPhase::Normal { .. }
+            | HealthPhase::Throttle(_)
+            | HealthPhase::Sleep { .. }
+            | HealthPhase::HalfOpen(_) => false,
         }
     }
 
     /// What a hold that begins now will have to return to.
-    pub(super) fn before_hold(&self) -> Held {
+    pub(super) fn before_hold(&self) -> BeforeHold {
         match self {
-            Phase::Normal { .. } | Phase::Throttle(_) => Held::Well,
-            Phase::Sleep { .. } | Phase::HalfOpen(_) => Held::Ailing,
-            Phase::Offline { held } | Phase::CacheOnly { held, .. } => *held,
+            HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => BeforeHold::Healthy,
+            HealthPhase::Sleep { .. } | HealthPhase::HalfOpen(_) => BeforeHold::Unhealthy,
+            HealthPhase::Offline { before: held } | HealthPhase::CacheOnly { before: held, .. } => {
+                *held
+            }
         }
     }
 }
@@ -151,16 +155,16 @@ impl Streak {
     }
 }
 
-impl Runs {
+impl ConsecutiveCounts {
     pub(super) fn note(&mut self, class: Class) {
         match class {
-            Class::Success => *self = Runs::default(),
-            Class::Refused => {
-                self.refused = self.refused.saturating_add(1);
+            Class::Success => *self = ConsecutiveCounts::default(),
+            Class::Limited => {
+                self.limited = self.limited.saturating_add(1);
                 self.failed = self.failed.saturating_add(1);
             }
             Class::ServerError | Class::Network => {
-                self.refused = 0;
+                self.limited = 0;
                 self.failed = self.failed.saturating_add(1);
             }
             Class::Other => {}

@@ -4,15 +4,15 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::bench::{Bench, breaker, profile_a};
-use super::{Action, Class, Command, Event, HealthSettings, Mode, Reason, State};
+use super::harness::{Harness, breaker, profile_a};
+use super::{Action, Class, Command, HealthEvent, HealthMode, HealthSettings, HealthState, Reason};
 use crate::ratio::Ppm;
 use crate::scope::ScopeView;
 use crate::time::{Micros, Span};
 
 /// One thing that happens, and the milliseconds before it.
 #[derive(Clone, Copy, Debug)]
-enum Happens {
+enum TestEvent {
     Answer {
         class: Class,
         age_ms: u64,
@@ -26,43 +26,45 @@ enum Happens {
 fn class() -> impl Strategy<Value = Class> {
     prop_oneof![
         4 => Just(Class::Success),
-        2 => Just(Class::Refused),
+        2 => Just(Class::Limited),
         2 => Just(Class::ServerError),
         1 => Just(Class::Network),
         1 => Just(Class::Other),
     ]
 }
 
-fn answers() -> impl Strategy<Value = Happens> {
-    (class(), 0..5_000_u64, 0..200_u64).prop_map(|(class, age_ms, wait)| Happens::Answer {
+fn results() -> impl Strategy<Value = TestEvent> {
+    (class(), 0..5_000_u64, 0..200_u64).prop_map(|(class, age_ms, wait)| TestEvent::Answer {
         class,
         age_ms,
         wait,
     })
 }
 
-fn anything() -> impl Strategy<Value = Happens> {
+fn any_event() -> impl Strategy<Value = TestEvent> {
     let seconds = |left: u64| ScopeView::Closed {
-        left: Some(Span::from_secs(left)),
+        remaining: Some(Span::from_secs(left)),
     };
     prop_oneof![
-        20 => answers(),
-        1 => Just(Happens::Command(Command::Offline)),
-        1 => Just(Happens::Command(Command::Resume)),
-        1 => Just(Happens::Command(Command::Reset)),
-        1 => (1..4_000_u64).prop_map(|s| Happens::Command(Command::CacheOnly {
+        20 => results(),
+        1 => Just(TestEvent::Command(Command::Offline)),
+        1 => Just(TestEvent::Command(Command::Resume)),
+        1 => Just(TestEvent::Command(Command::Reset)),
+        1 => (1..4_000_u64).prop_map(|s| TestEvent::Command(Command::CacheOnly {
             lasts: (s < 2_000).then(|| Span::from_secs(s)),
         })),
-        1 => (0..400_u64).prop_map(move |s| Happens::Shared(seconds(s))),
-        1 => Just(Happens::Shared(ScopeView::Open)),
-        1 => Just(Happens::Shared(ScopeView::Probing)),
-        1 => Just(Happens::Shared(ScopeView::Closed { left: None })),
-        1 => Just(Happens::Shared(ScopeView::CacheOnly { left: None })),
-        1 => Just(Happens::Nothing),
+        1 => (0..400_u64).prop_map(move |s| TestEvent::Shared(seconds(s))),
+        1 => Just(TestEvent::Shared(ScopeView::Open)),
+        1 => Just(TestEvent::Shared(ScopeView::Probing)),
+        1 => Just(TestEvent::Shared(ScopeView::Closed { remaining: None })),
+        1 => Just(TestEvent::Shared(ScopeView::CacheOnly { remaining: None })),
+        1 => Just(TestEvent::Nothing),
     ]
 }
 
-fn course(happens: impl Strategy<Value = Happens>) -> impl Strategy<Value = Vec<(u64, Happens)>> {
+fn event_sequence(
+    happens: impl Strategy<Value = TestEvent>,
+) -> impl Strategy<Value = Vec<(u64, TestEvent)>> {
     let gap = prop_oneof![8 => 0..300_u64, 1 => 0..400_000_u64];
     prop::collection::vec((gap, happens), 0..250)
 }
@@ -88,34 +90,34 @@ fn config() -> ProptestConfig {
     }
 }
 
-impl Bench {
-    fn happen(&mut self, gap_ms: u64, what: Happens) {
-        self.pass(Span::from_millis(gap_ms));
+impl Harness {
+    fn apply(&mut self, gap_ms: u64, what: TestEvent) {
+        self.advance(Span::from_millis(gap_ms));
         match what {
-            Happens::Answer {
+            TestEvent::Answer {
                 class,
                 age_ms,
                 wait,
             } => {
                 let granted = self.now - Span::from_millis(age_ms);
                 let retry_after = (wait < 100).then(|| Span::from_secs(wait));
-                self.answer(class, granted, retry_after)
+                self.result(class, granted, retry_after)
             }
-            Happens::Command(command) => self.order(command),
-            Happens::Shared(view) => self.saw(view),
-            Happens::Nothing => self.on(Event::Tick),
+            TestEvent::Command(command) => self.command(command),
+            TestEvent::Shared(view) => self.view(view),
+            TestEvent::Nothing => self.on(HealthEvent::Tick),
         };
     }
 }
 
 /// Why the last actions moved the state, if they did.
-fn reasons(bench: &Bench) -> Vec<Reason> {
+fn reasons(bench: &Harness) -> Vec<Reason> {
     let reason = |action: &Action| match action {
         Action::Transition { reason, .. } => Some(*reason),
         Action::Close { .. }
         | Action::Open
         | Action::Failed { .. }
-        | Action::Well
+        | Action::Succeeded
         | Action::Pace(_) => None,
     };
     bench.last.iter().filter_map(reason).collect()
@@ -127,23 +129,23 @@ proptest! {
     /// A8: no flapping. Whatever the answers, a move by ratio needs `confirm` counted results in
     /// its state, a recovery needs its successes.
     #[test]
-    fn a_state_is_never_left_early(settings in settings(), course in course(answers())) {
-        let mut bench = Bench::new(settings);
+    fn a_state_is_never_left_early(settings in settings(), course in event_sequence(results())) {
+        let mut bench = Harness::new(settings);
         let probes = match settings.mode {
-            Mode::Adaptive | Mode::Off => settings.probe_success,
-            Mode::Breaker => settings.success_threshold,
+            HealthMode::Adaptive | HealthMode::Off => settings.probe_success,
+            HealthMode::Breaker => settings.success_threshold,
         };
         let (mut results, mut successes) = (0_u32, 0_u32);
         for (gap, what) in course {
             let before = (bench.state(), bench.log.len());
-            bench.pass(Span::from_millis(gap));
+            bench.advance(Span::from_millis(gap));
             if bench.log.len() != before.1 {
                 (results, successes) = (0, 0);
             }
             let moved = bench.log.len();
-            bench.happen(0, what);
+            bench.apply(0, what);
             let (mut result, mut success) = (0, 0);
-            if let Happens::Answer { class, .. } = what {
+            if let TestEvent::Answer { class, .. } = what {
                 result = u32::from(class != Class::Other);
                 success = u32::from(class == Class::Success);
             }
@@ -153,8 +155,8 @@ proptest! {
                     Reason::ErrRatio => prop_assert!(results >= settings.confirm.max(1)),
                     Reason::SuccessWindowOk => prop_assert!(successes >= settings.s_recover),
                     Reason::ProbeOk => prop_assert!(successes >= probes),
-                    Reason::Consec429 => prop_assert!(bench.health.runs.refused >= 3),
-                    Reason::Failures => prop_assert!(bench.health.runs.failed >= 5),
+                    Reason::Consec429 => prop_assert!(bench.health.consecutive.limited >= 3),
+                    Reason::Failures => prop_assert!(bench.health.consecutive.failed >= 5),
                     Reason::ProbeFailed | Reason::SleepOver | Reason::Policy => {}
                     Reason::Operator | Reason::AutoRecover => prop_assert!(false, "{reason}"),
                 }
@@ -170,39 +172,39 @@ proptest! {
     /// A1, A5, A7: no sticking. From wherever any course of events has led, time and successes lead
     /// to Normal, unless somebody holds it.
     #[test]
-    fn successes_and_time_lead_to_normal(settings in settings(), course in course(anything())) {
-        let mut bench = Bench::new(settings);
+    fn successes_and_time_lead_to_normal(settings in settings(), course in event_sequence(any_event())) {
+        let mut bench = Harness::new(settings);
         for (gap, what) in course {
-            bench.happen(gap, what);
+            bench.apply(gap, what);
         }
-        let is_held = |bench: &Bench| {
-            bench.health.status(bench.now).breaker.word() == "open"
+        let is_held = |bench: &Harness| {
+            bench.health.status(bench.now).breaker.as_str() == "open"
                 && bench.health.next_tick().is_none()
         };
         for _ in 0..400 {
-            if bench.state() == State::Normal || is_held(&bench) {
+            if bench.state() == HealthState::Normal || is_held(&bench) {
                 break;
             }
             let tick = bench.health.next_tick().unwrap_or(bench.now);
             let wait = tick.since(bench.now).max(Span::from_secs(1));
-            bench.pass(wait).answers(Class::Success, 1);
+            bench.advance(wait).results(Class::Success, 1);
         }
-        prop_assert!(bench.state() == State::Normal || is_held(&bench), "{:?}", bench.health);
+        prop_assert!(bench.state() == HealthState::Normal || is_held(&bench), "{:?}", bench.health);
     }
 
     /// A5: a Sleep is never shorter than `sleep_min` nor, without a Retry-After, longer than
     /// `sleep_max`; what the machine wants to be ticked for never lies in the past.
     #[test]
-    fn rests_keep_their_bounds(course in course(answers())) {
+    fn sleeps_stay_within_their_bounds(course in event_sequence(results())) {
         let settings = HealthSettings::default();
-        let mut bench = Bench::new(settings);
+        let mut bench = Harness::new(settings);
         for (gap, what) in course {
             let what = match what {
-                Happens::Answer { class, age_ms, .. } => Happens::Answer { class, age_ms, wait: 200 },
-                Happens::Command(_) | Happens::Shared(_) | Happens::Nothing => what,
+                TestEvent::Answer { class, age_ms, .. } => TestEvent::Answer { class, age_ms, wait: 200 },
+                TestEvent::Command(_) | TestEvent::Shared(_) | TestEvent::Nothing => what,
             };
-            bench.happen(gap, what);
-            if let Some(left) = bench.health.status(bench.now).sleep_left {
+            bench.apply(gap, what);
+            if let Some(left) = bench.health.status(bench.now).sleep_remaining {
                 prop_assert!(left <= settings.sleep_max);
             }
             prop_assert!(bench.health.next_tick().is_none_or(|tick| tick > bench.now));
@@ -212,8 +214,8 @@ proptest! {
     /// A2: the window counts what a naive one counts.
     #[test]
     fn the_window_counts_like_a_naive_one(results in prop::collection::vec((class(), 0..900_u64), 1..900)) {
-        let reach = HealthSettings::default().reach();
-        let mut window = super::window::Window::default();
+        let reach = HealthSettings::default().window_bounds();
+        let mut window = super::window::ResultWindow::default();
         let mut now = Micros(0);
         let mut all = Vec::new();
         for (class, gap_ms) in results {

@@ -1,29 +1,29 @@
 //! The document's test scenarios (A18), in virtual time.
 
-use super::bench::{Bench, profile_a};
-use super::{Class, Door, HealthSettings, State};
+use super::harness::{Harness, profile_a};
+use super::{Admission, Class, HealthSettings, HealthState};
 use crate::ask::Priority;
 use crate::backoff::Dice;
-use crate::cooldown::{Cooldown, CooldownSettings, Told};
-use crate::retry::{Budget, Decision, Failed, RetrySettings, Safety};
+use crate::cooldown::{Cooldown, CooldownSettings, ProviderWait};
+use crate::retry::{Budget, Decision, FailedAttempt, RetrySettings, Safety};
 use crate::time::{Micros, Span};
 
 /// A18, scenario 1: `Retry-After: 2` → the call waits 2 s, then succeeds; 0 and the past are 1 s,
 /// a malformed one is absent and leaves it to the backoff.
 #[test]
-fn a18_1_retry_after_is_waited_for() {
+fn a18_1_retry_after_is_honoured() {
     let now = Micros(1_000_000_000);
     let settings = RetrySettings::default();
     let mut budget = Budget::new(&settings.budget, now);
     let mut again = |retry_after| {
-        let failed = Failed {
+        let failed = FailedAttempt {
             priority: Priority::Normal,
             used: 0,
-            class: Class::Refused,
+            class: Class::Limited,
             retry_after,
             safety: Safety::Idempotent,
             probe: false,
-            left: Some(Span::from_secs(60)),
+            time_remaining: Some(Span::from_secs(60)),
         };
         match settings.decide(&failed, &mut budget, Dice(u64::MAX), now) {
             Decision::Again { after, .. } => after,
@@ -34,28 +34,32 @@ fn a18_1_retry_after_is_waited_for() {
     assert_eq!(again(Some(Span::ZERO)), Span::from_secs(1));
     assert_eq!(again(None), Span::from_millis(1_500), "backoff");
     let mut cooldown = Cooldown::default();
-    let told = Told {
+    let told = ProviderWait {
         retry_after: Some(Span::from_secs(2)),
         reset_after: None,
     };
-    let rest = cooldown.refused(&CooldownSettings::default(), now, told, Dice(7), now);
+    let rest = cooldown.on_limited(&CooldownSettings::default(), now, told, Dice(7), now);
     assert_eq!(rest, Some(Span::from_secs(2)));
-    assert!(cooldown.left(now + Span::from_millis(1_999)).is_some());
-    assert_eq!(cooldown.left(now + Span::from_secs(2)), None);
+    assert!(cooldown.remaining(now + Span::from_millis(1_999)).is_some());
+    assert_eq!(cooldown.remaining(now + Span::from_secs(2)), None);
 }
 
 /// A18, scenario 3: 11 failures among 50 results (22 %) → Throttle, and not before.
 #[test]
 fn a18_3_eleven_failures_of_fifty_throttle() {
-    let mut bench = Bench::new(profile_a());
-    bench.answers(Class::Success, 15);
+    let mut bench = Harness::new(profile_a());
+    bench.results(Class::Success, 15);
     for _ in 0..8 {
-        bench.answers(Class::ServerError, 1);
-        bench.answers(Class::Success, 3);
+        bench.results(Class::ServerError, 1);
+        bench.results(Class::Success, 3);
     }
-    bench.answers(Class::Network, 2);
-    assert_eq!(bench.state(), State::Normal, "10 of 49 once, not confirmed");
-    bench.answers(Class::Network, 1);
+    bench.results(Class::Network, 2);
+    assert_eq!(
+        bench.state(),
+        HealthState::Normal,
+        "10 of 49 once, not confirmed"
+    );
+    bench.results(Class::Network, 1);
     let status = bench.health.status(bench.now);
     assert_eq!((status.counts.failures(), status.counts.total), (11, 50));
     assert_eq!(status.err_rate.to_string(), "0.22");
@@ -65,13 +69,13 @@ fn a18_3_eleven_failures_of_fifty_throttle() {
 /// A18, scenario 4: five of five probes → Normal; one failure among three → Sleep again.
 #[test]
 fn a18_4_probes_decide() {
-    let mut bench = Bench::half_open(HealthSettings::default());
-    bench.answers(Class::Success, 5);
+    let mut bench = Harness::half_open(HealthSettings::default());
+    bench.results(Class::Success, 5);
     assert_eq!(bench.log.last().unwrap(), "HalfOpen -> Normal (probe_ok)");
-    let mut bench = Bench::half_open(HealthSettings::default());
+    let mut bench = Harness::half_open(HealthSettings::default());
     bench
-        .answers(Class::Success, 2)
-        .answers(Class::ServerError, 1);
+        .results(Class::Success, 2)
+        .results(Class::ServerError, 1);
     assert_eq!(
         bench.log.last().unwrap(),
         "HalfOpen -> Sleep (probe_failed)"
@@ -82,22 +86,22 @@ fn a18_4_probes_decide() {
 #[test]
 fn a18_5_network_errors_throttle_and_404s_do_not() {
     let run = |class| {
-        let mut bench = Bench::new(profile_a());
+        let mut bench = Harness::new(profile_a());
         for _ in 0..20 {
-            bench.answers(Class::Success, 3).answers(class, 1);
+            bench.results(Class::Success, 3).results(class, 1);
         }
         bench.state()
     };
-    assert_eq!(run(Class::Network), State::Throttle);
-    assert_eq!(run(Class::Other), State::Normal);
+    assert_eq!(run(Class::Network), HealthState::Throttle);
+    assert_eq!(run(Class::Other), HealthState::Normal);
 }
 
 /// What the provider of the long run answers, by the minute.
-fn weather(minute: u64, dice: u64) -> Class {
+fn class_by_minute(minute: u64, dice: u64) -> Class {
     match minute % 60 {
         10..=14 => Class::ServerError,
         20..=24 if dice.is_multiple_of(3) => Class::Network,
-        30..=31 => Class::Refused,
+        30..=31 => Class::Limited,
         40..=49 if dice.is_multiple_of(8) => Class::ServerError,
         _ if dice.is_multiple_of(20) => Class::Other,
         _ => Class::Success,
@@ -106,36 +110,36 @@ fn weather(minute: u64, dice: u64) -> Class {
 
 /// What one long run came to.
 struct LongRun {
-    bench: Bench,
+    bench: Harness,
     sent: u64,
     sent_into_outage: u64,
-    kept_most: usize,
+    stored_max: usize,
 }
 
 fn run_for_hours(settings: HealthSettings, hours: u64) -> LongRun {
-    let mut bench = Bench::new(settings);
+    let mut bench = Harness::new(settings);
     let (began, mut dice) = (bench.now, 42_u64);
     let (mut sent, mut sent_into_outage, mut kept_most) = (0, 0, 0);
     while bench.now.since(began) < Span::from_secs(hours * 3_600) {
         let rate = bench.health.status(bench.now).rate.unwrap();
-        bench.pass(rate.gap());
-        match bench.health.door(bench.now) {
-            Door::Closed { .. } => continue,
-            Door::Open | Door::Probing => {}
+        bench.advance(rate.gap());
+        match bench.health.admission(bench.now) {
+            Admission::Closed { .. } => continue,
+            Admission::Open | Admission::Probing => {}
         }
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let minute = bench.now.since(began).0 / 60_000_000;
-        let class = weather(minute, dice >> 33);
-        bench.answer(class, bench.now, None);
+        let class = class_by_minute(minute, dice >> 33);
+        bench.result(class, bench.now, None);
         sent += 1;
         sent_into_outage += u64::from((10..=14).contains(&(minute % 60)));
-        kept_most = kept_most.max(bench.health.window.kept());
+        kept_most = kept_most.max(bench.health.window.stored());
     }
     LongRun {
         bench,
         sent,
         sent_into_outage,
-        kept_most,
+        stored_max: kept_most,
     }
 }
 
@@ -145,7 +149,7 @@ fn run_for_hours(settings: HealthSettings, hours: u64) -> LongRun {
 fn a18_7_three_hours() {
     let run = run_for_hours(profile_a(), 3);
     assert!(run.sent > 150_000, "{}", run.sent);
-    assert!(run.kept_most <= 600, "{}", run.kept_most);
+    assert!(run.stored_max <= 600, "{}", run.stored_max);
     let edges = [
         "Normal -> Throttle",
         "Throttle -> Sleep",
@@ -160,14 +164,14 @@ fn a18_7_three_hours() {
     let transitions = run.bench.log.len();
     assert!((18..=150).contains(&transitions), "{transitions}");
     let status = run.bench.health.status(run.bench.now);
-    assert_eq!(status.state, State::Normal);
+    assert_eq!(status.state, HealthState::Normal);
 }
 
 /// A18 and W4: with the default threshold an outage of five minutes costs a handful of calls.
 #[test]
-fn a18_7_an_outage_is_hardly_called_into() {
+fn a18_7_few_calls_are_sent_during_an_outage() {
     let run = run_for_hours(HealthSettings::default(), 3);
     let per_outage = run.sent_into_outage / 3;
     assert!(per_outage <= 15, "{per_outage}");
-    assert_eq!(run.bench.state(), State::Normal);
+    assert_eq!(run.bench.state(), HealthState::Normal);
 }

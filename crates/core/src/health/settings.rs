@@ -6,7 +6,7 @@
 //! Never: obeyed unchecked. A machine cannot be built from settings that have problems.
 
 use super::pace::Rate;
-use super::window::Reach;
+use super::window::WindowBounds;
 use crate::backoff::{FACTOR_MAX, RETRY_AFTER_FLOOR, RETRY_AFTER_MAX};
 use crate::problem::{Problem, Problems};
 use crate::ratio::Ppm;
@@ -24,7 +24,7 @@ pub const RAMP_FACTOR_MIN: Ppm = Ppm(1_010_000);
 
 /// Which machine runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum HealthMode {
     /// All five states.
     #[default]
     Adaptive,
@@ -49,7 +49,7 @@ pub enum WhenBlocked {
 pub enum RampAfter {
     /// Only if the provider refused calls: after a mere outage the full rate is welcome.
     #[default]
-    Refusals,
+    Limited,
     /// After any.
     Any,
 }
@@ -69,7 +69,7 @@ pub struct RampSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthSettings {
     /// Which machine runs.
-    pub mode: Mode,
+    pub mode: HealthMode,
     /// How far back the ratio looks: 30 s, so that an outage shows within seconds.
     pub window: Span,
     /// The most results it looks at: 300, so that a busy provider is judged by its last seconds.
@@ -138,7 +138,7 @@ impl Default for RampSettings {
         RampSettings {
             factor: Ppm(1_100_000),
             every: Span::from_secs(300),
-            after: RampAfter::Refusals,
+            after: RampAfter::Limited,
         }
     }
 }
@@ -146,7 +146,7 @@ impl Default for RampSettings {
 impl Default for HealthSettings {
     fn default() -> HealthSettings {
         HealthSettings {
-            mode: Mode::Adaptive,
+            mode: HealthMode::Adaptive,
             window: Span::from_secs(30),
             window_results: 300,
             min_results: 10,
@@ -193,8 +193,8 @@ impl HealthSettings {
         problems.found()
     }
 
-    pub(super) fn reach(&self) -> Reach {
-        Reach {
+    pub(super) fn window_bounds(&self) -> WindowBounds {
+        WindowBounds {
             age: self.window,
             results: usize::try_from(self.window_results).unwrap_or(usize::MAX),
             min_results: u64::from(self.min_results),
@@ -276,7 +276,7 @@ impl HealthSettings {
             "must be between 1 and 64; write `1`",
         );
         problems.unless(
-            self.mode != Mode::Breaker || self.failure_threshold.is_some(),
+            self.mode != HealthMode::Breaker || self.failure_threshold.is_some(),
             "health.failure_threshold",
             "a breaker needs one; write `5`, or `mode: off`",
         );

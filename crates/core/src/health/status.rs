@@ -6,10 +6,10 @@
 //! Never: changes the machine.
 
 use super::pace::Rate;
-use super::phase::Phase;
-use super::settings::{Mode, WhenBlocked};
+use super::phase::HealthPhase;
+use super::settings::{HealthMode, WhenBlocked};
 use super::window::Counts;
-use super::{Health, State};
+use super::{Health, HealthState};
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
 
@@ -26,18 +26,18 @@ pub enum Breaker {
 
 /// Everything that status pages, metrics and log lines show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct HealthStatus {
     /// One of the five states.
-    pub state: State,
+    pub state: HealthState,
     /// The same in the breaker's words.
     pub breaker: Breaker,
     /// How long the state has lasted.
     pub since: Span,
     /// An operator ordered it, and only `resume` or the end that the order named ends it. Of CacheOnly
     /// without an end nobody remembers whose word it was: false.
-    pub ordered: bool,
+    pub by_operator: bool,
     /// The rest of a Sleep; `None` = it is not asleep, or only `resume` ends it.
-    pub sleep_left: Option<Span>,
+    pub sleep_remaining: Option<Span>,
     /// 429s in a row.
     pub consec429: u32,
     /// The error ratio.
@@ -56,7 +56,7 @@ pub struct Status {
 
 /// What a call meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Admission {
     /// It may go.
     Open,
     /// It waits for its turn to probe.
@@ -64,9 +64,9 @@ pub enum Door {
     /// It may not go.
     Closed {
         /// Why.
-        why: Why,
+        why: BlockReason,
         /// For how long; `None` = until somebody says so.
-        left: Option<Span>,
+        remaining: Option<Span>,
         /// Whether it may wait for that.
         blocked: WhenBlocked,
     },
@@ -74,7 +74,7 @@ pub enum Door {
 
 /// Why a call may not go; the `reason` of the refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum BlockReason {
     /// 503 `ProviderUnavailableError`.
     Sleep,
     /// 504 `NotInCache`.
@@ -84,87 +84,87 @@ pub enum Why {
 impl Health {
     /// What it looks like at `now`.
     #[must_use]
-    pub fn status(&self, now: Micros) -> Status {
-        let reach = self.settings.reach();
+    pub fn status(&self, now: Micros) -> HealthStatus {
+        let reach = self.settings.window_bounds();
         let sleep_left = match &self.phase {
-            Phase::Sleep { until, .. } => Some(until.since(now)),
-            Phase::Normal { .. }
-            | Phase::Throttle(_)
-            | Phase::Offline { .. }
-            | Phase::HalfOpen(_)
-            | Phase::CacheOnly { .. } => None,
+            HealthPhase::Sleep { until, .. } => Some(until.since(now)),
+            HealthPhase::Normal { .. }
+            | HealthPhase::Throttle(_)
+            | HealthPhase::Offline { .. }
+            | HealthPhase::HalfOpen(_)
+            | HealthPhase::CacheOnly { .. } => None,
         };
-        Status {
+        HealthStatus {
             state: self.state(),
             breaker: self.state().breaker(),
             since: now.since(self.since),
-            ordered: match &self.phase {
-                Phase::Offline { .. } => true,
-                Phase::CacheOnly { ends, .. } => ends.is_some(),
-                Phase::Normal { .. }
-                | Phase::Throttle(_)
-                | Phase::Sleep { .. }
-                | Phase::HalfOpen(_) => false,
+            by_operator: match &self.phase {
+                HealthPhase::Offline { .. } => true,
+                HealthPhase::CacheOnly { ends, .. } => ends.is_some(),
+                HealthPhase::Normal { .. }
+                | HealthPhase::Throttle(_)
+                | HealthPhase::Sleep { .. }
+                | HealthPhase::HalfOpen(_) => false,
             },
-            sleep_left,
-            consec429: self.runs.refused,
+            sleep_remaining: sleep_left,
+            consec429: self.consecutive.limited,
             err_rate: self.window.ratio(reach, now),
             rate: self.pace.rate.or(self.base.rate),
             sem: self.pace.concurrency.or(self.base.concurrency),
-            failure_count: self.runs.failed,
+            failure_count: self.consecutive.failed,
             counts: self.window.counts(reach, now),
-            reset_in: self.left(now).unwrap_or(Span::ZERO),
+            reset_in: self.remaining(now).unwrap_or(Span::ZERO),
         }
     }
 
     /// What a call meets at `now`.
     #[must_use]
-    pub fn door(&self, now: Micros) -> Door {
-        let left = self.left(now);
+    pub fn admission(&self, now: Micros) -> Admission {
+        let left = self.remaining(now);
         match &self.phase {
-            Phase::Normal { .. } | Phase::Throttle(_) => Door::Open,
-            Phase::HalfOpen(_) => Door::Probing,
-            Phase::Sleep { .. } => Door::Closed {
-                why: Why::Sleep,
-                left,
+            HealthPhase::Normal { .. } | HealthPhase::Throttle(_) => Admission::Open,
+            HealthPhase::HalfOpen(_) => Admission::Probing,
+            HealthPhase::Sleep { .. } => Admission::Closed {
+                why: BlockReason::Sleep,
+                remaining: left,
                 blocked: match self.settings.mode {
-                    Mode::Breaker => WhenBlocked::Reject,
-                    Mode::Adaptive | Mode::Off => self.settings.when_blocked,
+                    HealthMode::Breaker => WhenBlocked::Reject,
+                    HealthMode::Adaptive | HealthMode::Off => self.settings.when_blocked,
                 },
             },
-            Phase::Offline { .. } => Door::Closed {
-                why: Why::Sleep,
-                left,
+            HealthPhase::Offline { .. } => Admission::Closed {
+                why: BlockReason::Sleep,
+                remaining: left,
                 blocked: WhenBlocked::Reject,
             },
-            Phase::CacheOnly { .. } => Door::Closed {
-                why: Why::CacheOnly,
-                left,
+            HealthPhase::CacheOnly { .. } => Admission::Closed {
+                why: BlockReason::CacheOnly,
+                remaining: left,
                 blocked: WhenBlocked::Reject,
             },
         }
     }
 
-    fn left(&self, now: Micros) -> Option<Span> {
+    fn remaining(&self, now: Micros) -> Option<Span> {
         match &self.phase {
-            Phase::Sleep { until, .. } => Some(until.since(now)),
-            Phase::CacheOnly { .. } => self.next_tick().map(|tick| tick.since(now)),
-            Phase::Normal { .. }
-            | Phase::Throttle(_)
-            | Phase::Offline { .. }
-            | Phase::HalfOpen(_) => None,
+            HealthPhase::Sleep { until, .. } => Some(until.since(now)),
+            HealthPhase::CacheOnly { .. } => self.next_tick().map(|tick| tick.since(now)),
+            HealthPhase::Normal { .. }
+            | HealthPhase::Throttle(_)
+            | HealthPhase::Offline { .. }
+            | HealthPhase::HalfOpen(_) => None,
         }
     }
 }
 
-impl State {
+impl HealthState {
     /// The breaker's word for it.
     #[must_use]
     pub fn breaker(self) -> Breaker {
         match self {
-            State::Normal | State::Throttle => Breaker::Closed,
-            State::Sleep | State::CacheOnly => Breaker::Open,
-            State::HalfOpen => Breaker::HalfOpen,
+            HealthState::Normal | HealthState::Throttle => Breaker::Closed,
+            HealthState::Sleep | HealthState::CacheOnly => Breaker::Open,
+            HealthState::HalfOpen => Breaker::HalfOpen,
         }
     }
 }
@@ -172,7 +172,7 @@ impl State {
 impl Breaker {
     /// As in JSON.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Breaker::Closed => "closed",
             Breaker::Open => "open",

@@ -3,92 +3,97 @@
 
 use std::fmt::Write as _;
 
-use super::bench::{Bench, breaker, profile_a};
-use super::{Action, Class, Command, Event, HealthSettings, Mode, State};
+use super::harness::{Harness, breaker, profile_a};
+use super::{Action, Class, Command, HealthEvent, HealthMode, HealthSettings, HealthState};
 use crate::scope::ScopeView;
 use crate::time::Span;
 
 /// How each state is reached, by the name of its row.
-fn states(settings: HealthSettings) -> Vec<(&'static str, Bench)> {
-    let mut offline = Bench::new(settings);
-    offline.order(Command::Offline);
-    let mut cache_only = Bench::new(settings);
-    cache_only.order(Command::CacheOnly { lasts: None });
+fn states(settings: HealthSettings) -> Vec<(&'static str, Harness)> {
+    let mut offline = Harness::new(settings);
+    offline.command(Command::Offline);
+    let mut cache_only = Harness::new(settings);
+    cache_only.command(Command::CacheOnly { lasts: None });
     let mut rows = vec![
-        ("Normal", Bench::new(settings)),
+        ("Normal", Harness::new(settings)),
         ("Offline", offline),
         ("CacheOnly", cache_only),
     ];
-    if settings.mode == Mode::Adaptive {
-        rows.push(("Throttle", Bench::throttled(settings)));
-        let mut local = Bench::throttled(settings);
-        local.secs(30).answers(Class::Success, 10);
-        assert_eq!(local.state(), State::HalfOpen);
+    if settings.mode == HealthMode::Adaptive {
+        rows.push(("Throttle", Harness::throttled(settings)));
+        let mut local = Harness::throttled(settings);
+        local.advance_secs(30).results(Class::Success, 10);
+        assert_eq!(local.state(), HealthState::HalfOpen);
         rows.push(("HalfOpen*", local));
     }
-    if settings.mode != Mode::Off {
-        let mut asleep = Bench::new(settings);
-        asleep.answers(Class::Refused, 5);
-        assert_eq!(asleep.state(), State::Sleep);
+    if settings.mode != HealthMode::Off {
+        let mut asleep = Harness::new(settings);
+        asleep.results(Class::Limited, 5);
+        assert_eq!(asleep.state(), HealthState::Sleep);
         rows.push(("Sleep", asleep));
-        let mut half_open = Bench::new(settings);
-        half_open.answers(Class::Refused, 5);
-        half_open.pass(half_open.health.status(half_open.now).reset_in);
-        assert_eq!(half_open.state(), State::HalfOpen);
+        let mut half_open = Harness::new(settings);
+        half_open.results(Class::Limited, 5);
+        half_open.advance(half_open.health.status(half_open.now).reset_in);
+        assert_eq!(half_open.state(), HealthState::HalfOpen);
         rows.push(("HalfOpen", half_open));
     }
     rows
 }
 
 /// Something that happens: a name, and how.
-type Happening = (&'static str, fn(&mut Bench) -> &mut Bench);
+type NamedEvent = (&'static str, fn(&mut Harness) -> &mut Harness);
 
-const HAPPENINGS: &[Happening] = &[
-    ("success", |b| b.answers(Class::Success, 1)),
-    ("5 successes", |b| b.answers(Class::Success, 5)),
+const EVENTS: &[NamedEvent] = &[
+    ("success", |b| b.results(Class::Success, 1)),
+    ("5 successes", |b| b.results(Class::Success, 5)),
     ("30 s, 15 successes", |b| {
-        b.secs(30).answers(Class::Success, 15)
+        b.advance_secs(30).results(Class::Success, 15)
     }),
-    ("429", |b| b.answers(Class::Refused, 1)),
-    ("429, Retry-After 900", |b| b.refused_for(900)),
-    ("3 x 429", |b| b.answers(Class::Refused, 3)),
-    ("5 x 429", |b| b.answers(Class::Refused, 5)),
-    ("5xx", |b| b.answers(Class::ServerError, 1)),
-    ("5 x 5xx", |b| b.answers(Class::ServerError, 5)),
-    ("12 x network", |b| b.answers(Class::Network, 12)),
-    ("12 x 404", |b| b.answers(Class::Other, 12)),
+    ("429", |b| b.results(Class::Limited, 1)),
+    ("429, Retry-After 900", |b| b.limited_for(900)),
+    ("3 x 429", |b| b.results(Class::Limited, 3)),
+    ("5 x 429", |b| b.results(Class::Limited, 5)),
+    ("5xx", |b| b.results(Class::ServerError, 1)),
+    ("5 x 5xx", |b| b.results(Class::ServerError, 5)),
+    ("12 x network", |b| b.results(Class::Network, 12)),
+    ("12 x 404", |b| b.results(Class::Other, 12)),
     ("late 503", |b| {
         let granted = b.now - Span::from_secs(1_000);
-        b.answer(Class::ServerError, granted, None)
+        b.result(Class::ServerError, granted, None)
     }),
-    ("30 s pass", |b| b.secs(30)),
-    ("1 h passes", |b| b.secs(3_600)),
-    ("offline", |b| b.order(Command::Offline)),
+    ("30 s pass", |b| b.advance_secs(30)),
+    ("1 h passes", |b| b.advance_secs(3_600)),
+    ("offline", |b| b.command(Command::Offline)),
     ("cache-only", |b| {
-        b.order(Command::CacheOnly { lasts: None })
+        b.command(Command::CacheOnly { lasts: None })
     }),
-    ("resume", |b| b.order(Command::Resume)),
-    ("reset", |b| b.order(Command::Reset)),
-    ("seen open", |b| b.saw(ScopeView::Open)),
-    ("seen probing", |b| b.saw(ScopeView::Probing)),
+    ("resume", |b| b.command(Command::Resume)),
+    ("reset", |b| b.command(Command::Reset)),
+    ("seen open", |b| b.view(ScopeView::Open)),
+    ("seen probing", |b| b.view(ScopeView::Probing)),
     ("seen closed 60 s", |b| {
         let left = Some(Span::from_secs(60));
-        b.saw(ScopeView::Closed { left })
+        b.view(ScopeView::Closed { remaining: left })
     }),
-    ("seen held", |b| b.saw(ScopeView::Closed { left: None })),
+    ("seen held", |b| {
+        b.view(ScopeView::Closed { remaining: None })
+    }),
     ("dropped", |b| {
         let granted = b.now;
-        b.on(Event::Dropped { granted })
+        b.on(HealthEvent::Dropped { granted })
     }),
 ];
 
-fn told(actions: &[Action]) -> String {
+fn describe(actions: &[Action]) -> String {
     let words: Vec<String> = actions
         .iter()
         .filter_map(|action| match action {
-            Action::Close { rest: None, .. } => Some("close".to_owned()),
             Action::Close {
-                rest: Some(rest), ..
+                closed_for: None, ..
+            } => Some("close".to_owned()),
+            Action::Close {
+                closed_for: Some(rest),
+                ..
             } => Some(format!("close {rest}")),
             Action::Open => Some("open".to_owned()),
             Action::Pace(pace) => {
@@ -97,7 +102,7 @@ fn told(actions: &[Action]) -> String {
                 Some(format!("pace {rate}/s x{most}"))
             }
             // Told with every failure, and with the first success after one.
-            Action::Failed { .. } | Action::Well | Action::Transition { .. } => None,
+            Action::Failed { .. } | Action::Succeeded | Action::Transition { .. } => None,
         })
         .collect();
     words.join(", ")
@@ -106,7 +111,7 @@ fn told(actions: &[Action]) -> String {
 fn table(settings: HealthSettings) -> String {
     let mut text = String::new();
     for (state, _) in states(settings) {
-        for (event, happen) in HAPPENINGS {
+        for (event, happen) in EVENTS {
             let mut rows = states(settings).into_iter();
             let (_, mut bench) = rows.find(|(name, _)| *name == state).unwrap();
             bench.log.clear();
@@ -117,7 +122,7 @@ fn table(settings: HealthSettings) -> String {
             } else {
                 bench.log.join(", ")
             };
-            let told = told(&bench.all);
+            let told = describe(&bench.all);
             let line = format!("{state:10}| {event:21}| {path} | {told}");
             writeln!(text, "{}", line.trim_end()).unwrap();
         }
@@ -154,7 +159,7 @@ fn transitions_of_the_breaker() {
 #[test]
 fn transitions_when_off() {
     let settings = HealthSettings {
-        mode: Mode::Off,
+        mode: HealthMode::Off,
         ..HealthSettings::default()
     };
     assert_table("off", settings);

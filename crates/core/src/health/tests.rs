@@ -1,8 +1,9 @@
 //! The rules of A2–A4, A8 and A11: what is counted, and what leads where.
 
-use super::bench::{Bench, profile_a};
+use super::harness::{Harness, profile_a};
 use super::{
-    Action, Answer, Base, Class, Counts, Event, Fault, HealthSettings, Mode, Pace, Rate, State,
+    Action, AttemptResult, BasePace, Class, Counts, Fault, HealthEvent, HealthMode, HealthSettings,
+    HealthState, Pace, Rate,
 };
 use crate::limit::Rule;
 use crate::ratio::Ppm;
@@ -12,7 +13,7 @@ const SEC: Span = Span::from_secs(1);
 
 /// A11: every status and error has its class; the dialect wins over the status.
 #[test]
-fn answers_are_classed_by_dialect_status_and_fault() {
+fn results_are_classified_by_dialect_status_and_fault() {
     let by_status = |status| Class::of_status(status, None);
     for status in [200, 204, 206, 301, 304] {
         assert_eq!(by_status(status), Class::Success, "{status}");
@@ -23,12 +24,12 @@ fn answers_are_classed_by_dialect_status_and_fault() {
     for status in [500, 502, 503, 504, 529, 599] {
         assert_eq!(by_status(status), Class::ServerError, "{status}");
     }
-    assert_eq!(by_status(429), Class::Refused);
+    assert_eq!(by_status(429), Class::Limited);
     assert_eq!(by_status(408), Class::Network);
-    assert_eq!(Class::of_status(401, Some(true)), Class::Refused);
-    assert_eq!(Class::of_status(403, Some(true)), Class::Refused);
-    assert_eq!(Class::of_status(200, Some(true)), Class::Refused);
-    assert_eq!(Class::of_status(503, Some(true)), Class::Refused);
+    assert_eq!(Class::of_status(401, Some(true)), Class::Limited);
+    assert_eq!(Class::of_status(403, Some(true)), Class::Limited);
+    assert_eq!(Class::of_status(200, Some(true)), Class::Limited);
+    assert_eq!(Class::of_status(503, Some(true)), Class::Limited);
     assert_eq!(Class::of_status(429, Some(false)), Class::Other);
     assert_eq!(Class::of_status(503, Some(false)), Class::ServerError);
     for fault in [Fault::Timeout, Fault::Dns, Fault::Connect, Fault::Reset] {
@@ -38,27 +39,27 @@ fn answers_are_classed_by_dialect_status_and_fault() {
 
 /// A11: other 4xx are counted apart, are no success and move nothing.
 #[test]
-fn other_4xx_do_not_move_the_state() {
-    let mut bench = Bench::new(HealthSettings::default());
-    bench.answers(Class::Refused, 2).answers(Class::Other, 400);
+fn other_4xx_do_not_change_the_state() {
+    let mut bench = Harness::new(HealthSettings::default());
+    bench.results(Class::Limited, 2).results(Class::Other, 400);
     let status = bench.health.status(bench.now);
-    assert_eq!(status.state, State::Normal);
+    assert_eq!(status.state, HealthState::Normal);
     assert_eq!(status.consec429, 2, "a 404 is no success");
     assert_eq!(status.counts.count_other, 300, "bounded");
     assert_eq!(status.counts.total, 2, "outside the ratio");
-    bench.answers(Class::Refused, 1);
+    bench.results(Class::Limited, 1);
     assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
 }
 
 /// A2: the last 30 s or the last 300 results, whichever is fewer.
 #[test]
-fn the_window_forgets_by_age_and_by_number() {
-    let mut bench = Bench::new(HealthSettings {
-        mode: Mode::Off,
+fn the_window_evicts_by_age_and_by_count() {
+    let mut bench = Harness::new(HealthSettings {
+        mode: HealthMode::Off,
         ..HealthSettings::default()
     });
-    bench.answers(Class::ServerError, 20);
-    bench.answers(Class::Success, 290);
+    bench.results(Class::ServerError, 20);
+    bench.results(Class::Success, 290);
     let counts = bench.health.status(bench.now).counts;
     let by_number = Counts {
         count_2xx: 290,
@@ -67,7 +68,7 @@ fn the_window_forgets_by_age_and_by_number() {
         ..Counts::default()
     };
     assert_eq!(counts, by_number);
-    bench.secs(30);
+    bench.advance_secs(30);
     let status = bench.health.status(bench.now);
     assert_eq!(
         (status.counts, status.err_rate),
@@ -78,13 +79,13 @@ fn the_window_forgets_by_age_and_by_number() {
 /// A2: `count_2xx`, `count_429`, `count_5xx`, `count_other`, `net_errors`, `total`, and the ratio.
 #[test]
 fn the_status_shows_every_count() {
-    let mut bench = Bench::new(profile_a());
+    let mut bench = Harness::new(profile_a());
     bench
-        .answers(Class::Success, 40)
-        .answers(Class::Refused, 2)
-        .answers(Class::ServerError, 3)
-        .answers(Class::Network, 5)
-        .answers(Class::Other, 7);
+        .results(Class::Success, 40)
+        .results(Class::Limited, 2)
+        .results(Class::ServerError, 3)
+        .results(Class::Network, 5)
+        .results(Class::Other, 7);
     let status = bench.health.status(bench.now);
     let expected = Counts {
         count_2xx: 40,
@@ -100,21 +101,24 @@ fn the_status_shows_every_count() {
 
 /// A2: fewer than ten results are a ratio of 0.
 #[test]
-fn few_results_say_nothing() {
-    let mut bench = Bench::new(profile_a());
-    bench.answers(Class::ServerError, 9);
+fn too_few_results_give_no_ratio() {
+    let mut bench = Harness::new(profile_a());
+    bench.results(Class::ServerError, 9);
     let status = bench.health.status(bench.now);
-    assert_eq!((status.state, status.err_rate), (State::Normal, Ppm::ZERO));
-    bench.answers(Class::ServerError, 1);
-    assert_eq!(bench.state(), State::Normal, "once is not confirmed");
-    bench.answers(Class::ServerError, 1);
+    assert_eq!(
+        (status.state, status.err_rate),
+        (HealthState::Normal, Ppm::ZERO)
+    );
+    bench.results(Class::ServerError, 1);
+    assert_eq!(bench.state(), HealthState::Normal, "once is not confirmed");
+    bench.results(Class::ServerError, 1);
     assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
 }
 
 /// A3: rate = min(base, max(5, ⌊base/2⌋)), concurrency = max(1, ⌊base/2⌋).
 #[test]
 fn throttle_halves_rate_and_concurrency_within_bounds() {
-    let bench = Bench::throttled(HealthSettings::default());
+    let bench = Harness::throttled(HealthSettings::default());
     let halved = Pace {
         rate: Some(Rate::per_second(17)),
         concurrency: Some(2),
@@ -122,7 +126,7 @@ fn throttle_halves_rate_and_concurrency_within_bounds() {
     assert_eq!(bench.pace(), halved);
     assert!(bench.last.contains(&Action::Pace(halved)));
     let throttled = |limit, period, concurrency| {
-        let base = Base {
+        let base = BasePace {
             rate: Some(Rate::of(limit, period)),
             concurrency,
         };
@@ -141,55 +145,55 @@ fn throttle_halves_rate_and_concurrency_within_bounds() {
 
 /// A3: the base is the tightest limit on calls; a daily budget is no speed.
 #[test]
-fn the_base_is_the_tightest_speed() {
+fn the_base_rate_is_the_tightest_limit() {
     let second = Rule::bucket(35, SEC, 35).unwrap();
     let ten = Rule::sliding(100, Span::from_secs(10)).unwrap();
     let day = Rule::sliding(1_000, Span::from_secs(86_400)).unwrap();
     let slots = Rule::in_flight(4).unwrap();
-    let base = Base::of([&second, &day, &slots, &ten]);
+    let base = BasePace::of([&second, &day, &slots, &ten]);
     assert_eq!(base.rate, Some(Rate::per_second(10)));
     assert_eq!(base.concurrency, Some(4));
-    assert_eq!(Base::of([&day]).rate.unwrap().to_string(), "0.011574");
-    assert_eq!(Base::of([&slots]).rate, None);
+    assert_eq!(BasePace::of([&day]).rate.unwrap().to_string(), "0.011574");
+    assert_eq!(BasePace::of([&slots]).rate, None);
 }
 
 /// A4: ten successes in total and a ratio below 10 % lead out of Throttle.
 #[test]
 fn throttle_ends_after_ten_successes_and_a_low_ratio() {
-    let mut bench = Bench::throttled(HealthSettings::default());
-    bench.answers(Class::Success, 9).answers(Class::Refused, 1);
-    assert_eq!(bench.state(), State::Throttle);
-    bench.answers(Class::Success, 25);
-    assert_eq!(bench.state(), State::Throttle, "4 of 38 are 10.5 %");
-    bench.answers(Class::Success, 3);
+    let mut bench = Harness::throttled(HealthSettings::default());
+    bench.results(Class::Success, 9).results(Class::Limited, 1);
+    assert_eq!(bench.state(), HealthState::Throttle);
+    bench.results(Class::Success, 25);
+    assert_eq!(bench.state(), HealthState::Throttle, "4 of 38 are 10.5 %");
+    bench.results(Class::Success, 3);
     assert_eq!(
         bench.state(),
-        State::Throttle,
+        HealthState::Throttle,
         "4 of 41 once is not confirmed"
     );
-    bench.answers(Class::Success, 1);
+    bench.results(Class::Success, 1);
     assert_eq!(bench.log[1..], ["Throttle -> HalfOpen (success_window_ok)"]);
 }
 
 /// A4: five 429s in a row lead from Throttle to Sleep.
 #[test]
-fn throttle_sleeps_after_five_refusals_in_a_row() {
-    let mut bench = Bench::throttled(profile_a());
-    bench.answers(Class::Refused, 2);
+fn throttle_becomes_sleep_after_five_429s_in_a_row() {
+    let mut bench = Harness::throttled(profile_a());
+    bench.results(Class::Limited, 2);
     assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
-    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))));
+    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(30))));
 }
 
 /// A4: a ratio of 60 % or more that lasts for five minutes leads from Throttle to Sleep.
 #[test]
-fn throttle_sleeps_after_five_minutes_of_many_failures() {
-    let mut bench = Bench::new(profile_a());
+fn throttle_becomes_sleep_after_five_minutes_of_many_failures() {
+    let mut bench = Harness::new(profile_a());
     let mut seconds = 0;
-    while bench.state() != State::Sleep && seconds < 1_000 {
+    while bench.state() != HealthState::Sleep && seconds < 1_000 {
         bench
-            .answers(Class::ServerError, 2)
-            .answers(Class::Success, 1);
-        bench.secs(1);
+            .results(Class::ServerError, 2)
+            .results(Class::Success, 1);
+        bench.advance_secs(1);
         seconds += 1;
     }
     assert_eq!(
@@ -205,79 +209,83 @@ fn throttle_sleeps_after_five_minutes_of_many_failures() {
 /// A4: five failures of any class in a row lead to Sleep, from Normal and from Throttle.
 #[test]
 fn five_failures_in_a_row_lead_to_sleep() {
-    let mut bench = Bench::new(HealthSettings::default());
+    let mut bench = Harness::new(HealthSettings::default());
     bench
-        .answers(Class::ServerError, 2)
-        .answers(Class::Network, 1)
-        .answers(Class::Refused, 2);
+        .results(Class::ServerError, 2)
+        .results(Class::Network, 1)
+        .results(Class::Limited, 2);
     assert_eq!(bench.log, ["Normal -> Sleep (failures)"]);
-    let mut bench = Bench::throttled(HealthSettings::default());
-    bench.answers(Class::Network, 2);
+    let mut bench = Harness::throttled(HealthSettings::default());
+    bench.results(Class::Network, 2);
     assert_eq!(bench.log[1..], ["Throttle -> Sleep (failures)"]);
 }
 
 /// A3: consecutive 429s are 429s without anything else between them, but for other 4xx.
 #[test]
-fn a_server_error_breaks_a_run_of_refusals() {
-    let mut bench = Bench::new(HealthSettings::default());
+fn a_server_error_resets_the_count_of_consecutive_429s() {
+    let mut bench = Harness::new(HealthSettings::default());
     bench
-        .answers(Class::Refused, 2)
-        .answers(Class::ServerError, 1);
-    bench.answers(Class::Refused, 1);
+        .results(Class::Limited, 2)
+        .results(Class::ServerError, 1);
+    bench.results(Class::Limited, 1);
     let status = bench.health.status(bench.now);
     assert_eq!((status.consec429, status.failure_count), (1, 4));
-    assert_eq!(status.state, State::Normal);
+    assert_eq!(status.state, HealthState::Normal);
 }
 
 /// A4: profile A has the threshold off, and a success breaks every run.
 #[test]
-fn a_success_breaks_every_run() {
-    let mut bench = Bench::new(profile_a());
-    bench.answers(Class::ServerError, 9);
-    assert_eq!(bench.state(), State::Normal);
-    let mut bench = Bench::new(HealthSettings::default());
+fn a_success_resets_every_consecutive_count() {
+    let mut bench = Harness::new(profile_a());
+    bench.results(Class::ServerError, 9);
+    assert_eq!(bench.state(), HealthState::Normal);
+    let mut bench = Harness::new(HealthSettings::default());
     for _ in 0..30 {
-        bench.answers(Class::Success, 19).answers(Class::Refused, 2);
+        bench.results(Class::Success, 19).results(Class::Limited, 2);
     }
     assert_eq!(bench.log, [""; 0]);
 }
 
 /// A4: answers to calls granted before the scope closed are in the ratio and in no run.
 #[test]
-fn late_answers_advance_no_run() {
-    let mut bench = Bench::asleep(HealthSettings::default());
+fn late_results_advance_no_consecutive_count() {
+    let mut bench = Harness::asleep(HealthSettings::default());
     let granted = bench.now - SEC;
     for _ in 0..4 {
-        bench.answer(Class::ServerError, granted, None);
+        bench.result(Class::ServerError, granted, None);
     }
     let status = bench.health.status(bench.now);
     assert_eq!((status.failure_count, status.counts.count_5xx), (5, 9));
-    bench.secs(30);
-    assert_eq!(bench.state(), State::HalfOpen);
-    bench.answer(Class::ServerError, granted, None);
+    bench.advance_secs(30);
+    assert_eq!(bench.state(), HealthState::HalfOpen);
+    bench.result(Class::ServerError, granted, None);
     assert_eq!(
         bench.state(),
-        State::HalfOpen,
+        HealthState::HalfOpen,
         "an old failure is no failed probe"
     );
     for _ in 0..9 {
-        bench.answer(Class::Success, granted, None);
+        bench.result(Class::Success, granted, None);
     }
-    assert_eq!(bench.state(), State::HalfOpen, "an old success is no probe");
+    assert_eq!(
+        bench.state(),
+        HealthState::HalfOpen,
+        "an old success is no probe"
+    );
     assert_eq!(bench.health.status(bench.now).counts.total, 10);
 }
 
 /// A8: a ratio condition that holds once, fails once and holds again is not confirmed.
 #[test]
-fn a_ratio_that_trembles_moves_nothing() {
+fn a_fluctuating_ratio_changes_no_state() {
     let settings = HealthSettings {
         n_throttle: 100,
         ..profile_a()
     };
-    let mut bench = Bench::new(settings);
-    bench.answers(Class::Success, 40).answers(Class::Network, 9);
+    let mut bench = Harness::new(settings);
+    bench.results(Class::Success, 40).results(Class::Network, 9);
     for _ in 0..20 {
-        bench.answers(Class::Network, 1).answers(Class::Success, 4);
+        bench.results(Class::Network, 1).results(Class::Success, 4);
     }
     assert_eq!(bench.log, [""; 0]);
 }
@@ -285,40 +293,40 @@ fn a_ratio_that_trembles_moves_nothing() {
 /// A4: the same for calls granted before a cool-down closed their scope: five 429s that were on their
 /// way together are one refusal.
 #[test]
-fn answers_from_before_a_cool_down_advance_no_run() {
-    let mut bench = Bench::new(HealthSettings::default());
-    let refused = Answer {
-        class: Class::Refused,
+fn results_from_before_a_cooldown_advance_no_consecutive_count() {
+    let mut bench = Harness::new(HealthSettings::default());
+    let refused = AttemptResult {
+        class: Class::Limited,
         granted: bench.now,
         retry_after: None,
     };
-    bench.on(Event::Answered(refused));
+    bench.on(HealthEvent::Completed(refused));
     for _ in 0..4 {
-        bench.on(Event::AnsweredLate(refused));
+        bench.on(HealthEvent::CompletedLate(refused));
     }
     let status = bench.health.status(bench.now);
     assert_eq!((status.consec429, status.failure_count), (1, 1));
     assert_eq!(status.counts.count_429, 5, "they count in the ratio");
     assert_eq!(bench.log, [""; 0]);
     for _ in 0..7 {
-        bench.on(Event::AnsweredLate(refused));
+        bench.on(HealthEvent::CompletedLate(refused));
     }
     assert_eq!(bench.log, ["Normal -> Throttle (err_ratio)"]);
 }
 
 /// A8: counts in a row do not wait for a confirmation, nor does a failed probe.
 #[test]
-fn counts_in_a_row_act_at_once() {
+fn consecutive_counts_act_at_once() {
     let settings = HealthSettings {
         confirm: 50,
         ..HealthSettings::default()
     };
-    let mut bench = Bench::throttled(settings);
+    let mut bench = Harness::throttled(settings);
     assert_eq!(bench.log, ["Normal -> Throttle (consec_429)"]);
-    bench.answers(Class::Refused, 2);
+    bench.results(Class::Limited, 2);
     assert_eq!(bench.log[1..], ["Throttle -> Sleep (consec_429)"]);
-    let mut bench = Bench::half_open(settings);
-    bench.answers(Class::ServerError, 1);
+    let mut bench = Harness::half_open(settings);
+    bench.results(Class::ServerError, 1);
     assert_eq!(
         bench.log.last().unwrap(),
         "HalfOpen -> Sleep (probe_failed)"
@@ -327,36 +335,36 @@ fn counts_in_a_row_act_at_once() {
 
 /// A3: the ratio is reached at exactly 20 %, not below.
 #[test]
-fn a_fifth_of_failures_is_enough_and_less_is_not() {
+fn twenty_percent_failures_throttle_and_fewer_do_not() {
     let failing = |successes, failures| {
         let settings = HealthSettings {
             confirm: 1,
             ..profile_a()
         };
-        let mut bench = Bench::new(settings);
-        bench.answers(Class::Success, successes);
-        bench.answers(Class::ServerError, failures);
+        let mut bench = Harness::new(settings);
+        bench.results(Class::Success, successes);
+        bench.results(Class::ServerError, failures);
         bench.state()
     };
-    assert_eq!(failing(8, 2), State::Throttle);
-    assert_eq!(failing(9, 2), State::Normal, "18 %");
+    assert_eq!(failing(8, 2), HealthState::Throttle);
+    assert_eq!(failing(9, 2), HealthState::Normal, "18 %");
 }
 
 /// A4: a ratio of 60 % must last: a moment below it begins the five minutes anew.
 #[test]
-fn a_better_moment_begins_the_five_minutes_anew() {
-    let mut bench = Bench::new(profile_a());
-    let minutes = |bench: &mut Bench, minutes: u64| {
+fn a_lower_ratio_restarts_the_five_minutes() {
+    let mut bench = Harness::new(profile_a());
+    let minutes = |bench: &mut Harness, minutes: u64| {
         for _ in 0..minutes * 60 {
             bench
-                .answers(Class::ServerError, 2)
-                .answers(Class::Success, 1);
-            bench.pass(Span::from_millis(970));
+                .results(Class::ServerError, 2)
+                .results(Class::Success, 1);
+            bench.advance(Span::from_millis(970));
         }
         bench.state()
     };
-    assert_eq!(minutes(&mut bench, 4), State::Throttle);
-    bench.answers(Class::Success, 30);
-    assert_eq!(minutes(&mut bench, 4), State::Throttle);
-    assert_eq!(minutes(&mut bench, 2), State::Sleep);
+    assert_eq!(minutes(&mut bench, 4), HealthState::Throttle);
+    bench.results(Class::Success, 30);
+    assert_eq!(minutes(&mut bench, 4), HealthState::Throttle);
+    assert_eq!(minutes(&mut bench, 2), HealthState::Sleep);
 }

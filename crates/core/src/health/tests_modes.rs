@@ -1,9 +1,9 @@
 //! The breaker (M9, M10), `mode: off`, settings and their change while running (A1, A14).
 
-use super::bench::{Bench, base, breaker, profile_a};
+use super::harness::{Harness, base, breaker, profile_a};
 use super::{
-    Action, Breaker, Class, Command, Door, Health, HealthSettings, Mode, Pace, RampAfter,
-    RampSettings, Rate, Reason, State, WhenBlocked, Why,
+    Action, Admission, BlockReason, Breaker, Class, Command, Health, HealthMode, HealthSettings,
+    HealthState, Pace, RampAfter, RampSettings, Rate, Reason, WhenBlocked,
 };
 use crate::ratio::Ppm;
 use crate::time::{Micros, Span};
@@ -11,28 +11,28 @@ use crate::time::{Micros, Span};
 /// M9: the breaker's life, step by step.
 #[test]
 fn a_breaker_opens_tests_and_closes() {
-    let mut bench = Bench::new(breaker());
-    let word = |bench: &Bench| bench.health.status(bench.now).breaker.word();
+    let mut bench = Harness::new(breaker());
+    let word = |bench: &Harness| bench.health.status(bench.now).breaker.as_str();
     bench
-        .answers(Class::Refused, 2)
-        .answers(Class::ServerError, 1);
-    bench.answers(Class::Success, 1).answers(Class::Network, 4);
+        .results(Class::Limited, 2)
+        .results(Class::ServerError, 1);
+    bench.results(Class::Success, 1).results(Class::Network, 4);
     assert_eq!(word(&bench), "closed", "four in a row");
-    bench.answers(Class::Refused, 1);
-    assert_eq!((word(&bench), bench.state()), ("open", State::Sleep));
-    assert_eq!(bench.rest(), Some(Some(Span::from_secs(300))));
-    bench.pass(Span::from_millis(299_999));
+    bench.results(Class::Limited, 1);
+    assert_eq!((word(&bench), bench.state()), ("open", HealthState::Sleep));
+    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(300))));
+    bench.advance(Span::from_millis(299_999));
     assert_eq!(word(&bench), "open");
-    bench.pass(Span::from_millis(1));
+    bench.advance(Span::from_millis(1));
     assert_eq!(word(&bench), "half_open");
-    bench.answers(Class::Success, 1);
+    bench.results(Class::Success, 1);
     assert_eq!(word(&bench), "half_open", "one is not enough");
     assert_eq!(
-        bench.rest(),
+        bench.closed_for(),
         Some(Some(Span::ZERO)),
         "the next may go at once"
     );
-    bench.answers(Class::Success, 1);
+    bench.results(Class::Success, 1);
     assert_eq!(word(&bench), "closed");
     assert!(bench.opens());
     assert_eq!(bench.pace(), Pace::default());
@@ -41,39 +41,39 @@ fn a_breaker_opens_tests_and_closes() {
 /// M9: one failure in half-open opens it again, for the same time.
 #[test]
 fn a_failed_test_call_opens_the_breaker_again() {
-    let mut bench = Bench::half_open(breaker());
-    bench.answers(Class::Success, 1).answers(Class::Refused, 1);
-    assert_eq!(bench.state(), State::Sleep);
-    assert_eq!(bench.rest(), Some(Some(Span::from_secs(300))));
-    bench.secs(300).answers(Class::Success, 2);
-    assert_eq!(bench.state(), State::Normal);
+    let mut bench = Harness::half_open(breaker());
+    bench.results(Class::Success, 1).results(Class::Limited, 1);
+    assert_eq!(bench.state(), HealthState::Sleep);
+    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(300))));
+    bench.advance_secs(300).results(Class::Success, 2);
+    assert_eq!(bench.state(), HealthState::Normal);
 }
 
 /// M10: the words and numbers of the refusal.
 #[test]
-fn the_refusal_of_an_open_breaker_has_its_numbers() {
-    let mut bench = Bench::new(breaker());
-    bench.answers(Class::ServerError, 5).secs(60);
+fn the_rejection_of_an_open_breaker_has_its_numbers() {
+    let mut bench = Harness::new(breaker());
+    bench.results(Class::ServerError, 5).advance_secs(60);
     let status = bench.health.status(bench.now);
     assert_eq!(status.failure_count, 5);
     assert_eq!(status.reset_in, Span::from_secs(240));
-    assert_eq!(status.state.word(), "sleep");
+    assert_eq!(status.state.as_str(), "sleep");
     assert_eq!(
         Breaker::Open.message("tmdb"),
         "Circuit breaker is open for tmdb"
     );
-    let door = Door::Closed {
-        why: Why::Sleep,
-        left: Some(Span::from_secs(240)),
+    let door = Admission::Closed {
+        why: BlockReason::Sleep,
+        remaining: Some(Span::from_secs(240)),
         blocked: WhenBlocked::Reject,
     };
-    assert_eq!(bench.health.door(bench.now), door);
+    assert_eq!(bench.health.admission(bench.now), door);
 }
 
 /// A14: settings change while running; no count is lost, and a state that a mode lacks ends.
 #[test]
 fn settings_change_while_running() {
-    let mut bench = Bench::throttled(HealthSettings::default());
+    let mut bench = Harness::throttled(HealthSettings::default());
     let mut settings = HealthSettings {
         throttle_factor: Ppm::percent(20),
         ..HealthSettings::default()
@@ -87,9 +87,9 @@ fn settings_change_while_running() {
         })]
     ));
     assert_eq!(bench.health.status(bench.now).consec429, 3);
-    settings.mode = Mode::Breaker;
+    settings.mode = HealthMode::Breaker;
     let actions = bench.health.configure(settings, base(), bench.now).unwrap();
-    bench.note(actions);
+    bench.record(actions);
     assert_eq!(bench.log[1..], ["Throttle -> Normal (policy)"]);
     settings.confirm = 0;
     assert!(bench.health.configure(settings, base(), bench.now).is_err());
@@ -97,17 +97,17 @@ fn settings_change_while_running() {
 
 /// A1: with `mode: off` answers move nothing, operators still can.
 #[test]
-fn off_is_moved_by_operators_only() {
+fn with_mode_off_only_operators_change_the_state() {
     let settings = HealthSettings {
-        mode: Mode::Off,
+        mode: HealthMode::Off,
         ..HealthSettings::default()
     };
-    let mut bench = Bench::new(settings);
+    let mut bench = Harness::new(settings);
     bench
-        .answers(Class::Refused, 50)
-        .answers(Class::Network, 50);
+        .results(Class::Limited, 50)
+        .results(Class::Network, 50);
     assert_eq!(bench.log, [""; 0]);
-    bench.order(Command::Offline).order(Command::Resume);
+    bench.command(Command::Offline).command(Command::Resume);
     assert_eq!(
         bench.log,
         ["Normal -> Sleep (operator)", "Sleep -> Normal (operator)"]
@@ -116,7 +116,7 @@ fn off_is_moved_by_operators_only() {
 
 /// A1: every default is sound, and every senseless value is named, all at once.
 #[test]
-fn senseless_settings_are_all_named() {
+fn every_invalid_setting_is_reported() {
     for settings in [HealthSettings::default(), profile_a(), breaker()] {
         assert_eq!(settings.check(), []);
     }
@@ -128,7 +128,7 @@ fn senseless_settings_are_all_named() {
         sleep_min: Span::from_secs(400),
         probe_concurrency: 65,
         auto_recover: Some(Span::ZERO),
-        mode: Mode::Breaker,
+        mode: HealthMode::Breaker,
         failure_threshold: None,
         probe_rate: Rate::per_second(0),
         ..HealthSettings::default()
@@ -160,7 +160,7 @@ fn senseless_settings_are_all_named() {
 fn the_defaults_are_the_documented_ones() {
     let (secs, ppm) = (Span::from_secs, |percent| Ppm::percent(percent));
     let documented = HealthSettings {
-        mode: Mode::Adaptive,
+        mode: HealthMode::Adaptive,
         window: secs(30),
         window_results: 300,
         min_results: 10,
@@ -187,7 +187,7 @@ fn the_defaults_are_the_documented_ones() {
         ramp: RampSettings {
             factor: ppm(110),
             every: secs(5 * 60),
-            after: RampAfter::Refusals,
+            after: RampAfter::Limited,
         },
         auto_recover: None,
         cache_only_after: None,
@@ -201,23 +201,23 @@ fn the_defaults_are_the_documented_ones() {
 
 /// A1, M9: one machine, two vocabularies.
 #[test]
-fn both_vocabularies_agree() {
+fn breaker_and_health_states_agree() {
     let words = [
-        (State::Normal, "Normal", "normal", "closed"),
-        (State::Throttle, "Throttle", "throttle", "closed"),
-        (State::Sleep, "Sleep", "sleep", "open"),
-        (State::HalfOpen, "HalfOpen", "half_open", "half_open"),
-        (State::CacheOnly, "CacheOnly", "cache_only", "open"),
+        (HealthState::Normal, "Normal", "normal", "closed"),
+        (HealthState::Throttle, "Throttle", "throttle", "closed"),
+        (HealthState::Sleep, "Sleep", "sleep", "open"),
+        (HealthState::HalfOpen, "HalfOpen", "half_open", "half_open"),
+        (HealthState::CacheOnly, "CacheOnly", "cache_only", "open"),
     ];
     for (state, name, word, breaker) in words {
-        assert_eq!((state.name(), state.word()), (name, word));
-        assert_eq!(state.breaker().word(), breaker);
+        assert_eq!((state.log_name(), state.as_str()), (name, word));
+        assert_eq!(state.breaker().as_str(), breaker);
     }
 }
 
 /// A16: the words for why a state changed.
 #[test]
-fn reasons_have_their_words() {
+fn reasons_print_their_documented_names() {
     let reasons = [
         (Reason::ErrRatio, "err_ratio"),
         (Reason::Consec429, "consec_429"),

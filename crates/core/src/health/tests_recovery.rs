@@ -1,7 +1,10 @@
 //! The rules of A5, A6 and A15: how long it rests, how it probes, how it climbs back.
 
-use super::bench::Bench;
-use super::{Action, Base, Class, Counts, Event, HealthSettings, Pace, RampAfter, Rate, State};
+use super::harness::Harness;
+use super::{
+    Action, BasePace, Class, Counts, HealthEvent, HealthSettings, HealthState, Pace, RampAfter,
+    Rate,
+};
 use crate::ask::{Reopen, ScopeId, Settle};
 use crate::ratio::Ppm;
 use crate::time::Span;
@@ -10,12 +13,12 @@ const SEC: Span = Span::from_secs(1);
 
 /// A5: max(Retry-After, ceiling); the ceiling does not cap the Retry-After.
 #[test]
-fn sleep_lasts_as_long_as_the_provider_says_or_longer() {
+fn sleep_lasts_at_least_as_long_as_retry_after() {
     let sleep_after = |secs| {
-        let mut bench = Bench::new(HealthSettings::default());
-        bench.answers(Class::Refused, 4).refused_for(secs);
-        assert_eq!(bench.state(), State::Sleep);
-        bench.rest().flatten().unwrap()
+        let mut bench = Harness::new(HealthSettings::default());
+        bench.results(Class::Limited, 4).limited_for(secs);
+        assert_eq!(bench.state(), HealthState::Sleep);
+        bench.closed_for().flatten().unwrap()
     };
     assert_eq!(sleep_after(0), Span::from_secs(30));
     assert_eq!(sleep_after(2), Span::from_secs(30));
@@ -25,88 +28,92 @@ fn sleep_lasts_as_long_as_the_provider_says_or_longer() {
 
 /// A5: an earlier, longer Retry-After of the same run is kept; one that comes late extends.
 #[test]
-fn the_longest_retry_after_holds() {
-    let mut bench = Bench::new(HealthSettings::default());
-    bench.refused_for(120).secs(20);
-    bench.answers(Class::ServerError, 4);
+fn the_longest_retry_after_wins() {
+    let mut bench = Harness::new(HealthSettings::default());
+    bench.limited_for(120).advance_secs(20);
+    bench.results(Class::ServerError, 4);
     let left = bench.health.status(bench.now).reset_in;
     assert_eq!(left, Span::from_millis(99_960));
     let granted = bench.now - SEC;
-    bench.answer(Class::Refused, granted, Some(Span::from_secs(600)));
-    assert_eq!(bench.rest(), Some(Some(Span::from_secs(600))));
-    bench.secs(599);
-    assert_eq!(bench.state(), State::Sleep);
-    bench.secs(1);
+    bench.result(Class::Limited, granted, Some(Span::from_secs(600)));
+    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(600))));
+    bench.advance_secs(599);
+    assert_eq!(bench.state(), HealthState::Sleep);
+    bench.advance_secs(1);
     assert_eq!(bench.log[1..], ["Sleep -> HalfOpen (sleep_over)"]);
 }
 
 /// A5: the cool-down doubles with each failed HalfOpen, up to `sleep_max`, and is reset on Normal.
 #[test]
-fn each_failed_probe_doubles_the_rest() {
-    let mut bench = Bench::half_open(HealthSettings::default());
+fn each_failed_probe_doubles_the_sleep() {
+    let mut bench = Harness::half_open(HealthSettings::default());
     for rest in [60, 120, 240, 300, 300] {
-        bench.answers(Class::Network, 1);
-        assert_eq!(bench.rest(), Some(Some(Span::from_secs(rest))));
-        bench.secs(rest);
-        assert_eq!(bench.state(), State::HalfOpen);
+        bench.results(Class::Network, 1);
+        assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(rest))));
+        bench.advance_secs(rest);
+        assert_eq!(bench.state(), HealthState::HalfOpen);
     }
     bench
-        .answers(Class::Success, 5)
-        .answers(Class::ServerError, 5);
-    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))), "as at first");
+        .results(Class::Success, 5)
+        .results(Class::ServerError, 5);
+    assert_eq!(
+        bench.closed_for(),
+        Some(Some(Span::from_secs(30))),
+        "as at first"
+    );
 }
 
 /// A5: a success in between takes back what an earlier refusal said about when to return.
 #[test]
-fn a_success_forgets_an_old_retry_after() {
-    let mut bench = Bench::new(HealthSettings::default());
-    bench.refused_for(3_600).answers(Class::Success, 1);
-    bench.answers(Class::ServerError, 5);
-    assert_eq!(bench.rest(), Some(Some(Span::from_secs(30))));
+fn a_success_clears_an_old_retry_after() {
+    let mut bench = Harness::new(HealthSettings::default());
+    bench.limited_for(3_600).results(Class::Success, 1);
+    bench.results(Class::ServerError, 5);
+    assert_eq!(bench.closed_for(), Some(Some(Span::from_secs(30))));
 }
 
 /// A2: the window is cleared on entering HalfOpen, from Sleep and from Throttle.
 #[test]
 fn half_open_starts_with_an_empty_window() {
-    let bench = Bench::half_open(HealthSettings {
+    let bench = Harness::half_open(HealthSettings {
         sleep_first: Span::from_secs(2),
         ..HealthSettings::default()
     });
     assert_eq!(bench.health.status(bench.now).counts, Counts::default());
-    let mut bench = Bench::throttled(HealthSettings::default());
-    bench.secs(30).answers(Class::Success, 10);
-    assert_eq!(bench.state(), State::HalfOpen);
+    let mut bench = Harness::throttled(HealthSettings::default());
+    bench.advance_secs(30).results(Class::Success, 10);
+    assert_eq!(bench.state(), HealthState::HalfOpen);
     assert_eq!(bench.health.status(bench.now).counts, Counts::default());
 }
 
 /// A4: a call granted just after the decision to sleep, before the ledger knew, is no probe when it
 /// times out in HalfOpen; one granted when the rest was over by a clock slightly ahead is.
 #[test]
-fn a_call_that_slipped_into_the_sleep_is_no_probe() {
-    let mut bench = Bench::asleep(HealthSettings::default());
+fn a_call_granted_early_in_the_sleep_is_not_a_probe() {
+    let mut bench = Harness::asleep(HealthSettings::default());
     let slipped = bench.now + Span::from_millis(5);
     let early = bench.now + Span::from_millis(29_990);
-    bench.secs(31);
-    bench.answer(Class::Network, slipped, None);
-    assert_eq!(bench.state(), State::HalfOpen);
-    bench.answer(Class::Network, early, None);
-    assert_eq!(bench.state(), State::Sleep);
+    bench.advance_secs(31);
+    bench.result(Class::Network, slipped, None);
+    assert_eq!(bench.state(), HealthState::HalfOpen);
+    bench.result(Class::Network, early, None);
+    assert_eq!(bench.state(), HealthState::Sleep);
 }
 
 /// A6: one call at a time at min(3/s, rate): the next probe goes 1/3 s after the last one went.
 #[test]
 fn probes_go_one_at_a_time_three_per_second() {
-    let mut bench = Bench::half_open(HealthSettings::default());
+    let mut bench = Harness::half_open(HealthSettings::default());
     let probing = Pace {
         rate: Some(Rate::per_second(3)),
         concurrency: Some(1),
     };
     assert_eq!(bench.pace(), probing);
-    bench.answers(Class::Success, 1);
+    bench.results(Class::Success, 1);
     let next = Action::Close {
         age: Span::from_millis(10),
-        rest: Some(Span(333_334)),
-        then: Reopen::Probe,
+        closed_for: Some(Span(333_334)),
+        reopen: Reopen::Probe,
     };
     assert_eq!(bench.last.as_slice(), [next]);
     let scope = ScopeId(7);
@@ -117,48 +124,51 @@ fn probes_go_one_at_a_time_three_per_second() {
             ..
         })
     ));
-    bench.answers(Class::Other, 1);
+    bench.results(Class::Other, 1);
     assert_eq!(bench.last.as_slice(), [next], "a 404 frees the place");
-    bench.on(Event::Dropped { granted: bench.now });
-    assert!(bench.rest().is_some(), "so does a caller that went away");
+    bench.on(HealthEvent::Dropped { granted: bench.now });
+    assert!(
+        bench.closed_for().is_some(),
+        "so does a caller that went away"
+    );
 }
 
 /// A6: the same from Throttle is a local matter: nothing is closed for others.
 #[test]
-fn the_way_out_of_throttle_closes_no_scope() {
-    let mut bench = Bench::throttled(HealthSettings::default());
-    bench.secs(30).answers(Class::Success, 10);
-    assert_eq!(bench.state(), State::HalfOpen);
-    assert_eq!(bench.rest(), None);
-    bench.answers(Class::Success, 5);
-    assert_eq!(bench.state(), State::Normal);
+fn half_open_after_throttle_closes_no_scope() {
+    let mut bench = Harness::throttled(HealthSettings::default());
+    bench.advance_secs(30).results(Class::Success, 10);
+    assert_eq!(bench.state(), HealthState::HalfOpen);
+    assert_eq!(bench.closed_for(), None);
+    bench.results(Class::Success, 5);
+    assert_eq!(bench.state(), HealthState::Normal);
     assert!(!bench.opens());
 }
 
 /// A6: `probe_concurrency` lets further probes follow while the first is on its way.
 #[test]
-fn more_probes_at_a_time_if_configured() {
+fn several_concurrent_probes_if_configured() {
     let settings = HealthSettings {
         probe_concurrency: 2,
         ..HealthSettings::default()
     };
-    let mut bench = Bench::half_open(settings);
-    bench.on(Event::Granted);
-    assert_eq!(bench.rest(), Some(Some(Span(333_334))));
-    bench.on(Event::Granted);
-    assert_eq!(bench.rest(), None, "two are on their way");
+    let mut bench = Harness::half_open(settings);
+    bench.on(HealthEvent::Granted);
+    assert_eq!(bench.closed_for(), Some(Some(Span(333_334))));
+    bench.on(HealthEvent::Granted);
+    assert_eq!(bench.closed_for(), None, "two are on their way");
 }
 
 /// A15: the rate starts at Throttle's and climbs ×1.1 every 5 min to the base.
 #[test]
-fn the_rate_climbs_back_after_refusals() {
-    let mut bench = Bench::throttled(HealthSettings::default());
-    bench.secs(30).answers(Class::Success, 15);
-    assert_eq!(bench.state(), State::Normal);
+fn the_rate_ramps_up_after_429s() {
+    let mut bench = Harness::throttled(HealthSettings::default());
+    bench.advance_secs(30).results(Class::Success, 15);
+    assert_eq!(bench.state(), HealthState::Normal);
     let mut rates = Vec::new();
     while let Some(rate) = bench.pace().rate {
         rates.push(rate.to_string());
-        bench.secs(300);
+        bench.advance_secs(300);
     }
     let expected = [
         "17",
@@ -180,11 +190,11 @@ fn the_rate_climbs_back_after_refusals() {
 
 /// A15: after a mere outage the full rate returns at once, unless `after: any`.
 #[test]
-fn an_outage_without_refusals_needs_no_ramp_by_default() {
+fn an_outage_without_429s_needs_no_ramp_by_default() {
     let after = |settings| {
-        let mut bench = Bench::half_open(settings);
-        bench.answers(Class::Success, 5);
-        assert_eq!(bench.state(), State::Normal);
+        let mut bench = Harness::half_open(settings);
+        bench.results(Class::Success, 5);
+        assert_eq!(bench.state(), HealthState::Normal);
         bench.pace().rate
     };
     let mut settings = HealthSettings::default();
@@ -195,16 +205,16 @@ fn an_outage_without_refusals_needs_no_ramp_by_default() {
 
 /// A5: the first rest is `sleep_first` within `sleep_min` and `sleep_max`.
 #[test]
-fn a_rest_is_never_shorter_than_the_shortest() {
+fn a_sleep_is_never_shorter_than_sleep_min() {
     let first = |secs, cooldown_factor| {
-        let mut bench = Bench::asleep(HealthSettings {
+        let mut bench = Harness::asleep(HealthSettings {
             sleep_first: Span::from_millis(secs),
             cooldown_factor,
             ..HealthSettings::default()
         });
-        let first = bench.rest().flatten().unwrap();
-        bench.pass(first).answers(Class::Network, 1);
-        (first, bench.rest().flatten().unwrap())
+        let first = bench.closed_for().flatten().unwrap();
+        bench.advance(first).results(Class::Network, 1);
+        (first, bench.closed_for().flatten().unwrap())
     };
     let (twice, once) = (Ppm(2_000_000), Ppm::ONE);
     let secs = Span::from_secs;
@@ -217,7 +227,7 @@ fn a_rest_is_never_shorter_than_the_shortest() {
 #[test]
 fn probes_are_no_faster_than_the_provider_s_rate() {
     let probe_rate = |limit, secs| {
-        let base = Base {
+        let base = BasePace {
             rate: Some(Rate::of(limit, Span::from_secs(secs))),
             concurrency: None,
         };
@@ -230,25 +240,25 @@ fn probes_are_no_faster_than_the_provider_s_rate() {
 
 /// A6: five successes are not enough while late failures keep the ratio at 10 % or more.
 #[test]
-fn probes_must_not_be_drowned_by_late_failures() {
-    let mut bench = Bench::half_open(HealthSettings::default());
+fn late_failures_do_not_fail_the_probes() {
+    let mut bench = Harness::half_open(HealthSettings::default());
     let granted = bench.now - Span::from_secs(60);
     for _ in 0..5 {
-        bench.answer(Class::Network, granted, None);
+        bench.result(Class::Network, granted, None);
     }
-    bench.answers(Class::Success, 5);
-    assert_eq!(bench.state(), State::HalfOpen, "5 of 10 failed");
-    bench.secs(30).answers(Class::Success, 2);
-    assert_eq!(bench.state(), State::Normal, "they are forgotten");
+    bench.results(Class::Success, 5);
+    assert_eq!(bench.state(), HealthState::HalfOpen, "5 of 10 failed");
+    bench.advance_secs(30).results(Class::Success, 2);
+    assert_eq!(bench.state(), HealthState::Normal, "they are forgotten");
 }
 
 /// A15: a base that is lowered during the climb ends it.
 #[test]
-fn a_lower_base_ends_the_climb() {
-    let mut bench = Bench::throttled(HealthSettings::default());
-    bench.secs(30).answers(Class::Success, 15);
+fn a_lower_base_rate_ends_the_ramp() {
+    let mut bench = Harness::throttled(HealthSettings::default());
+    bench.advance_secs(30).results(Class::Success, 15);
     assert_eq!(bench.pace().rate, Some(Rate::per_second(17)));
-    let base = Base {
+    let base = BasePace {
         rate: Some(Rate::per_second(10)),
         concurrency: None,
     };

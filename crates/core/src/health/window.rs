@@ -16,7 +16,7 @@ use crate::time::{Micros, Span};
 /// How far back the window reaches. Copied from the settings for each question, so a setting
 /// changed while running holds from the next result on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reach {
+pub(super) struct WindowBounds {
     pub(super) age: Span,
     pub(super) results: usize,
     /// Fewer results than this say nothing: the ratio is 0.
@@ -42,7 +42,7 @@ pub struct Counts {
 
 /// The results themselves, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct ResultWindow {
     rated: VecDeque<(Micros, Class)>,
     others: VecDeque<Micros>,
     counts: Counts,
@@ -55,10 +55,10 @@ impl Counts {
         self.count_429 + self.count_5xx + self.net_errors
     }
 
-    fn slot(&mut self, class: Class) -> &mut u64 {
+    fn counter(&mut self, class: Class) -> &mut u64 {
         match class {
             Class::Success => &mut self.count_2xx,
-            Class::Refused => &mut self.count_429,
+            Class::Limited => &mut self.count_429,
             Class::ServerError => &mut self.count_5xx,
             Class::Network => &mut self.net_errors,
             Class::Other => &mut self.count_other,
@@ -66,59 +66,60 @@ impl Counts {
     }
 
     fn add(&mut self, class: Class) {
-        *self.slot(class) += 1;
+        *self.counter(class) += 1;
         self.total += u64::from(class != Class::Other);
     }
 
     fn remove(&mut self, class: Class) {
-        *self.slot(class) -= 1;
+        *self.counter(class) -= 1;
         self.total -= u64::from(class != Class::Other);
     }
 }
 
-impl Window {
+impl ResultWindow {
     /// Takes in one result.
-    pub(super) fn add(&mut self, class: Class, reach: Reach, now: Micros) {
+    pub(super) fn add(&mut self, class: Class, reach: WindowBounds, now: Micros) {
         if class == Class::Other {
             self.others.push_back(now);
         } else {
             self.rated.push_back((now, class));
         }
         self.counts.add(class);
-        self.forget(reach, now);
+        self.evict(reach, now);
     }
 
     /// Forgets everything: what was before a probe says nothing about what it finds.
     pub(super) fn clear(&mut self) {
-        *self = Window::default();
+        *self = ResultWindow::default();
     }
 
     /// Is the ratio at least this share?
-    pub(super) fn reaches(&self, share: Ppm, reach: Reach) -> bool {
+    pub(super) fn reaches(&self, share: Ppm, reach: WindowBounds) -> bool {
         share.is_reached_by(rated_failures(self.counts, reach), self.counts.total)
     }
 
     /// What it holds at `now`.
-    pub(super) fn counts(&self, reach: Reach, now: Micros) -> Counts {
+    pub(super) fn counts(&self, reach: WindowBounds, now: Micros) -> Counts {
         let mut counts = self.counts;
-        self.gone(reach, now).for_each(|class| counts.remove(class));
+        self.expired(reach, now)
+            .for_each(|class| counts.remove(class));
         counts
     }
 
     /// The ratio at `now`, for people to read.
-    pub(super) fn ratio(&self, reach: Reach, now: Micros) -> Ppm {
+    pub(super) fn ratio(&self, reach: WindowBounds, now: Micros) -> Ppm {
         let counts = self.counts(reach, now);
         Ppm::of(rated_failures(counts, reach), counts.total)
     }
 
     /// How many results are kept, for tests of the bound.
     #[cfg(test)]
-    pub(super) fn kept(&self) -> usize {
+    pub(super) fn stored(&self) -> usize {
         self.rated.len() + self.others.len()
     }
 
     /// What [`Window::forget`] would take out.
-    fn gone(&self, reach: Reach, now: Micros) -> impl Iterator<Item = Class> {
+    fn expired(&self, reach: WindowBounds, now: Micros) -> impl Iterator<Item = Class> {
         let gone = move |at: Micros| now.since(at) >= reach.age;
         let rated_over = self.rated.len().saturating_sub(reach.results);
         let others_over = self.others.len().saturating_sub(reach.results);
@@ -130,7 +131,7 @@ impl Window {
         rated.chain(others.map(|_| Class::Other))
     }
 
-    fn forget(&mut self, reach: Reach, now: Micros) {
+    fn evict(&mut self, reach: WindowBounds, now: Micros) {
         let gone = |at: Micros| now.since(at) >= reach.age;
         while let Some(&(at, class)) = self.rated.front()
             && (gone(at) || self.rated.len() > reach.results)
@@ -148,7 +149,7 @@ impl Window {
 }
 
 /// Failures, if there are results enough to speak of a ratio.
-fn rated_failures(counts: Counts, reach: Reach) -> u64 {
+fn rated_failures(counts: Counts, reach: WindowBounds) -> u64 {
     if counts.total < reach.min_results {
         0
     } else {

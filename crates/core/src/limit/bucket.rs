@@ -11,10 +11,10 @@
 //!
 //! Never: stores a level. The debt is a fact, and what came back since is arithmetic.
 
-use crate::ask::On;
-use crate::limit::holds::{Holds, Open, sum_of};
-use crate::limit::inherit::Estate;
-use crate::limit::room::{ASK_AGAIN, Grant, Settled, Wait, Want};
+use crate::ask::WakeOn;
+use crate::limit::holds::{Holds, PendingCall, sum_of};
+use crate::limit::inherit::CarriedUsage;
+use crate::limit::room::{CellRequest, CellWait, Grant, RETRY_INTERVAL, Settled};
 use crate::limit::rule::Rule;
 use crate::time::{Micros, Span};
 
@@ -38,10 +38,10 @@ impl Bucket {
     pub(crate) fn drained(rule: &Rule, at: Micros) -> Bucket {
         Bucket {
             holds: Holds::default(),
-            debt: u128::from(rule.most()) * u128::from(token(rule)),
+            debt: u128::from(rule.max_cost()) * u128::from(token(rule)),
             at,
             rate: rule.limit(),
-            depth: rule.most(),
+            depth: rule.max_cost(),
         }
     }
 
@@ -49,19 +49,19 @@ impl Bucket {
     /// a lowered rate or depth from now on. Only those who ask may raise them: a settle speaks of
     /// the rule that was in force when its permit was granted.
     pub(crate) fn refresh(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) -> u64 {
-        let lapsed = self.holds.open.lapsed(now);
+        let lapsed = self.holds.pending.drain_lapsed(now);
         for open in &lapsed {
             self.debit(rule, open.cost, open.free_at);
         }
         while let Some(slot) = self.holds.pop_free(now) {
             self.debit(rule, slot.cost, slot.free_at);
         }
-        self.follow(rule, limit.min(self.rate), depth.min(self.depth), now);
+        self.set_rate(rule, limit.min(self.rate), depth.min(self.depth), now);
         sum_of(&lapsed)
     }
 
     /// The bucket has this rate and this depth from now on.
-    pub(crate) fn follow(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) {
+    pub(crate) fn set_rate(&mut self, rule: &Rule, limit: u64, depth: u64, now: Micros) {
         if (self.rate, self.depth) == (limit, depth) {
             return;
         }
@@ -77,7 +77,7 @@ impl Bucket {
         self.depth = depth;
     }
 
-    pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
+    pub(crate) fn room(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
         let period = u128::from(token(rule));
         let wanted = (u128::from(want.cost) + u128::from(self.holds.held())) * period;
         let depth = u128::from(want.room) * period;
@@ -88,18 +88,18 @@ impl Bucket {
         }
         if wanted > depth {
             // Even a full bucket has not enough beside the calls on their way.
-            let open = self.holds.open.first_lapse();
+            let open = self.holds.pending.first_lapse();
             let late = self.holds.done.front().map(|slot| slot.free_at);
             let first = open.into_iter().chain(late).min();
-            return Err(Wait {
-                after: first.map_or(ASK_AGAIN, |at| at.since(now)),
-                on: On::Event,
+            return Err(CellWait {
+                after: first.map_or(RETRY_INTERVAL, |at| at.since(now)),
+                on: WakeOn::Event,
             });
         }
         let missing = (total - depth).div_ceil(u128::from(self.rate.max(1)));
-        Err(Wait {
+        Err(CellWait {
             after: Span(u64::try_from(missing).unwrap_or(u64::MAX)),
-            on: On::Time,
+            on: WakeOn::Time,
         })
     }
 
@@ -108,9 +108,9 @@ impl Bucket {
             self.debit(rule, grant.cost, grant.at);
         } else {
             let free_at = grant.arrives_by + rule.lag();
-            self.holds.open.add(
+            self.holds.pending.add(
                 grant.id,
-                Open {
+                PendingCall {
                     cost: grant.cost,
                     granted: grant.at,
                     free_at,
@@ -125,7 +125,7 @@ impl Bucket {
         if rule.lag() > Span::ZERO {
             return self.holds.settle(id, cost, at + rule.lag(), Span(1));
         }
-        let Some(open) = self.holds.open.remove(id) else {
+        let Some(open) = self.holds.pending.remove(id) else {
             return false;
         };
         self.debit(rule, cost, at.min(open.free_at));
@@ -134,25 +134,25 @@ impl Bucket {
 
     /// What another cell has counted is debited when it was counted. More than the bucket holds
     /// cannot be missing from it.
-    pub(super) fn take_over(&mut self, rule: &Rule, estate: &Estate, now: Micros) {
+    pub(super) fn take_over(&mut self, rule: &Rule, estate: &CarriedUsage, now: Micros) {
         if self.depth == 0 {
-            (self.rate, self.depth) = (rule.limit(), rule.most());
+            (self.rate, self.depth) = (rule.limit(), rule.max_cost());
         }
         for &(at, cost) in &estate.done {
             self.debit(rule, cost, at);
         }
-        self.carry(now);
+        self.advance(now);
         self.debt = self
             .debt
             .min(u128::from(self.depth) * u128::from(token(rule)));
-        for &(id, open) in &estate.open {
+        for &(id, open) in &estate.pending {
             let free_at = open.free_at + rule.lag();
-            self.holds.open.add(id, Open { free_at, ..open });
+            self.holds.pending.add(id, PendingCall { free_at, ..open });
         }
     }
 
     /// Whole tokens left beside the calls on their way.
-    pub(crate) fn left(&self, rule: &Rule, depth: u64, now: Micros) -> u64 {
+    pub(crate) fn remaining(&self, rule: &Rule, depth: u64, now: Micros) -> u64 {
         let period = u128::from(token(rule));
         let held = u128::from(self.holds.held()) * period;
         let used = held.saturating_add(self.debt_at(now));
@@ -167,7 +167,7 @@ impl Bucket {
     }
 
     /// Writes down what is owed at `at`, so that nothing before it matters any more.
-    pub(crate) fn carry(&mut self, at: Micros) {
+    pub(crate) fn advance(&mut self, at: Micros) {
         self.debt = self.debt_at(at);
         self.at = self.at.max(at);
     }

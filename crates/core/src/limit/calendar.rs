@@ -2,7 +2,7 @@
 //!
 //! Promises: edges are those of the zone, so a day of 23 or 25 hours resets once and a month ends
 //! when it ends. A wall clock that jumps never opens a window: an edge counts only as far as the
-//! ledger's own clock agrees (`Almanac`).
+//! ledger's own clock agrees (`TrustedClock`).
 //!
 //! Never: reads a clock or the time zone database; the zone is a value. Never reopens a window.
 
@@ -10,13 +10,13 @@ use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
 
-use crate::ask::{On, PermitId};
-use crate::limit::almanac::{AGREE_WITHIN, Almanac};
-use crate::limit::holds::{Open, sum_of};
-use crate::limit::inherit::Estate;
-use crate::limit::phase::Phase;
-use crate::limit::room::{Grant, Settled, Wait, Want};
+use crate::ask::{PermitId, WakeOn};
+use crate::limit::holds::{PendingCall, sum_of};
+use crate::limit::inherit::CarriedUsage;
+use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::rule::Rule;
+use crate::limit::trusted_clock::{CLOCK_TOLERANCE, TrustedClock};
+use crate::limit::window_counter::WindowCounter;
 use crate::time::{Micros, Now, Span, Wall};
 
 /// How far the provider's clock may be from ours around an edge.
@@ -24,7 +24,7 @@ pub const EDGE_MARGIN: Span = Span::from_secs(2);
 
 /// The length of a calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {
+pub enum CalendarPeriod {
     /// From :00 to :00.
     Minute,
     /// From :00:00 to :00:00.
@@ -40,7 +40,7 @@ pub enum Per {
 /// Which windows a calendar limit has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
-    per: Per,
+    period: CalendarPeriod,
     zone: TimeZone,
     edge_margin: Span,
 }
@@ -48,9 +48,9 @@ pub struct Calendar {
 impl Calendar {
     /// Windows of this length in this zone, with the default margin around edges.
     #[must_use]
-    pub fn new(per: Per, zone: TimeZone) -> Calendar {
+    pub fn new(per: CalendarPeriod, zone: TimeZone) -> Calendar {
         Calendar {
-            per,
+            period: per,
             zone,
             edge_margin: EDGE_MARGIN,
         }
@@ -60,42 +60,42 @@ impl Calendar {
     /// call near an edge counts on both sides of it.
     #[must_use]
     pub fn edge_margin(mut self, margin: Span) -> Calendar {
-        self.edge_margin = Span(margin.0.min(self.longest().0 / 10));
+        self.edge_margin = Span(margin.0.min(self.max_length().0 / 10));
         self
     }
 
     /// `min`, `1h`, `1d`, `week`, `month`: for messages.
     #[must_use]
-    pub fn per(&self) -> &'static str {
-        match self.per {
-            Per::Minute => "1m",
-            Per::Hour => "1h",
-            Per::Day => "1d",
-            Per::Week => "week",
-            Per::Month => "month",
+    pub fn label(&self) -> &'static str {
+        match self.period {
+            CalendarPeriod::Minute => "1m",
+            CalendarPeriod::Hour => "1h",
+            CalendarPeriod::Day => "1d",
+            CalendarPeriod::Week => "week",
+            CalendarPeriod::Month => "month",
         }
     }
 
     /// The longest window of this kind.
     #[must_use]
-    pub fn longest(&self) -> Span {
-        match self.per {
-            Per::Minute => Span::from_secs(60),
-            Per::Hour => Span::from_secs(3_600),
-            Per::Day => Span::from_secs(25 * 3_600),
-            Per::Week => Span::from_secs((7 * 24 + 1) * 3_600),
-            Per::Month => Span::from_secs((31 * 24 + 1) * 3_600),
+    pub fn max_length(&self) -> Span {
+        match self.period {
+            CalendarPeriod::Minute => Span::from_secs(60),
+            CalendarPeriod::Hour => Span::from_secs(3_600),
+            CalendarPeriod::Day => Span::from_secs(25 * 3_600),
+            CalendarPeriod::Week => Span::from_secs((7 * 24 + 1) * 3_600),
+            CalendarPeriod::Month => Span::from_secs((31 * 24 + 1) * 3_600),
         }
     }
 
     /// The window as people speak of it: a day has 24 hours, and a month 31 days, in every zone.
     #[must_use]
-    pub fn spoken(&self) -> Span {
-        match self.per {
-            Per::Minute | Per::Hour => self.longest(),
-            Per::Day => Span::from_secs(24 * 3_600),
-            Per::Week => Span::from_secs(7 * 24 * 3_600),
-            Per::Month => Span::from_secs(31 * 24 * 3_600),
+    pub fn display_period(&self) -> Span {
+        match self.period {
+            CalendarPeriod::Minute | CalendarPeriod::Hour => self.max_length(),
+            CalendarPeriod::Day => Span::from_secs(24 * 3_600),
+            CalendarPeriod::Week => Span::from_secs(7 * 24 * 3_600),
+            CalendarPeriod::Month => Span::from_secs(31 * 24 * 3_600),
         }
     }
 
@@ -113,14 +113,14 @@ impl Calendar {
     }
 
     fn edges(&self, wall: Wall) -> Option<(Wall, Wall)> {
-        if matches!(self.per, Per::Minute | Per::Hour) {
+        if matches!(self.period, CalendarPeriod::Minute | CalendarPeriod::Hour) {
             return self.short_edges(wall);
         }
         let local = timestamp(wall)?.to_zoned(self.zone.clone());
         let first = local.start_of_day().ok()?;
-        let (start, length) = match self.per {
-            Per::Minute | Per::Hour | Per::Day => (first, 1.day()),
-            Per::Week => {
+        let (start, length) = match self.period {
+            CalendarPeriod::Minute | CalendarPeriod::Hour | CalendarPeriod::Day => (first, 1.day()),
+            CalendarPeriod::Week => {
                 let back = local.weekday().since(Weekday::Monday);
                 (
                     first
@@ -131,7 +131,7 @@ impl Calendar {
                     1.week(),
                 )
             }
-            Per::Month => (local.first_of_month().ok()?.start_of_day().ok()?, 1.month()),
+            CalendarPeriod::Month => (local.first_of_month().ok()?.start_of_day().ok()?, 1.month()),
         };
         // Civil arithmetic first, then the zone: the next start of day exists even where midnight
         // does not.
@@ -147,7 +147,7 @@ impl Calendar {
     /// Minutes and hours by arithmetic in the zone's offset: an hour that a clock change repeats
     /// is two windows, and one that it skips is none.
     fn short_edges(&self, wall: Wall) -> Option<(Wall, Wall)> {
-        let length = self.longest().0;
+        let length = self.max_length().0;
         let offset = self.zone.to_offset(timestamp(wall)?).seconds();
         let shift = u64::from(offset.unsigned_abs()) * 1_000_000 % length;
         let into = if offset >= 0 {
@@ -165,28 +165,28 @@ impl Calendar {
 /// The provider's edge lies within the margin of ours. Calls answered after `edge − margin` count
 /// on both sides of it, and the next window opens at `edge + margin`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub(crate) phase: Phase,
-    pub(crate) almanac: Option<Almanac>,
+pub(crate) struct CalendarCount {
+    pub(crate) counter: WindowCounter,
+    pub(crate) clock: Option<TrustedClock>,
     /// The end of the window that is counted. It only ever moves ahead.
     pub(crate) edge: Wall,
 }
 
-impl Count {
+impl CalendarCount {
     pub(crate) fn refresh(&mut self, calendar: &Calendar, now: Now) -> u64 {
-        self.almanac
-            .get_or_insert_with(|| Almanac::new(now))
-            .follow(now);
-        let lapsed = self.phase.open.lapsed(now.at);
+        self.clock
+            .get_or_insert_with(|| TrustedClock::new(now))
+            .observe(now);
+        let lapsed = self.counter.pending.drain_lapsed(now.at);
         let lapsed_cost = sum_of(&lapsed);
-        self.phase.used = self.phase.used.saturating_sub(lapsed_cost);
-        let since = self.follow(calendar, now.at);
+        self.counter.used = self.counter.used.saturating_sub(lapsed_cost);
+        let since = self.roll_to(calendar, now.at);
         // After the edge: a call of which nothing was heard may have arrived in the window that
         // is counted now, however many have passed since anybody looked.
         for open in lapsed {
             if self.wall(open.free_at) >= since {
                 let late = self.is_late(calendar, open.free_at);
-                self.phase.take_answered(open.cost, late, Micros(u64::MAX));
+                self.counter.take_settled(open.cost, late, Micros(u64::MAX));
             }
         }
         lapsed_cost
@@ -194,9 +194,10 @@ impl Count {
 
     /// Goes to the next window if its edge has passed. Returns since when calls count in the window
     /// that is counted now.
-    fn follow(&mut self, calendar: &Calendar, now: Micros) -> Wall {
+    fn roll_to(&mut self, calendar: &Calendar, now: Micros) -> Wall {
         let wall = self.wall(now);
-        let farthest = wall + calendar.longest() + calendar.margin() + AGREE_WITHIN + AGREE_WITHIN;
+        let farthest =
+            wall + calendar.max_length() + calendar.margin() + CLOCK_TOLERANCE + CLOCK_TOLERANCE;
         if self.edge > farthest {
             // The clock was far ahead once and has been set right: the count stays, and the window
             // ends when the true one does.
@@ -208,32 +209,38 @@ impl Count {
         let (start, end) = calendar.window(wall - calendar.margin());
         if start > self.edge {
             // A whole window passed without a call: what was late is two windows back.
-            self.phase.late = 0;
+            self.counter.late = 0;
         }
-        self.phase.roll(now);
+        self.counter.roll(now);
         self.edge = end.max(self.edge);
         start - calendar.margin()
     }
 
-    pub(crate) fn room(&self, calendar: &Calendar, want: Want, now: Micros) -> Result<(), Wait> {
-        if self.phase.used.saturating_add(want.cost) <= want.room {
+    pub(crate) fn room(
+        &self,
+        calendar: &Calendar,
+        want: CellRequest,
+        now: Micros,
+    ) -> Result<(), CellWait> {
+        if self.counter.used.saturating_add(want.cost) <= want.room {
             return Ok(());
         }
-        Err(Wait {
+        Err(CellWait {
             after: self.reset_after(calendar, now),
-            on: On::Time,
+            on: WakeOn::Time,
         })
     }
 
     pub(crate) fn take(&mut self, rule: &Rule, calendar: &Calendar, grant: Grant) {
         if rule.holds_until_send() {
             let late = self.is_late(calendar, grant.at);
-            self.phase.take_answered(grant.cost, late, Micros(u64::MAX));
+            self.counter
+                .take_settled(grant.cost, late, Micros(u64::MAX));
         } else {
             let free_at = grant.arrives_by + rule.lag();
-            self.phase.take(
+            self.counter.take(
                 grant.id,
-                Open {
+                PendingCall {
                     cost: grant.cost,
                     granted: grant.at,
                     free_at,
@@ -245,7 +252,7 @@ impl Count {
     /// The call had been counted by then, if it was counted at all.
     pub(crate) fn settle(&mut self, rule: &Rule, calendar: &Calendar, settled: Settled) -> bool {
         let late = self.is_late(calendar, settled.at + rule.lag());
-        self.phase
+        self.counter
             .settle(settled.id, settled.cost, late, Micros(u64::MAX))
             .is_some()
     }
@@ -256,25 +263,25 @@ impl Count {
         &mut self,
         rule: &Rule,
         calendar: &Calendar,
-        estate: &Estate,
+        estate: &CarriedUsage,
         now: Micros,
     ) {
         let late = self.is_late(calendar, now);
-        let counted = estate.lump(rule.most());
-        self.phase.take_answered(counted, late, Micros(u64::MAX));
-        for &(id, open) in &estate.open {
+        let counted = estate.counted_up_to(rule.max_cost());
+        self.counter.take_settled(counted, late, Micros(u64::MAX));
+        for &(id, open) in &estate.pending {
             let free_at = open.free_at + rule.lag();
-            self.phase.take(id, Open { free_at, ..open });
+            self.counter.take(id, PendingCall { free_at, ..open });
         }
     }
 
     pub(crate) fn undo(&mut self, id: PermitId) -> bool {
-        self.phase.undo(id).is_some()
+        self.counter.undo(id).is_some()
     }
 
     /// How long until the next window opens for us.
     pub(crate) fn reset_after(&self, calendar: &Calendar, now: Micros) -> Span {
-        self.almanac.map_or(Span::ZERO, |almanac| {
+        self.clock.map_or(Span::ZERO, |almanac| {
             almanac.until(self.edge + calendar.margin(), now)
         })
     }
@@ -282,13 +289,12 @@ impl Count {
     /// How long ago the window that is counted began.
     pub(crate) fn window_age(&self, calendar: &Calendar, now: Micros) -> Option<Span> {
         let (start, _) = calendar.window(self.edge - Span(1));
-        self.almanac
-            .map(|almanac| almanac.wall_at(now).since(start))
+        self.clock.map(|almanac| almanac.wall_at(now).since(start))
     }
 
     /// The provider's `Date` decides about a wall clock that was set.
     pub(crate) fn confirm(&mut self, now: Now, date: Wall) {
-        if let Some(almanac) = &mut self.almanac {
+        if let Some(almanac) = &mut self.clock {
             almanac.confirm(now, date);
         }
     }
@@ -298,7 +304,7 @@ impl Count {
     }
 
     fn wall(&self, at: Micros) -> Wall {
-        self.almanac.map_or(Wall(0), |almanac| almanac.wall_at(at))
+        self.clock.map_or(Wall(0), |almanac| almanac.wall_at(at))
     }
 }
 

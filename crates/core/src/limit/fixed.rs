@@ -15,76 +15,79 @@
 //! Never: a new window because a clock went back; never more than O(1) state per key beside the
 //! calls on their way.
 
-use crate::ask::{On, PermitId};
-use crate::limit::holds::{Open, sum_of};
-use crate::limit::inherit::Estate;
-use crate::limit::phase::Phase;
-use crate::limit::room::{Grant, Settled, Wait, Want};
+use crate::ask::{PermitId, WakeOn};
+use crate::limit::holds::{PendingCall, sum_of};
+use crate::limit::inherit::CarriedUsage;
+use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::rule::Rule;
+use crate::limit::window_counter::WindowCounter;
 use crate::time::{Micros, Span};
 
 /// One window at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fixed {
-    pub(crate) phase: Phase,
+    pub(crate) counter: WindowCounter,
     /// When the first call of this window was granted; `None` between two windows.
     pub(crate) opened: Option<Micros>,
     /// The earliest instant at which the provider's window may end; between two windows, at which
     /// it may have opened. The start of the clock if that lies before it.
-    pub(crate) touches: Micros,
+    pub(crate) earliest_end: Micros,
     /// The latest instant at which it ends; known with the first answer that proves it.
-    pub(crate) ends: Option<Micros>,
+    pub(crate) latest_end: Option<Micros>,
     /// The latest instant at which it ends if it was opened by a call that proves nothing.
-    pub(crate) unproved: Option<Micros>,
+    pub(crate) unproven_end: Option<Micros>,
 }
 
 impl Fixed {
     pub(crate) fn refresh(&mut self, rule: &Rule, now: Micros) -> u64 {
-        let lapsed = self.phase.open.lapsed(now);
+        let lapsed = self.counter.pending.drain_lapsed(now);
         for open in &lapsed {
             // It can have been counted until its last instant, if at all.
             let end = open.free_at + window(rule);
             let late = self.is_late(open.free_at);
-            self.phase.answered(open.cost, late, end);
-            self.note(open, end, false);
+            self.counter.note_late(open.cost, late, end);
+            self.note_end(open, end, false);
         }
         if self.end().is_some_and(|end| now >= end) {
-            self.phase.roll(now);
+            self.counter.roll(now);
             self.close();
         }
-        if self.opened.is_none() && self.phase.open.is_empty() && now >= self.phase.late_until {
-            self.phase.used = 0;
-            self.phase.late = 0;
+        if self.opened.is_none()
+            && self.counter.pending.is_empty()
+            && now >= self.counter.late_until
+        {
+            self.counter.used = 0;
+            self.counter.late = 0;
         }
         sum_of(&lapsed)
     }
 
-    pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
-        if self.phase.used.saturating_add(want.cost) <= want.room {
+    pub(crate) fn room(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
+        if self.counter.used.saturating_add(want.cost) <= want.room {
             return Ok(());
         }
-        if self.phase.used == 0 {
+        if self.counter.used == 0 {
             // The provider told a limit below this cost: one window decides.
-            return Err(Wait {
+            return Err(CellWait {
                 after: window(rule),
-                on: On::Event,
+                on: WakeOn::Event,
             });
         }
         let end = match self.opened {
             Some(_) => self.end(),
-            None if self.phase.open.is_empty() => Some(self.phase.late_until),
+            None if self.counter.pending.is_empty() => Some(self.counter.late_until),
             None => None,
         };
         Err(match end {
-            Some(end) => Wait {
+            Some(end) => CellWait {
                 after: end.since(now),
-                on: On::Time,
+                on: WakeOn::Time,
             },
             None => {
-                let lapse = self.phase.open.first_lapse();
-                Wait {
+                let lapse = self.counter.pending.first_lapse();
+                CellWait {
                     after: lapse.map_or(window(rule), |at| at.since(now)),
-                    on: On::Event,
+                    on: WakeOn::Event,
                 }
             }
         })
@@ -93,16 +96,16 @@ impl Fixed {
     pub(crate) fn take(&mut self, rule: &Rule, grant: Grant) {
         if self.opened.is_none() {
             let length = rule.shrunk(rule.period());
-            if self.phase.used == 0 && self.phase.open.is_empty() {
-                self.touches = grant.at + length;
-            } else if self.touches > Micros(0) {
+            if self.counter.used == 0 && self.counter.pending.is_empty() {
+                self.earliest_end = grant.at + length;
+            } else if self.earliest_end > Micros(0) {
                 // Opened by what was late, perhaps. Before the start of this clock, as after a
                 // boot, is no instant to count from: then every answer is late.
-                self.touches += length;
+                self.earliest_end += length;
             }
             self.opened = Some(grant.at);
         }
-        let open = Open {
+        let open = PendingCall {
             cost: grant.cost,
             granted: grant.at,
             free_at: grant.arrives_by + rule.lag(),
@@ -110,11 +113,11 @@ impl Fixed {
         if rule.holds_until_send() {
             let end = grant.at + window(rule);
             let late = self.is_late(grant.at);
-            self.phase.take_answered(grant.cost, late, end);
-            self.note(&open, end, true);
+            self.counter.take_settled(grant.cost, late, end);
+            self.note_end(&open, end, true);
             self.close_if_never_opened(rule);
         } else {
-            self.phase.take(grant.id, open);
+            self.counter.take(grant.id, open);
         }
     }
 
@@ -123,41 +126,41 @@ impl Fixed {
         let at = settled.at + rule.lag();
         let end = at + window(rule);
         let late = self.is_late(at);
-        let Some(open) = self.phase.settle(settled.id, settled.cost, late, end) else {
+        let Some(open) = self.counter.settle(settled.id, settled.cost, late, end) else {
             return false;
         };
-        let counted = Open {
+        let counted = PendingCall {
             cost: settled.cost,
             ..open
         };
-        self.note(&counted, end, settled.proved);
+        self.note_end(&counted, end, settled.proven);
         self.close_if_never_opened(rule);
         true
     }
 
     /// What another cell has counted is in the provider's window of now, which may end at any time
     /// from now on, and ends one period from now at the latest unless a later call opens it.
-    pub(super) fn take_over(&mut self, rule: &Rule, estate: &Estate, now: Micros) {
-        self.touches = match self.opened {
-            Some(_) => self.touches.min(now),
+    pub(super) fn take_over(&mut self, rule: &Rule, estate: &CarriedUsage, now: Micros) {
+        self.earliest_end = match self.opened {
+            Some(_) => self.earliest_end.min(now),
             None => now,
         };
         self.opened.get_or_insert(now);
-        let counted = estate.lump(rule.most());
-        self.phase.used = self.phase.used.saturating_add(counted);
-        self.unproved = self.unproved.max(Some(now + window(rule)));
-        for &(id, open) in &estate.open {
-            let open = Open {
+        let counted = estate.counted_up_to(rule.max_cost());
+        self.counter.used = self.counter.used.saturating_add(counted);
+        self.unproven_end = self.unproven_end.max(Some(now + window(rule)));
+        for &(id, open) in &estate.pending {
+            let open = PendingCall {
                 granted: now,
                 free_at: open.free_at + rule.lag(),
                 ..open
             };
-            self.phase.take(id, open);
+            self.counter.take(id, open);
         }
     }
 
     pub(crate) fn undo(&mut self, rule: &Rule, id: PermitId) -> bool {
-        let undone = self.phase.undo(id).is_some();
+        let undone = self.counter.undo(id).is_some();
         self.close_if_never_opened(rule);
         undone
     }
@@ -166,41 +169,44 @@ impl Fixed {
     pub(crate) fn end(&self) -> Option<Micros> {
         let opened = self.opened?;
         // While a call of this window is on its way, it may still be the one that opens it.
-        let unproved = || self.unproved.filter(|_| !self.phase.open.any_since(opened));
-        self.ends.or_else(unproved)
+        let unproved = || {
+            self.unproven_end
+                .filter(|_| !self.counter.pending.any_since(opened))
+        };
+        self.latest_end.or_else(unproved)
     }
 
     /// A call that was granted inside this window surely belongs to it, so the provider's window
     /// had begun when it was counted. One that was granted before proves nothing, and neither does
     /// one that cost nothing: it opens no window.
-    fn note(&mut self, open: &Open, end: Micros, proved: bool) {
+    fn note_end(&mut self, open: &PendingCall, end: Micros, proved: bool) {
         if open.cost == 0 || self.opened.is_none_or(|opened| open.granted < opened) {
             return;
         }
         if proved {
-            self.ends = Some(self.ends.map_or(end, |ends| ends.min(end)));
+            self.latest_end = Some(self.latest_end.map_or(end, |ends| ends.min(end)));
         } else {
-            self.unproved = self.unproved.max(Some(end));
+            self.unproven_end = self.unproven_end.max(Some(end));
         }
     }
 
     fn close(&mut self) {
-        (self.opened, self.ends, self.unproved) = (None, None, None);
+        (self.opened, self.latest_end, self.unproven_end) = (None, None, None);
     }
 
     /// Nothing that could have opened the provider's window has left this host.
     fn close_if_never_opened(&mut self, rule: &Rule) {
         let Some(opened) = self.opened else { return };
-        let quiet = self.ends.is_none() && self.unproved.is_none();
-        if quiet && !self.phase.open.any_since(opened) {
-            self.touches = self.touches - rule.shrunk(rule.period());
+        let quiet = self.latest_end.is_none() && self.unproven_end.is_none();
+        if quiet && !self.counter.pending.any_since(opened) {
+            self.earliest_end = self.earliest_end - rule.shrunk(rule.period());
             self.close();
         }
     }
 
     /// Between two windows every answer is late: it may open the next one.
     fn is_late(&self, at: Micros) -> bool {
-        self.opened.is_none() || at >= self.touches
+        self.opened.is_none() || at >= self.earliest_end
     }
 }
 

@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::ask::{On, PermitId};
-use crate::limit::room::Wait;
+use crate::ask::{PermitId, WakeOn};
+use crate::limit::room::CellWait;
 use crate::time::{Micros, Span};
 
 /// A call on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Open {
+pub(crate) struct PendingCall {
     /// What it takes.
     pub(crate) cost: u64,
     /// When it was granted.
@@ -26,8 +26,8 @@ pub(crate) struct Open {
 
 /// Calls on their way, by permit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OpenSet {
-    by_id: BTreeMap<PermitId, Open>,
+pub(crate) struct PendingCalls {
+    by_id: BTreeMap<PermitId, PendingCall>,
     /// Wide, because costs are told from outside: no sum of them may overflow, nor be clipped and so
     /// come free early when they leave one by one.
     cost: u128,
@@ -35,8 +35,8 @@ pub(crate) struct OpenSet {
     lapse_from: Option<Micros>,
 }
 
-impl OpenSet {
-    pub(crate) fn add(&mut self, id: PermitId, open: Open) {
+impl PendingCalls {
+    pub(crate) fn add(&mut self, id: PermitId, open: PendingCall) {
         self.cost += u128::from(open.cost);
         self.lapse_from = Some(
             self.lapse_from
@@ -48,13 +48,13 @@ impl OpenSet {
         }
     }
 
-    pub(crate) fn remove(&mut self, id: PermitId) -> Option<Open> {
+    pub(crate) fn remove(&mut self, id: PermitId) -> Option<PendingCall> {
         let open = self.by_id.remove(&id)?;
         self.cost -= u128::from(open.cost);
         Some(open)
     }
 
-    pub(crate) fn get(&self, id: PermitId) -> Option<&Open> {
+    pub(crate) fn get(&self, id: PermitId) -> Option<&PendingCall> {
         self.by_id.get(&id)
     }
 
@@ -74,7 +74,7 @@ impl OpenSet {
     }
 
     /// Takes out every member whose time has come, oldest permit first.
-    pub(crate) fn lapsed(&mut self, now: Micros) -> Vec<Open> {
+    pub(crate) fn drain_lapsed(&mut self, now: Micros) -> Vec<PendingCall> {
         if self.lapse_from.is_none_or(|from| from > now) {
             return Vec::new();
         }
@@ -97,7 +97,7 @@ impl OpenSet {
         self.by_id.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&PermitId, &Open)> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&PermitId, &PendingCall)> {
         self.by_id.iter()
     }
 
@@ -120,7 +120,7 @@ impl OpenSet {
 
 /// Slots that come back at a known time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct DoneSlot {
     pub(crate) free_at: Micros,
     pub(crate) cost: u64,
 }
@@ -128,19 +128,19 @@ pub(crate) struct Done {
 /// Everything that is taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
-    pub(crate) open: OpenSet,
+    pub(crate) pending: PendingCalls,
     /// Sorted by `free_at`.
-    pub(crate) done: VecDeque<Done>,
+    pub(crate) done: VecDeque<DoneSlot>,
     /// Wide as that of the calls on their way.
     done_cost: u128,
 }
 
 impl Holds {
     /// Rebuilds the sum after the queues were read from a store.
-    pub(crate) fn from_parts(open: OpenSet, done: VecDeque<Done>) -> Holds {
+    pub(crate) fn from_parts(open: PendingCalls, done: VecDeque<DoneSlot>) -> Holds {
         let done_cost = done.iter().map(|slot| u128::from(slot.cost)).sum();
         Holds {
-            open,
+            pending: open,
             done,
             done_cost,
         }
@@ -148,19 +148,19 @@ impl Holds {
 
     /// What is taken now.
     pub(crate) fn held(&self) -> u64 {
-        narrow(self.open.cost + self.done_cost)
+        narrow(self.pending.cost + self.done_cost)
     }
 
     /// Gives back what has come free by itself. Returns what lapsed without a word.
     pub(crate) fn refresh(&mut self, now: Micros) -> u64 {
         // A lapsed call was held for its whole window already: it is simply free.
-        let lapsed = sum_of(&self.open.lapsed(now));
+        let lapsed = sum_of(&self.pending.drain_lapsed(now));
         while self.pop_free(now).is_some() {}
         lapsed
     }
 
     /// Takes out the next slot that has come free by itself.
-    pub(crate) fn pop_free(&mut self, now: Micros) -> Option<Done> {
+    pub(crate) fn pop_free(&mut self, now: Micros) -> Option<DoneSlot> {
         let slot = self.done.pop_front_if(|slot| slot.free_at <= now)?;
         self.done_cost -= u128::from(slot.cost);
         Some(slot)
@@ -168,7 +168,7 @@ impl Holds {
 
     /// The call was counted: its slot comes back at `free_at`, rounded up to the grain.
     pub(crate) fn settle(&mut self, id: PermitId, cost: u64, free_at: Micros, grain: Span) -> bool {
-        let Some(open) = self.open.remove(id) else {
+        let Some(open) = self.pending.remove(id) else {
             return false;
         };
         self.push_done(cost, free_at.min(open.free_at), grain);
@@ -196,37 +196,37 @@ impl Holds {
         let same = same.filter(|slot| slot.free_at == free_at);
         match same.and_then(|slot| Some((slot.cost.checked_add(cost)?, slot))) {
             Some((sum, slot)) => slot.cost = sum,
-            None => self.done.insert(place, Done { free_at, cost }),
+            None => self.done.insert(place, DoneSlot { free_at, cost }),
         }
     }
 
     /// When `need` more will have come back. `need` is at least 1 and at most what is held.
-    pub(crate) fn wait_for(&self, need: u64, now: Micros) -> Wait {
+    pub(crate) fn wait_for(&self, need: u64, now: Micros) -> CellWait {
         let mut sum = 0_u64;
         for slot in &self.done {
             sum = sum.saturating_add(slot.cost);
             if sum >= need {
-                return Wait {
+                return CellWait {
                     after: slot.free_at.since(now),
-                    on: On::Time,
+                    on: WakeOn::Time,
                 };
             }
         }
         // The rest is on its way; only an answer, or its last instant, frees it.
         let lapse = self
-            .open
+            .pending
             .first_lapse()
             .or(self.done.back().map(|slot| slot.free_at));
-        Wait {
+        CellWait {
             after: lapse.map_or(Span::ZERO, |at| at.since(now)),
-            on: On::Event,
+            on: WakeOn::Event,
         }
     }
 
     /// When each slot comes back, in order, counting a call on its way as answered at once.
-    pub(crate) fn come_back(&self, hold: Span) -> Vec<(Micros, u64)> {
+    pub(crate) fn release_times(&self, hold: Span) -> Vec<(Micros, u64)> {
         let done = self.done.iter().map(|slot| (slot.free_at, slot.cost));
-        let open = self.open.iter();
+        let open = self.pending.iter();
         let open = open.map(|(_, open)| (open.granted + hold, open.cost));
         let mut slots: Vec<(Micros, u64)> = done.chain(open).collect();
         slots.sort_unstable();
@@ -238,7 +238,7 @@ impl Holds {
         for slot in &mut self.done {
             slot.free_at += by;
         }
-        self.open.lengthen(by);
+        self.pending.lengthen(by);
     }
 }
 
@@ -248,7 +248,7 @@ fn narrow(sum: u128) -> u64 {
 }
 
 /// What these calls took together.
-pub(crate) fn sum_of(calls: &[Open]) -> u64 {
+pub(crate) fn sum_of(calls: &[PendingCall]) -> u64 {
     calls
         .iter()
         .fold(0, |sum, open| sum.saturating_add(open.cost))

@@ -7,12 +7,13 @@ use smallvec::smallvec;
 use jiff::tz::TimeZone;
 
 use crate::ask::{
-    Evidence, Mark, On, Outcome, OwnerId, Priority, Reading, Settle, Term, Unit, Verdict,
+    CostUnit, Evidence, LimitReading, Mark, Outcome, OwnerId, Priority, Settle, Term, Verdict,
+    WakeOn,
 };
-use crate::drive::{Drive, Permit, s};
 use crate::limit::{
-    AMOUNT_MAX, Calendar, Cell, Damaged, HoldUntil, PERIOD_MAX, Per, Rule, SettleAt,
+    AMOUNT_MAX, Calendar, CalendarPeriod, Cell, Damaged, HoldUntil, PERIOD_MAX, Rule, SettleAt,
 };
+use crate::test_ledger::{Permit, TestLedger, s};
 use crate::time::{Micros, Span, Wall};
 
 fn config(cases: u32) -> Config {
@@ -59,7 +60,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             2 => Rule::fixed(limit, period),
             3 => Rule::paced(limit, period),
             4 => Rule::in_flight(limit),
-            _ => Rule::calendar(limit, Calendar::new(Per::Minute, TimeZone::UTC)),
+            _ => Rule::calendar(limit, Calendar::new(CalendarPeriod::Minute, TimeZone::UTC)),
         };
         let [send, end, shadow, tokens] = flags;
         let mut rule = rule.unwrap().counter_lag(lag).drift_ppm(drift);
@@ -67,7 +68,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             rule = rule.hold_until(HoldUntil::Send);
         }
         if tokens {
-            rule = rule.unit(Unit::Tokens);
+            rule = rule.unit(CostUnit::Tokens);
         }
         if end {
             rule = rule.settle_at(SettleAt::End);
@@ -86,17 +87,17 @@ enum Step {
     Sweep,
 }
 
-fn reading() -> impl Strategy<Value = Reading> {
+fn reading() -> impl Strategy<Value = LimitReading> {
     let maybe = || prop::option::of(number());
     let mark = (number(), number(), number());
     let mark = prop::option::of(mark.prop_map(|(granted, settled, used)| Mark {
         granted,
         settled,
         used,
-        left: 0,
+        remaining: 0,
     }));
     (0_usize..3, mark, maybe(), maybe(), maybe(), maybe()).prop_map(
-        |(term, mark, remaining, limit, reset, date)| Reading {
+        |(term, mark, remaining, limit, reset, date)| LimitReading {
             term,
             mark: mark.unwrap_or_default(),
             remaining,
@@ -116,20 +117,20 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         )
             .prop_map(|(age, refused, readings)| Outcome::Arrived {
                 age,
-                refused,
+                limited: refused,
                 readings
             }),
         span().prop_map(|age| Outcome::Failed { age }),
         span().prop_map(|age| Outcome::Finished { age }),
         Just(Outcome::Unsent),
         (span(), span()).prop_map(|(age, late)| Outcome::Unknown { age, late }),
-        span().prop_map(|by| Outcome::Alive { by }),
+        span().prop_map(|by| Outcome::Alive { extend_by: by }),
     ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let evidence = prop_oneof![
-        (span(), span()).prop_map(|(by, late)| Evidence::Report { by, late }),
+        (span(), span()).prop_map(|(by, late)| Evidence::Report { timeout: by, late }),
         span().prop_map(|use_within| Evidence::None { use_within }),
     ];
     let priority = prop_oneof![
@@ -151,18 +152,18 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Runs the steps under one rule named twice and once more in a cell of its own.
-fn run(rule: &Rule, steps: &[Step], check: impl Fn(&Drive)) {
-    let mut drive = Drive::new();
+fn run(rule: &Rule, steps: &[Step], check: impl Fn(&TestLedger)) {
+    let mut drive = TestLedger::new();
     let mut permits: Vec<Permit> = Vec::new();
     for step in steps {
         match step {
-            Step::Pass(span) => drive.pass(*span),
+            Step::Pass(span) => drive.advance(*span),
             Step::WallTo(wall) => drive.now.wall = Wall(*wall),
             Step::Ask(priority, cost, leave, evidence, owner) => {
                 let term = |cell: &str| Term {
                     cost: *cost,
-                    leave: *leave,
-                    ..Drive::term(cell, rule)
+                    reserve: *leave,
+                    ..TestLedger::term(cell, rule)
                 };
                 let mut ask = drive.ask(smallvec![term("x"), term("y"), term("x")], *priority);
                 ask.evidence = *evidence;
@@ -194,7 +195,7 @@ fn run(rule: &Rule, steps: &[Step], check: impl Fn(&Drive)) {
             }
             Step::Sweep => drive.table.sweep(drive.now.at, 1),
         }
-        drive.look(rule);
+        drive.peek(rule);
         check(&drive);
     }
 }
@@ -213,7 +214,7 @@ proptest! {
 
     /// What is read is what was written, on the same clock and on any other.
     #[test]
-    fn an_image_is_the_same_cell_on_any_base(
+    fn an_encoded_cell_is_the_same_on_any_base(
         rule in rule(),
         steps in prop::collection::vec(step(), 1..40),
         other in 1_000_000_000_000_u64..1 << 52,
@@ -222,14 +223,14 @@ proptest! {
             for (id, bytes) in drive.table.snapshot(drive.now.at) {
                 let same = Cell::from_bytes(&bytes, drive.now.at).unwrap();
                 let kept = drive.table.get(id).unwrap();
-                assert_eq!(same.look(&rule, drive.now), kept.look(&rule, drive.now));
+                assert_eq!(same.peek(&rule, drive.now), kept.peek(&rule, drive.now));
                 assert_eq!(same.to_bytes(drive.now.at), bytes);
                 let base = Micros(other);
                 let moved = Cell::from_bytes(&bytes, base).unwrap().to_bytes(base);
                 let back = Cell::from_bytes(&moved, drive.now.at).unwrap();
                 // Only what lies beyond either end of a clock is clipped.
                 if drive.now.at < Micros(1 << 52) {
-                    assert_eq!(back.look(&rule, drive.now), kept.look(&rule, drive.now));
+                    assert_eq!(back.peek(&rule, drive.now), kept.peek(&rule, drive.now));
                 }
             }
         });
@@ -247,16 +248,16 @@ proptest! {
         }
         let sum = blake3::hash(&bytes);
         bytes.extend_from_slice(&sum.as_bytes()[..4]);
-        let mut drive = Drive::new();
-        let cell = Drive::term("x", &rule).cell;
+        let mut drive = TestLedger::new();
+        let cell = TestLedger::term("x", &rule).cell;
         drive.table.restore(&[(cell, bytes)], drive.now.at, s(3));
-        drive.look(&rule);
+        drive.peek(&rule);
         if let Ok(permit) = drive.try_one(&rule) {
-            drive.pass(s(1));
+            drive.advance(s(1));
             drive.arrive(&permit);
             drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
         }
-        drive.pass(s(100_000));
+        drive.advance(s(100_000));
         drive.try_one(&rule).ok();
     }
 }
@@ -269,7 +270,7 @@ fn sealed(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_count_that_the_bytes_cannot_hold_is_damage_at_once() {
+fn a_count_larger_than_the_bytes_is_damage_at_once() {
     let mut body = vec![1, 0, 0, 0, 0];
     body.extend_from_slice(&[0xff; 9]);
     body.push(1);
@@ -282,12 +283,12 @@ fn a_count_that_the_bytes_cannot_hold_is_damage_at_once() {
 /// Slots must be in the order in which they come free, or some would come free late.
 #[test]
 fn slots_out_of_order_are_damage() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = Rule::sliding(5, s(10)).unwrap();
     for _ in 0..2 {
         let permit = drive.try_one(&rule).unwrap();
         drive.arrive(&permit);
-        drive.pass(Span(7));
+        drive.advance(Span(7));
     }
     let (_, bytes) = drive.table.snapshot(Micros(0)).remove(0);
     let body = &bytes[..bytes.len() - 4];
@@ -309,11 +310,11 @@ fn slots_out_of_order_are_damage() {
 /// Symptom: with a ledger that stores cells as bytes nobody who waited was ever told. Cause: that
 /// somebody waits was not part of the image.
 #[test]
-fn an_image_remembers_that_somebody_waits() {
-    let mut drive = Drive::new();
+fn an_encoded_cell_keeps_its_pending_wake() {
+    let mut drive = TestLedger::new();
     let rule = Rule::sliding(1, s(10)).unwrap();
     let permit = drive.try_one(&rule).unwrap();
-    assert_eq!(drive.wait(&rule).1, On::Event);
+    assert_eq!(drive.wait(&rule).1, WakeOn::Event);
     let snapshot = drive.table.snapshot(drive.now.at);
     drive.table.restore(&snapshot, drive.now.at, Span::ZERO);
     assert_eq!(drive.arrive(&permit).freed.len(), 1);
@@ -322,36 +323,36 @@ fn an_image_remembers_that_somebody_waits() {
 /// Costs that are settled far above what was held add up without a wrap, and leave one by one.
 #[test]
 fn enormous_true_costs_hold_the_limit_until_the_last_has_left() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = Rule::sliding(10, s(10))
         .unwrap()
         .drift_ppm(0)
-        .unit(Unit::Tokens);
+        .unit(CostUnit::Tokens);
     let mut permits = drive.take_all(&rule);
     for permit in &mut permits {
         permit.terms[0].cost = u64::MAX;
         drive.settle(permit, Outcome::Finished { age: Span::ZERO });
-        drive.pass(s(1));
+        drive.advance(s(1));
     }
-    assert_eq!(drive.look(&rule).used, u64::MAX);
-    drive.pass(s(9) - Span(1));
+    assert_eq!(drive.peek(&rule).used, u64::MAX);
+    drive.advance(s(9) - Span(1));
     assert!(drive.try_one(&rule).is_err(), "the last one is still there");
-    drive.pass(Span(1));
+    drive.advance(Span(1));
     assert_eq!(drive.take_all(&rule).len(), 10);
 }
 
 /// Symptom: a panic (in release builds, strangers out of nothing) at `Remaining: 2^64 − 1`.
 #[test]
-fn the_largest_remaining_is_plenty() {
-    let mut drive = Drive::new();
+fn the_largest_remaining_value_blocks_nothing() {
+    let mut drive = TestLedger::new();
     let rule = Rule::sliding(10, s(10)).unwrap();
     let permit = drive.try_one(&rule).unwrap();
-    let reading = Reading {
+    let reading = LimitReading {
         remaining: Some(u64::MAX),
         limit: Some(u64::MAX),
         reset_after: Some(Span(u64::MAX)),
-        ..Reading::default()
+        ..LimitReading::default()
     };
-    drive.read(&permit, false, reading);
-    assert_eq!(drive.look(&rule).remaining, 9);
+    drive.arrive_with_reading(&permit, false, reading);
+    assert_eq!(drive.peek(&rule).remaining, 9);
 }

@@ -5,10 +5,10 @@
 //!
 //! Never: N − 1. The tail costs less.
 
-use crate::ask::{On, PermitId};
-use crate::limit::holds::{Holds, Open};
-use crate::limit::inherit::Estate;
-use crate::limit::room::{ASK_AGAIN, Grant, Wait, Want};
+use crate::ask::{PermitId, WakeOn};
+use crate::limit::holds::{Holds, PendingCall};
+use crate::limit::inherit::CarriedUsage;
+use crate::limit::room::{CellRequest, CellWait, Grant, RETRY_INTERVAL};
 use crate::limit::rule::IN_FLIGHT_TAIL;
 use crate::time::{Micros, Span};
 
@@ -23,16 +23,16 @@ impl InFlight {
         self.holds.refresh(now)
     }
 
-    pub(crate) fn room(&self, want: Want, now: Micros) -> Result<(), Wait> {
+    pub(crate) fn room(&self, want: CellRequest, now: Micros) -> Result<(), CellWait> {
         let held = self.holds.held();
         let wanted = held.saturating_add(want.cost);
         if wanted <= want.room {
             return Ok(());
         }
         if held == 0 {
-            return Err(Wait {
-                after: ASK_AGAIN,
-                on: On::Event,
+            return Err(CellWait {
+                after: RETRY_INTERVAL,
+                on: WakeOn::Event,
             });
         }
         Err(self.holds.wait_for((wanted - want.room).min(held), now))
@@ -40,9 +40,9 @@ impl InFlight {
 
     pub(crate) fn take(&mut self, grant: Grant) {
         let free_at = grant.arrives_by + IN_FLIGHT_TAIL;
-        self.holds.open.add(
+        self.holds.pending.add(
             grant.id,
-            Open {
+            PendingCall {
                 cost: grant.cost,
                 granted: grant.at,
                 free_at,
@@ -51,16 +51,16 @@ impl InFlight {
     }
 
     /// Calls that run already.
-    pub(super) fn take_over(&mut self, estate: &Estate) {
-        for &(id, open) in &estate.open {
+    pub(super) fn take_over(&mut self, estate: &CarriedUsage) {
+        for &(id, open) in &estate.pending {
             let free_at = open.free_at + IN_FLIGHT_TAIL;
-            self.holds.open.add(id, Open { free_at, ..open });
+            self.holds.pending.add(id, PendingCall { free_at, ..open });
         }
     }
 
     /// The call ended at `at`.
     pub(crate) fn settle(&mut self, id: PermitId, at: Micros) -> bool {
-        let Some(open) = self.holds.open.remove(id) else {
+        let Some(open) = self.holds.pending.remove(id) else {
             return false;
         };
         self.holds

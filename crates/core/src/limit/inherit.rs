@@ -11,29 +11,29 @@
 //! whoever names the former cell chooses one with a period as long as the new one, if there is one.
 
 use crate::ask::{CellId, PermitId};
-use crate::limit::cell::{Cell, Passed, State};
-use crate::limit::holds::Open;
-use crate::limit::told::{Taken, grown};
+use crate::limit::cell::{Cell, CellState, HandOver};
+use crate::limit::holds::PendingCall;
+use crate::limit::reported::{OutsideUse, growth};
 use crate::limit::{Algorithm, Rule};
 use crate::time::{Micros, Now};
 
 /// What one cell leaves to another.
 #[derive(Debug, Default)]
-pub(super) struct Estate {
+pub(super) struct CarriedUsage {
     /// Calls on their way; `free_at` is the last instant at which they may still be counted.
-    pub(super) open: Vec<(PermitId, Open)>,
+    pub(super) pending: Vec<(PermitId, PendingCall)>,
     /// What was counted, and when at the latest; oldest first.
     pub(super) done: Vec<(Micros, u64)>,
 }
 
-impl Estate {
+impl CarriedUsage {
     /// Everything that was counted, as one sum that is no more than `most`.
-    pub(super) fn lump(&self, most: u64) -> u64 {
+    pub(super) fn counted_up_to(&self, most: u64) -> u64 {
         self.counted().min(most)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.counted() == 0
+        self.pending.is_empty() && self.counted() == 0
     }
 
     fn counted(&self) -> u64 {
@@ -41,8 +41,8 @@ impl Estate {
         costs.fold(0, u64::saturating_add)
     }
 
-    fn on_their_way(&self) -> u64 {
-        let costs = self.open.iter().map(|(_, open)| open.cost);
+    fn pending_cost(&self) -> u64 {
+        let costs = self.pending.iter().map(|(_, open)| open.cost);
         costs.fold(0, u64::saturating_add)
     }
 
@@ -66,94 +66,101 @@ impl Cell {
         giver: &Cell,
         (of, former): (CellId, &Rule),
         now: Now,
-    ) -> Passed {
-        let before = giver.passed.filter(|passed| passed.to == own);
-        let back = self.passed.filter(|passed| passed.to == of);
-        let news = before.map_or(u64::MAX, |passed| grown(giver.granted, passed.granted));
-        let news = back.map_or(news, |passed| news.min(grown(giver.granted, passed.theirs)));
-        let mut estate = giver.estate(former, now.at);
-        estate.open.retain(|(id, _)| self.open(*id).is_none());
-        estate.keep_newest(news.saturating_sub(estate.on_their_way()));
+    ) -> HandOver {
+        let before = giver.hand_over.filter(|passed| passed.to == own);
+        let back = self.hand_over.filter(|passed| passed.to == of);
+        let news = before.map_or(u64::MAX, |passed| growth(giver.granted, passed.granted));
+        let news = back.map_or(news, |passed| {
+            news.min(growth(giver.granted, passed.granted_there))
+        });
+        let mut estate = giver.carried_usage(former, now.at);
+        estate
+            .pending
+            .retain(|(id, _)| self.pending_call(*id).is_none());
+        estate.keep_newest(news.saturating_sub(estate.pending_cost()));
         // How strict the provider has shown itself is remembered for good.
-        if let (State::Log(own), State::Log(theirs)) = (&mut self.state, &giver.state) {
-            own.rung = own.rung.max(theirs.rung);
+        if let (CellState::Log(own), CellState::Log(theirs)) = (&mut self.state, &giver.state) {
+            own.strictness = own.strictness.max(theirs.strictness);
         }
         if !estate.is_empty() {
             self.take_over(rule, &estate, now);
         }
-        self.take_over_told(rule, giver, now.at);
-        Passed {
+        self.take_over_reported(rule, giver, now.at);
+        HandOver {
             to: own,
             granted: giver.granted,
-            theirs: self.granted,
+            granted_there: self.granted,
         }
     }
 
     /// Remembers who has taken over.
-    pub(crate) fn pass(&mut self, passed: Passed) {
+    pub(crate) fn set_hand_over(&mut self, passed: HandOver) {
         // Nothing was ever counted here, so there is nothing to remember.
         if self.granted > 0 {
-            self.passed = Some(passed);
+            self.hand_over = Some(passed);
         }
     }
 
-    fn take_over(&mut self, rule: &Rule, estate: &Estate, now: Now) {
-        let (counted, on_their_way) = (estate.counted(), estate.on_their_way());
+    fn take_over(&mut self, rule: &Rule, estate: &CarriedUsage, now: Now) {
+        let (counted, on_their_way) = (estate.counted(), estate.pending_cost());
         self.granted = self
             .granted
             .wrapping_add(counted)
             .wrapping_add(on_their_way);
         self.settled = self.settled.wrapping_add(counted);
-        let bounds = estate.open.iter().map(|(_, open)| open.free_at);
+        let bounds = estate.pending.iter().map(|(_, open)| open.free_at);
         let last = bounds.chain([now.at]).max().unwrap_or(now.at);
         self.idle_from = self.idle_from.max(last + rule.longest_hold());
         let limit = self.limit(rule, now.at);
         match (&mut self.state, rule.algorithm()) {
-            (State::Calendar(count), Algorithm::Calendar(calendar)) => {
+            (CellState::Calendar(count), Algorithm::Calendar(calendar)) => {
                 count.take_over(rule, calendar, estate, now.at);
             }
-            (State::Log(log), _) => log.take_over(rule, estate, limit, now.at),
-            (State::Bucket(bucket), _) => bucket.take_over(rule, estate, now.at),
-            (State::Fixed(fixed), _) => fixed.take_over(rule, estate, now.at),
-            (State::InFlight(in_flight), _) => in_flight.take_over(estate),
-            (State::Empty | State::Calendar(_), _) => {}
+            (CellState::Log(log), _) => log.take_over(rule, estate, limit, now.at),
+            (CellState::Bucket(bucket), _) => bucket.take_over(rule, estate, now.at),
+            (CellState::Fixed(fixed), _) => fixed.take_over(rule, estate, now.at),
+            (CellState::InFlight(in_flight), _) => in_flight.take_over(estate),
+            (CellState::Empty | CellState::Calendar(_), _) => {}
         }
     }
 
     /// What strangers took, or what is not known of a cell that was lost, is taken here too: for one
     /// period of this limit, because nobody knows when they did.
-    fn take_over_told(&mut self, rule: &Rule, giver: &Cell, now: Micros) {
-        let taken = giver.told.taken(now).min(rule.most());
-        if taken > self.told.taken(now) {
+    fn take_over_reported(&mut self, rule: &Rule, giver: &Cell, now: Micros) {
+        let taken = giver.reported.outside_use(now).min(rule.max_cost());
+        if taken > self.reported.outside_use(now) {
             let until = now + rule.stretched(rule.period());
-            self.told.close(Taken { cost: taken, until });
+            self.reported.close(OutsideUse { cost: taken, until });
         }
     }
 
     /// What this cell leaves to another.
-    fn estate(&self, rule: &Rule, now: Micros) -> Estate {
+    fn carried_usage(&self, rule: &Rule, now: Micros) -> CarriedUsage {
         let tail = self.tail(rule);
-        let bound = |(id, open): (&PermitId, &Open)| {
+        let bound = |(id, open): (&PermitId, &PendingCall)| {
             let free_at = (open.free_at - tail).max(now);
-            (*id, Open { free_at, ..*open })
+            (*id, PendingCall { free_at, ..*open })
         };
-        let open: Vec<(PermitId, Open)> = match self.open_set() {
+        let open: Vec<(PermitId, PendingCall)> = match self.pending_calls() {
             Some(set) => set.iter().map(bound).collect(),
             None => Vec::new(),
         };
         let done = match &self.state {
-            State::Log(log) => {
+            CellState::Log(log) => {
                 let hold = log.hold(rule);
                 let slots = log.holds.done.iter();
                 slots.map(|slot| (slot.free_at - hold, slot.cost)).collect()
             }
-            State::Empty | State::InFlight(_) => Vec::new(),
-            State::Bucket(_) | State::Fixed(_) | State::Calendar(_) => {
+            CellState::Empty | CellState::InFlight(_) => Vec::new(),
+            CellState::Bucket(_) | CellState::Fixed(_) | CellState::Calendar(_) => {
                 let open = open.iter().map(|(_, open)| open.cost);
                 let open = open.fold(0, u64::saturating_add);
                 vec![(now, self.used(rule, now).saturating_sub(open))]
             }
         };
-        Estate { open, done }
+        CarriedUsage {
+            pending: open,
+            done,
+        }
     }
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use crate::ask::{CellId, Outcome, Priority, Settle, Verdict};
-use crate::drive::{Drive, Permit, arrived, ms, s};
 use crate::limit::tests::{bucket, sliding};
-use crate::limit::{Calendar, Per, Rule};
+use crate::limit::{Calendar, CalendarPeriod, Rule};
+use crate::test_ledger::{Permit, TestLedger, arrived, ms, s};
 use crate::time::{Micros, Span};
 
-fn carry(drive: &mut Drive, (from, former): (&str, &Rule), (to, rule): (&str, &Rule)) {
-    let settle = Settle::Carry {
+fn inherit(drive: &mut TestLedger, (from, former): (&str, &Rule), (to, rule): (&str, &Rule)) {
+    let settle = Settle::Inherit {
         from: CellId::named(&[from]),
-        former: Arc::new(former.clone()),
+        old_rule: Arc::new(former.clone()),
         to: CellId::named(&[to]),
         rule: Arc::new(rule.clone()),
     };
@@ -21,26 +21,28 @@ fn carry(drive: &mut Drive, (from, former): (&str, &Rule), (to, rule): (&str, &R
 }
 
 /// Takes as many as there are now in this cell.
-fn take_all(drive: &mut Drive, cell: &str, rule: &Rule) -> Vec<Permit> {
+fn take_all(drive: &mut TestLedger, cell: &str, rule: &Rule) -> Vec<Permit> {
     let mut permits = Vec::new();
-    while let Ok(permit) = drive.try_terms(smallvec![Drive::term(cell, rule)], Priority::Normal) {
+    while let Ok(permit) =
+        drive.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal)
+    {
         permits.push(permit);
         assert!(permits.len() < 10_000, "the rule never refuses");
     }
     permits
 }
 
-fn wait(drive: &mut Drive, cell: &str, rule: &Rule) -> Span {
-    match drive.try_terms(smallvec![Drive::term(cell, rule)], Priority::Normal) {
+fn wait(drive: &mut TestLedger, cell: &str, rule: &Rule) -> Span {
+    match drive.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal) {
         Err(Verdict::Wait { after, .. }) => after,
         other => panic!("expected a wait, got {other:?}"),
     }
 }
 
 /// Tells the ledger of a call under both of its cells, as whoever forwards settles does.
-fn settle_both(drive: &mut Drive, permit: &Permit, rule: &Rule, outcome: Outcome) {
+fn settle_both(drive: &mut TestLedger, permit: &Permit, rule: &Rule, outcome: Outcome) {
     let mut permit = permit.clone();
-    permit.terms.push(Drive::term("new", rule));
+    permit.terms.push(TestLedger::term("new", rule));
     drive.settle(&permit, outcome);
 }
 
@@ -52,18 +54,22 @@ fn kinds() -> Vec<Rule> {
         Rule::fixed(5, s(10)).unwrap(),
         Rule::fixed(5, s(60)).unwrap(),
         Rule::paced(5, s(10)).unwrap(),
-        Rule::calendar(5, Calendar::new(Per::Day, jiff::tz::TimeZone::UTC)).unwrap(),
+        Rule::calendar(
+            5,
+            Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC),
+        )
+        .unwrap(),
     ]
 }
 
 #[test]
-fn what_was_used_up_before_a_change_is_used_up_after_it() {
+fn a_limit_used_up_before_a_change_is_used_up_after_it() {
     for former in kinds() {
         for rule in kinds() {
-            let mut drive = Drive::new();
+            let mut drive = TestLedger::new();
             let permits = take_all(&mut drive, "old", &former);
             drive.arrive_all(&permits);
-            carry(&mut drive, ("old", &former), ("new", &rule));
+            inherit(&mut drive, ("old", &former), ("new", &rule));
             let used = permits.len();
             let got = take_all(&mut drive, "new", &rule).len();
             assert!(got + used <= 5, "{former:?} to {rule:?}: {used} and {got}");
@@ -75,11 +81,11 @@ fn what_was_used_up_before_a_change_is_used_up_after_it() {
 fn a_limit_that_took_over_opens_again_within_its_period() {
     for former in kinds() {
         for rule in kinds() {
-            let mut drive = Drive::new();
+            let mut drive = TestLedger::new();
             let permits = take_all(&mut drive, "old", &former);
             drive.arrive_all(&permits);
-            carry(&mut drive, ("old", &former), ("new", &rule));
-            drive.pass(rule.period() + rule.period().scale_up(1, 500) + s(5));
+            inherit(&mut drive, ("old", &former), ("new", &rule));
+            drive.advance(rule.period() + rule.period().scale_up(1, 500) + s(5));
             let got = take_all(&mut drive, "new", &rule).len();
             assert!(got >= 1, "{former:?} to {rule:?}");
         }
@@ -87,97 +93,107 @@ fn a_limit_that_took_over_opens_again_within_its_period() {
 }
 
 #[test]
-fn a_log_remembers_when_each_call_was_counted() {
+fn a_log_keeps_when_each_call_was_counted() {
     let (former, rule) = (
         sliding(5, s(60)).drift_ppm(0),
         sliding(3, s(10)).drift_ppm(0),
     );
     // Counted 16, 12, 8 and 4 s ago.
-    let mut quiet = Drive::new();
+    let mut quiet = TestLedger::new();
     for _ in 0..4 {
-        let one = quiet.try_terms(smallvec![Drive::term("old", &former)], Priority::Normal);
+        let one = quiet.try_terms(
+            smallvec![TestLedger::term("old", &former)],
+            Priority::Normal,
+        );
         quiet.arrive(&one.unwrap());
-        quiet.pass(s(4));
+        quiet.advance(s(4));
     }
-    carry(&mut quiet, ("old", &former), ("new", &rule));
+    inherit(&mut quiet, ("old", &former), ("new", &rule));
     assert_eq!(take_all(&mut quiet, "new", &rule).len(), 1);
     assert_eq!(wait(&mut quiet, "new", &rule), s(2));
 }
 
 #[test]
-fn a_call_on_its_way_counts_until_it_is_answered_and_a_period_longer() {
+fn a_pending_call_counts_until_one_period_after_its_response() {
     let (former, rule) = (sliding(2, s(1)).drift_ppm(0), sliding(2, s(3)).drift_ppm(0));
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let permits = take_all(&mut drive, "old", &former);
-    carry(&mut drive, ("old", &former), ("new", &rule));
-    drive.pass(s(2));
+    inherit(&mut drive, ("old", &former), ("new", &rule));
+    drive.advance(s(2));
     assert!(take_all(&mut drive, "new", &rule).is_empty());
     settle_both(&mut drive, &permits[0], &rule, arrived());
     settle_both(&mut drive, &permits[1], &rule, Outcome::Unsent);
     assert_eq!(take_all(&mut drive, "new", &rule).len(), 1);
-    drive.pass(s(3) - ms(1));
+    drive.advance(s(3) - ms(1));
     assert!(take_all(&mut drive, "new", &rule).is_empty());
-    drive.pass(ms(1));
+    drive.advance(ms(1));
     assert_eq!(take_all(&mut drive, "new", &rule).len(), 1);
 }
 
 #[test]
-fn taking_over_twice_adds_only_what_came_since() {
+fn taking_over_twice_adds_only_what_was_granted_since() {
     for rule in kinds() {
         let former = sliding(5, s(60));
-        let mut drive = Drive::new();
-        let call = |drive: &mut Drive| {
-            let one = drive.try_terms(smallvec![Drive::term("old", &former)], Priority::Normal);
+        let mut drive = TestLedger::new();
+        let call = |drive: &mut TestLedger| {
+            let one = drive.try_terms(
+                smallvec![TestLedger::term("old", &former)],
+                Priority::Normal,
+            );
             drive.arrive(&one.unwrap());
         };
         call(&mut drive);
-        carry(&mut drive, ("old", &former), ("new", &rule));
-        carry(&mut drive, ("old", &former), ("new", &rule));
+        inherit(&mut drive, ("old", &former), ("new", &rule));
+        inherit(&mut drive, ("old", &former), ("new", &rule));
         call(&mut drive);
-        carry(&mut drive, ("old", &former), ("new", &rule));
+        inherit(&mut drive, ("old", &former), ("new", &rule));
         let cell = drive.table.get(CellId::named(&["new"])).unwrap();
-        assert_eq!(cell.look(&rule, drive.now).remaining, 3, "{rule:?}");
+        assert_eq!(cell.peek(&rule, drive.now).remaining, 3, "{rule:?}");
     }
 }
 
 #[test]
-fn a_change_that_is_undone_gives_back_only_what_was_granted_in_between() {
-    let day = Rule::calendar(10, Calendar::new(Per::Day, jiff::tz::TimeZone::UTC)).unwrap();
+fn an_undone_change_carries_only_what_was_granted_in_between() {
+    let day = Rule::calendar(
+        10,
+        Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC),
+    )
+    .unwrap();
     let window = sliding(10, s(86_400));
-    let mut drive = Drive::new();
-    let call = |drive: &mut Drive, cell: &str, rule: &Rule| {
-        let one = drive.try_terms(smallvec![Drive::term(cell, rule)], Priority::Normal);
+    let mut drive = TestLedger::new();
+    let call = |drive: &mut TestLedger, cell: &str, rule: &Rule| {
+        let one = drive.try_terms(smallvec![TestLedger::term(cell, rule)], Priority::Normal);
         drive.arrive(&one.unwrap());
     };
     for _ in 0..4 {
         call(&mut drive, "day", &day);
     }
-    carry(&mut drive, ("day", &day), ("window", &window));
+    inherit(&mut drive, ("day", &day), ("window", &window));
     call(&mut drive, "window", &window);
-    carry(&mut drive, ("window", &window), ("day", &day));
-    let left = |drive: &Drive, cell: &str, rule: &Rule| {
+    inherit(&mut drive, ("window", &window), ("day", &day));
+    let left = |drive: &TestLedger, cell: &str, rule: &Rule| {
         let cell = drive.table.get(CellId::named(&[cell])).unwrap();
-        cell.look(rule, drive.now).remaining
+        cell.peek(rule, drive.now).remaining
     };
     assert_eq!(left(&drive, "day", &day), 5);
     call(&mut drive, "day", &day);
-    carry(&mut drive, ("day", &day), ("window", &window));
+    inherit(&mut drive, ("day", &day), ("window", &window));
     assert_eq!(left(&drive, "window", &window), 4);
 }
 
 #[test]
-fn a_cell_that_has_passed_on_is_the_same_after_a_restart() {
+fn a_cell_that_was_handed_over_is_the_same_after_a_restart() {
     let (former, rule) = (sliding(5, s(60)), bucket(5, s(60), 5));
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let permits = take_all(&mut drive, "old", &former);
     drive.arrive_all(&permits);
-    carry(&mut drive, ("old", &former), ("new", &rule));
+    inherit(&mut drive, ("old", &former), ("new", &rule));
     let snapshot = drive.table.snapshot(drive.now.at);
-    let mut later = Drive::new();
+    let mut later = TestLedger::new();
     let damaged = later.table.restore(&snapshot, later.now.at, Span::ZERO);
     assert!(damaged.is_empty());
     for (id, _) in &snapshot {
-        let image = |drive: &Drive| drive.table.get(*id).map(|cell| cell.to_bytes(Micros(0)));
+        let image = |drive: &TestLedger| drive.table.get(*id).map(|cell| cell.to_bytes(Micros(0)));
         assert_eq!(image(&later), image(&drive));
     }
 }

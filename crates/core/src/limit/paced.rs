@@ -8,39 +8,39 @@
 //!
 //! Never: records the due time as the time of the grant; a log counted from due times frees early.
 
-use crate::ask::On;
-use crate::limit::room::Wait;
-use crate::limit::sliding::{Log, Rung};
+use crate::ask::WakeOn;
+use crate::limit::room::CellWait;
+use crate::limit::sliding::{Log, Strictness};
 use crate::time::{Micros, Span};
 
 /// Up to this N there is one call at a time, spaced from its answer.
 pub(crate) const ONE_AT_A_TIME: u64 = 2;
 
 /// The time between two calls.
-pub(crate) fn gap(period: Span, limit: u64, rung: Rung) -> Span {
+pub(crate) fn gap(period: Span, limit: u64, rung: Strictness) -> Span {
     if limit > ONE_AT_A_TIME {
         return Span(period.0.div_ceil(limit - 2));
     }
     let gap = Span(period.0.div_ceil(limit.max(1)));
     match rung {
-        Rung::Window | Rung::Eighth => gap,
-        Rung::Spaced => gap.scale_up(2, 1),
+        Strictness::Window | Strictness::Eighth => gap,
+        Strictness::Spaced => gap.scale_up(2, 1),
     }
 }
 
-pub(crate) fn room(log: &Log, limit: u64, now: Micros) -> Result<(), Wait> {
+pub(crate) fn room(log: &Log, limit: u64, now: Micros) -> Result<(), CellWait> {
     if limit <= ONE_AT_A_TIME
-        && let Some(lapse) = log.holds.open.first_lapse()
+        && let Some(lapse) = log.holds.pending.first_lapse()
     {
-        return Err(Wait {
+        return Err(CellWait {
             after: lapse.since(now),
-            on: On::Event,
+            on: WakeOn::Event,
         });
     }
     if now < log.due {
-        return Err(Wait {
+        return Err(CellWait {
             after: log.due.since(now),
-            on: On::Time,
+            on: WakeOn::Time,
         });
     }
     Ok(())

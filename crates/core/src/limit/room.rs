@@ -4,23 +4,23 @@
 //!
 //! Never: decides.
 
-use crate::ask::{On, PermitId, Priority};
+use crate::ask::{PermitId, Priority, WakeOn};
 use crate::time::{Micros, Span};
 
 /// No room now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wait {
+pub(crate) struct CellWait {
     pub(crate) after: Span,
-    pub(crate) on: On,
+    pub(crate) on: WakeOn,
 }
 
 /// When nothing of ours is in the way and only the provider's word can help (it told a limit below
 /// this very cost), ask again after this: often enough to notice, seldom enough not to spin.
-pub(crate) const ASK_AGAIN: Span = Span::from_secs(1);
+pub(crate) const RETRY_INTERVAL: Span = Span::from_secs(1);
 
 /// One question to one cell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want {
+pub(crate) struct CellRequest {
     pub(crate) cost: u64,
     pub(crate) priority: Priority,
     /// N for this ask: the effective limit less what it must leave and what strangers took.
@@ -49,5 +49,5 @@ pub(crate) struct Settled {
     /// When the provider had counted it, if it has at all.
     pub(crate) at: Micros,
     /// Whether that is proved: a refusal or a failure may not have been counted.
-    pub(crate) proved: bool,
+    pub(crate) proven: bool,
 }

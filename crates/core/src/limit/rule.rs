@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::ask::Unit;
+use crate::ask::CostUnit;
 use crate::limit::algorithm::{Algorithm, HoldUntil, RuleError, SettleAt};
 use crate::limit::calendar::Calendar;
 use crate::time::Span;
@@ -39,7 +39,7 @@ pub const IN_FLIGHT_TAIL: Span = Span::from_millis(2);
 pub struct Rule {
     algorithm: Algorithm,
     limit: u64,
-    unit: Unit,
+    unit: CostUnit,
     settle_at: SettleAt,
     hold_until: HoldUntil,
     counter_lag: Span,
@@ -111,7 +111,7 @@ impl Rule {
         Ok(Rule {
             algorithm,
             limit,
-            unit: Unit::Calls,
+            unit: CostUnit::Calls,
             settle_at: SettleAt::Head,
             hold_until: HoldUntil::Response,
             counter_lag: Span::ZERO,
@@ -124,9 +124,9 @@ impl Rule {
 
     /// What it counts. Costs other than calls are known at the end of the body.
     #[must_use]
-    pub fn unit(mut self, unit: Unit) -> Rule {
+    pub fn unit(mut self, unit: CostUnit) -> Rule {
         self.unit = unit;
-        if unit != Unit::Calls {
+        if unit != CostUnit::Calls {
             self.settle_at = SettleAt::End;
         }
         self
@@ -190,7 +190,7 @@ impl Rule {
 
     /// The provider refills its bucket in ticks: up to one tick's worth may be missing when a call
     /// arrives, so that much depth is not used.
-    pub fn ticking(mut self, tick: Span) -> Result<Rule, RuleError> {
+    pub fn refill_tick(mut self, tick: Span) -> Result<Rule, RuleError> {
         if let Algorithm::Bucket { period, burst } = &mut self.algorithm {
             let per_tick = u128::from(self.limit) * u128::from(tick.0);
             let missing = per_tick.div_ceil(u128::from(period.0));
@@ -205,7 +205,7 @@ impl Rule {
 
     /// The same limit for one caller that may use at most this many thousandths of it.
     #[must_use]
-    pub fn share(&self, permille: u16) -> Rule {
+    pub fn fraction(&self, permille: u16) -> Rule {
         let part = |whole: u64| {
             let part = u128::from(whole) * u128::from(permille.min(1_000)) / 1_000;
             u64::try_from(part).unwrap_or(whole).max(1)
@@ -242,7 +242,7 @@ impl Rule {
 
     /// What it counts.
     #[must_use]
-    pub fn counts(&self) -> Unit {
+    pub fn cost_unit(&self) -> CostUnit {
         self.unit
     }
 
@@ -266,7 +266,7 @@ impl Rule {
 
     /// The most that one ask can ever take: the depth of a bucket, N of everything else.
     #[must_use]
-    pub fn most(&self) -> u64 {
+    pub fn max_cost(&self) -> u64 {
         match self.algorithm {
             Algorithm::Bucket { burst, .. } => burst,
             Algorithm::Sliding { .. }
@@ -285,16 +285,16 @@ impl Rule {
             | Algorithm::Bucket { period, .. }
             | Algorithm::Fixed { period }
             | Algorithm::Paced { period } => *period,
-            Algorithm::Calendar(calendar) => calendar.longest(),
+            Algorithm::Calendar(calendar) => calendar.max_length(),
             Algorithm::InFlight => Span::ZERO,
         }
     }
 
     /// The period as people are told it. Nothing is counted by it.
     #[must_use]
-    pub fn spoken_period(&self) -> Span {
+    pub fn display_period(&self) -> Span {
         match &self.algorithm {
-            Algorithm::Calendar(calendar) => calendar.spoken(),
+            Algorithm::Calendar(calendar) => calendar.display_period(),
             Algorithm::Sliding { .. }
             | Algorithm::Bucket { .. }
             | Algorithm::Fixed { .. }
@@ -346,7 +346,7 @@ impl Rule {
     }
 
     /// What is ours of a limit that the provider told.
-    pub(crate) fn ours(&self, told: u64) -> u64 {
+    pub(crate) fn less_headroom(&self, told: u64) -> u64 {
         told.saturating_sub(self.headroom).max(1)
     }
 
@@ -360,19 +360,19 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.algorithm {
             Algorithm::InFlight => write!(f, "{} at a time", self.limit),
-            Algorithm::Calendar(calendar) => write!(f, "{}/{}", self.limit, calendar.per()),
+            Algorithm::Calendar(calendar) => write!(f, "{}/{}", self.limit, calendar.label()),
             Algorithm::Sliding { period }
             | Algorithm::Bucket { period, .. }
             | Algorithm::Fixed { period }
-            | Algorithm::Paced { period } => write!(f, "{}/{}", self.limit, Short(*period)),
+            | Algorithm::Paced { period } => write!(f, "{}/{}", self.limit, ShortSpan(*period)),
         }
     }
 }
 
 /// A period as people write it: `10s`, `5m`, `6h`, `1d`, `1500ms`.
-struct Short(Span);
+struct ShortSpan(Span);
 
-impl fmt::Display for Short {
+impl fmt::Display for ShortSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 5] = [
             (86_400_000_000, "d"),
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_make_no_sense_are_refused() {
+    fn impossible_numbers_are_rejected() {
         assert_eq!(Rule::sliding(0, Span(1)), Err(RuleError::Limit));
         assert_eq!(
             Rule::sliding(AMOUNT_MAX + 1, Span(1)),
@@ -418,13 +418,16 @@ mod tests {
     }
 
     #[test]
-    fn a_ticking_bucket_gives_up_one_tick_of_depth() {
+    fn a_bucket_refilled_in_ticks_gives_up_one_tick_of_depth() {
         let rule = Rule::bucket(50, Span::from_secs(1), 50).unwrap();
         assert_eq!(
-            rule.clone().ticking(Span::from_millis(100)).unwrap().most(),
+            rule.clone()
+                .refill_tick(Span::from_millis(100))
+                .unwrap()
+                .max_cost(),
             45
         );
-        assert_eq!(rule.ticking(Span::from_secs(1)), Err(RuleError::Tick));
+        assert_eq!(rule.refill_tick(Span::from_secs(1)), Err(RuleError::Tick));
     }
 
     #[test]
@@ -448,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_reads_as_people_write_it() {
+    fn a_rule_prints_as_people_write_it() {
         assert_eq!(
             Rule::sliding(40, Span::from_secs(10)).unwrap().to_string(),
             "40/10s"

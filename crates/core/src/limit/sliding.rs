@@ -13,17 +13,17 @@
 //! Never: frees by the send time (unless the rule says `hold_until: send`), and never forgets a
 //! rung when the limit's number changes.
 
-use crate::ask::{On, Priority};
-use crate::limit::holds::{Holds, Open};
-use crate::limit::inherit::Estate;
+use crate::ask::{Priority, WakeOn};
+use crate::limit::holds::{Holds, PendingCall};
+use crate::limit::inherit::CarriedUsage;
 use crate::limit::paced;
-use crate::limit::room::{Grant, Settled, Wait, Want};
+use crate::limit::room::{CellRequest, CellWait, Grant, Settled};
 use crate::limit::rule::{Rule, SLOTS_EXACT, SUB_WINDOWS};
 use crate::time::{Micros, Span};
 
 /// How strict a provider has shown itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rung {
+pub enum Strictness {
     /// Slots come back after W.
     #[default]
     Window,
@@ -33,11 +33,11 @@ pub enum Rung {
     Spaced,
 }
 
-impl Rung {
-    fn next(self) -> Rung {
+impl Strictness {
+    fn next(self) -> Strictness {
         match self {
-            Rung::Window => Rung::Eighth,
-            Rung::Eighth | Rung::Spaced => Rung::Spaced,
+            Strictness::Window => Strictness::Eighth,
+            Strictness::Eighth | Strictness::Spaced => Strictness::Spaced,
         }
     }
 }
@@ -46,16 +46,16 @@ impl Rung {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Log {
     pub(crate) holds: Holds,
-    pub(crate) rung: Rung,
+    pub(crate) strictness: Strictness,
     /// When the ladder was climbed or the limit lowered last: answers to calls granted before tell
     /// nothing new.
-    pub(crate) climbed: Micros,
+    pub(crate) tightened_at: Micros,
     /// Spaced calls: not before this.
     pub(crate) due: Micros,
     /// When a high-priority call was seen last.
-    pub(crate) urgent: Option<Micros>,
+    pub(crate) urgent_seen: Option<Micros>,
     /// When a call was granted last.
-    pub(crate) last: Micros,
+    pub(crate) last_grant: Micros,
 }
 
 impl Log {
@@ -65,19 +65,19 @@ impl Log {
 
     /// A high-priority call is about: `low` is paced for one window from now.
     pub(crate) fn note_urgent(&mut self, now: Micros) {
-        self.urgent = Some(now);
+        self.urgent_seen = Some(now);
     }
 
-    pub(crate) fn room(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
+    pub(crate) fn room(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
         let held = self.holds.held();
         let wanted = held.saturating_add(want.cost);
         if wanted > want.room {
             let need = wanted - want.room;
             return Err(if need > held {
                 // Strangers hold it, or a limit that was just lowered: one window decides.
-                Wait {
+                CellWait {
                     after: self.hold(rule),
-                    on: On::Time,
+                    on: WakeOn::Time,
                 }
             } else {
                 self.holds.wait_for(need, now)
@@ -94,18 +94,18 @@ impl Log {
             let gap = self.gap(rule, grant.limit);
             self.due = paced::next_due(self.due, gap, grant.cost, grant.at);
         }
-        self.last = grant.at;
+        self.last_grant = grant.at;
         if rule.holds_until_send() {
             let free_at = grant.at + self.hold(rule);
             self.holds.push_done(grant.cost, free_at, self.grain(rule));
         } else {
             let free_at = grant.arrives_by + rule.lag() + self.hold(rule);
-            let open = Open {
+            let open = PendingCall {
                 cost: grant.cost,
                 granted: grant.at,
                 free_at,
             };
-            self.holds.open.add(grant.id, open);
+            self.holds.pending.add(grant.id, open);
         }
     }
 
@@ -123,72 +123,78 @@ impl Log {
 
     /// The provider refused a call that was granted at `granted`, although the log had room.
     /// What is held already is held for as long as from now on, or it would cost another rung.
-    pub(crate) fn climb(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
-        if self.rung == Rung::Spaced || granted < self.climbed {
+    pub(crate) fn tighten(&mut self, rule: &Rule, granted: Micros, now: Micros) -> bool {
+        if self.strictness == Strictness::Spaced || granted < self.tightened_at {
             return false;
         }
         let before = self.hold(rule);
-        self.rung = self.rung.next();
-        self.climbed = now;
+        self.strictness = self.strictness.next();
+        self.tightened_at = now;
         self.holds.lengthen(self.hold(rule) - before);
         true
     }
 
     /// What another cell has counted is held for one window since it was counted.
-    pub(super) fn take_over(&mut self, rule: &Rule, estate: &Estate, limit: u64, now: Micros) {
+    pub(super) fn take_over(
+        &mut self,
+        rule: &Rule,
+        estate: &CarriedUsage,
+        limit: u64,
+        now: Micros,
+    ) {
         let (hold, grain) = (self.hold(rule) + rule.lag(), self.grain(rule));
         for &(at, cost) in &estate.done {
             if at + hold > now {
                 self.holds.push_done(cost, at + hold, grain);
             }
         }
-        for &(id, open) in &estate.open {
+        for &(id, open) in &estate.pending {
             let free_at = open.free_at + hold;
-            self.holds.open.add(id, Open { free_at, ..open });
+            self.holds.pending.add(id, PendingCall { free_at, ..open });
         }
         if self.is_spaced(rule) {
             self.due = self.due.max(now + self.gap(rule, limit));
         }
-        self.last = now;
+        self.last_grant = now;
         // Those calls went under another limit: that they are refused says nothing of this one.
-        self.climbed = now;
+        self.tightened_at = now;
     }
 
     /// How long a slot is held after the answer.
     pub(crate) fn hold(&self, rule: &Rule) -> Span {
         let period = rule.stretched(rule.period());
-        match self.rung {
-            Rung::Window => period,
-            Rung::Eighth | Rung::Spaced => period.scale_up(9, 8),
+        match self.strictness {
+            Strictness::Window => period,
+            Strictness::Eighth | Strictness::Spaced => period.scale_up(9, 8),
         }
     }
 
     pub(crate) fn is_spaced(&self, rule: &Rule) -> bool {
-        self.rung == Rung::Spaced
+        self.strictness == Strictness::Spaced
             || matches!(rule.algorithm(), crate::limit::Algorithm::Paced { .. })
     }
 
     pub(crate) fn gap(&self, rule: &Rule, limit: u64) -> Span {
-        paced::gap(rule.stretched(rule.period()), limit, self.rung)
+        paced::gap(rule.stretched(rule.period()), limit, self.strictness)
     }
 
     /// Rule A frees slots in lumps. While urgent calls are about, `low` goes at the quickest even
     /// pace at which no slot is ever missed until the last one of now is back, so that an urgent
     /// call finds one; the slots are used all the same. Without urgent calls nothing is held back.
-    fn low_pace(&self, rule: &Rule, want: Want, now: Micros) -> Result<(), Wait> {
-        let Some(urgent_until) = self.urgent.map(|seen| seen + rule.period()) else {
+    fn low_pace(&self, rule: &Rule, want: CellRequest, now: Micros) -> Result<(), CellWait> {
+        let Some(urgent_until) = self.urgent_seen.map(|seen| seen + rule.period()) else {
             return Ok(());
         };
-        if want.priority != Priority::Low || now >= urgent_until || self.last == Micros(0) {
+        if want.priority != Priority::Low || now >= urgent_until || self.last_grant == Micros(0) {
             return Ok(());
         }
         let due = self.low_due(rule, want.room - self.holds.held());
         if now >= due {
             return Ok(());
         }
-        Err(Wait {
+        Err(CellWait {
             after: due.min(urgent_until).since(now),
-            on: On::Time,
+            on: WakeOn::Time,
         })
     }
 
@@ -198,11 +204,11 @@ impl Log {
     fn low_due(&self, rule: &Rule, free: u64) -> Micros {
         let mut free = free;
         let mut gap = 0;
-        for (back_at, cost) in self.holds.come_back(self.hold(rule)) {
-            gap = gap.max(back_at.since(self.last).0 / free.saturating_add(1));
+        for (back_at, cost) in self.holds.release_times(self.hold(rule)) {
+            gap = gap.max(back_at.since(self.last_grant).0 / free.saturating_add(1));
             free = free.saturating_add(cost);
         }
-        self.last + Span(gap)
+        self.last_grant + Span(gap)
     }
 
     fn grain(&self, rule: &Rule) -> Span {

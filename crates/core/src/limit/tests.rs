@@ -2,9 +2,9 @@
 
 use smallvec::smallvec;
 
-use crate::ask::{On, Outcome, Priority, Unit, Verdict, Why};
-use crate::drive::{Drive, Permit, arrived, ms, s};
+use crate::ask::{CostUnit, NeverReason, Outcome, Priority, Verdict, WakeOn};
 use crate::limit::{HoldUntil, Rule, SUB_WINDOWS};
+use crate::test_ledger::{Permit, TestLedger, arrived, ms, s};
 use crate::time::Span;
 
 pub(super) fn sliding(limit: u64, period: Span) -> Rule {
@@ -17,35 +17,35 @@ pub(super) fn bucket(limit: u64, period: Span, burst: u64) -> Rule {
 
 /// M1: a sliding window counts real calls of the last period, and expired ones drop out.
 #[test]
-fn m1_a_slot_comes_back_one_period_after_its_answer() {
-    let mut drive = Drive::new();
+fn m1_a_slot_frees_one_period_after_its_response() {
+    let mut drive = TestLedger::new();
     let rule = sliding(2, s(10));
     let first = drive.try_one(&rule).unwrap();
-    drive.pass(s(1));
+    drive.advance(s(1));
     let second = drive.try_one(&rule).unwrap();
     drive.arrive(&first);
-    drive.pass(s(1));
+    drive.advance(s(1));
     drive.arrive(&second);
     assert_eq!(
         drive.wait(&rule),
-        (s(9), On::Time),
+        (s(9), WakeOn::Time),
         "the first one's answer was one second ago"
     );
-    drive.pass(s(9) - Span(1));
-    assert_eq!(drive.wait(&rule), (Span(1), On::Time));
-    drive.pass(Span(1));
+    drive.advance(s(9) - Span(1));
+    assert_eq!(drive.wait(&rule), (Span(1), WakeOn::Time));
+    drive.advance(Span(1));
     assert!(drive.try_one(&rule).is_ok());
-    assert_eq!(drive.look(&rule).used, 2);
+    assert_eq!(drive.peek(&rule).used, 2);
 }
 
 #[test]
-fn a_slot_on_its_way_frees_only_by_its_answer_or_its_last_instant() {
-    let mut drive = Drive::new();
+fn a_pending_slot_frees_only_by_its_response_or_its_last_instant() {
+    let mut drive = TestLedger::new();
     let rule = sliding(1, s(10));
     let permit = drive.try_one(&rule).unwrap();
     assert_eq!(
         drive.wait(&rule),
-        (s(30 + 5 + 10), On::Event),
+        (s(30 + 5 + 10), WakeOn::Event),
         "give-up, late arrival, window"
     );
     let turn = drive.arrive(&permit);
@@ -54,35 +54,35 @@ fn a_slot_on_its_way_frees_only_by_its_answer_or_its_last_instant() {
         [permit.terms[0].cell],
         "the one who waits must be told"
     );
-    assert_eq!(drive.wait(&rule), (s(10), On::Time));
+    assert_eq!(drive.wait(&rule), (s(10), WakeOn::Time));
 }
 
 #[test]
-fn an_answer_that_is_reported_late_counts_from_when_it_came() {
-    let mut drive = Drive::new();
+fn a_response_reported_late_counts_from_when_it_arrived() {
+    let mut drive = TestLedger::new();
     let rule = sliding(1, s(10));
     let permit = drive.try_one(&rule).unwrap();
-    drive.pass(s(3));
+    drive.advance(s(3));
     drive.settle(
         &permit,
         Outcome::Arrived {
             age: s(2),
-            refused: false,
+            limited: false,
             readings: vec![],
         },
     );
-    assert_eq!(drive.wait(&rule), (s(8), On::Time));
+    assert_eq!(drive.wait(&rule), (s(8), WakeOn::Time));
 }
 
 #[test]
-fn an_unsent_permit_comes_back_at_once_and_tells() {
-    let mut drive = Drive::new();
+fn an_unsent_permit_frees_at_once_and_reports_it() {
+    let mut drive = TestLedger::new();
     for rule in [
         sliding(1, s(10)),
         bucket(1, s(10), 1),
         Rule::in_flight(1).unwrap(),
     ] {
-        let mut drive_one = Drive::new();
+        let mut drive_one = TestLedger::new();
         let permit = drive_one.try_one(&rule).unwrap();
         assert!(drive_one.try_one(&rule).is_err());
         assert_eq!(drive_one.settle(&permit, Outcome::Unsent).freed.len(), 1);
@@ -96,10 +96,10 @@ fn an_unsent_permit_comes_back_at_once_and_tells() {
 
 #[test]
 fn a_call_that_was_given_up_may_still_arrive() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(1, s(10));
     let permit = drive.try_one(&rule).unwrap();
-    drive.pass(s(2));
+    drive.advance(s(2));
     drive.settle(
         &permit,
         Outcome::Unknown {
@@ -109,37 +109,37 @@ fn a_call_that_was_given_up_may_still_arrive() {
     );
     assert_eq!(
         drive.wait(&rule),
-        (s(15), On::Event),
+        (s(15), WakeOn::Event),
         "late arrival and window"
     );
-    drive.pass(s(15));
+    drive.advance(s(15));
     assert!(drive.try_one(&rule).is_ok());
 }
 
 #[test]
-fn settling_twice_or_a_stranger_changes_nothing() {
-    let mut drive = Drive::new();
+fn settling_twice_or_an_unknown_permit_changes_nothing() {
+    let mut drive = TestLedger::new();
     let rule = sliding(2, s(10));
     let permit = drive.try_one(&rule).unwrap();
     drive.arrive(&permit);
-    let before = drive.look(&rule);
+    let before = drive.peek(&rule);
     drive.arrive(&permit);
     drive.settle(&permit, Outcome::Unsent);
-    assert_eq!(drive.look(&rule), before);
+    assert_eq!(drive.peek(&rule), before);
 }
 
 /// M2: others stop at limit − reserve; high priority may use it all.
 #[test]
-fn m2_a_reserve_is_left_to_those_who_may_use_it() {
-    let mut drive = Drive::new();
+fn m2_only_high_priority_may_use_the_reserve() {
+    let mut drive = TestLedger::new();
     for rule in [
         sliding(50, s(10)),
         bucket(50, s(10), 50),
         Rule::fixed(50, s(10)).unwrap(),
     ] {
-        let mut term = Drive::term(&rule.to_string(), &rule);
-        term.cell.0 ^= u128::from(rule.most());
-        term.leave = 40;
+        let mut term = TestLedger::term(&rule.to_string(), &rule);
+        term.cell.0 ^= u128::from(rule.max_cost());
+        term.reserve = 40;
         let mut normal = 0;
         while drive
             .try_terms(smallvec![term.clone()], Priority::Normal)
@@ -155,23 +155,23 @@ fn m2_a_reserve_is_left_to_those_who_may_use_it() {
             high += 1;
         }
         assert_eq!((normal, high), (10, 40), "{rule}");
-        drive = Drive::new();
+        drive = TestLedger::new();
     }
 }
 
 #[test]
 fn a_large_limit_keeps_sub_windows_and_errs_to_the_safe_side() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(10_000, s(10));
     let permits = drive.take_all(&rule);
     assert_eq!(permits.len(), 10_000);
     for permit in &permits {
-        drive.pass(Span(37));
+        drive.advance(Span(37));
         drive.arrive(permit);
     }
     let last_answer = drive.now.at;
     let (after, on) = drive.wait(&rule);
-    assert_eq!(on, On::Time);
+    assert_eq!(on, WakeOn::Time);
     let first_answer_age = Span(37 * 9_999);
     assert!(
         after + first_answer_age >= s(10),
@@ -179,35 +179,39 @@ fn a_large_limit_keeps_sub_windows_and_errs_to_the_safe_side() {
     );
     let grain = Span(10_000_000_u64.div_ceil(SUB_WINDOWS));
     assert!(after + first_answer_age <= s(10) + grain);
-    drive.pass(s(10) + grain);
+    drive.advance(s(10) + grain);
     assert!(drive.now.at.since(last_answer) > s(10));
-    assert_eq!(drive.look(&rule).used, 0);
+    assert_eq!(drive.peek(&rule).used, 0);
 }
 
 #[test]
-fn calls_at_a_time_are_free_two_milliseconds_after_the_end() {
-    let mut drive = Drive::new();
+fn a_concurrency_slot_frees_two_milliseconds_after_the_end() {
+    let mut drive = TestLedger::new();
     let rule = Rule::in_flight(2).unwrap();
     let permits = drive.take_all(&rule);
     assert_eq!(permits.len(), 2);
     drive.arrive(&permits[0]);
-    assert_eq!(drive.wait(&rule).1, On::Event, "the head is not the end");
+    assert_eq!(
+        drive.wait(&rule).1,
+        WakeOn::Event,
+        "the head is not the end"
+    );
     drive.settle(&permits[0], Outcome::Finished { age: Span::ZERO });
-    assert_eq!(drive.wait(&rule), (ms(2), On::Time));
-    drive.pass(ms(2));
+    assert_eq!(drive.wait(&rule), (ms(2), WakeOn::Time));
+    drive.advance(ms(2));
     assert!(drive.try_one(&rule).is_ok());
 }
 
 #[test]
-fn a_stream_that_is_alive_keeps_its_place() {
-    let mut drive = Drive::new();
+fn a_stream_that_is_alive_keeps_its_slot() {
+    let mut drive = TestLedger::new();
     let rule = Rule::in_flight(1).unwrap();
     let permit = drive.try_one(&rule).unwrap();
-    drive.pass(s(30));
-    drive.settle(&permit, Outcome::Alive { by: s(60) });
-    drive.pass(s(60));
+    drive.advance(s(30));
+    drive.settle(&permit, Outcome::Alive { extend_by: s(60) });
+    drive.advance(s(60));
     assert!(drive.try_one(&rule).is_err());
-    drive.pass(ms(2));
+    drive.advance(ms(2));
     assert!(
         drive.try_one(&rule).is_ok(),
         "nothing was heard of it any more"
@@ -216,24 +220,24 @@ fn a_stream_that_is_alive_keeps_its_place() {
 
 #[test]
 fn paced_calls_keep_the_grid_when_timers_are_late() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = Rule::paced(12, s(1)).unwrap().drift_ppm(0);
     let first = drive.try_one(&rule).unwrap();
     drive.arrive(&first);
     assert_eq!(
         drive.wait(&rule),
-        (ms(100), On::Time),
+        (ms(100), WakeOn::Time),
         "ten gaps for twelve"
     );
-    drive.pass(ms(130));
+    drive.advance(ms(130));
     let second = drive.try_one(&rule).unwrap();
     drive.arrive(&second);
     assert_eq!(
         drive.wait(&rule),
-        (ms(70), On::Time),
+        (ms(70), WakeOn::Time),
         "the next point of the grid"
     );
-    drive.pass(s(1));
+    drive.advance(s(1));
     drive.try_one(&rule).unwrap();
     assert_eq!(
         drive.wait(&rule).0,
@@ -244,35 +248,35 @@ fn paced_calls_keep_the_grid_when_timers_are_late() {
 
 /// M13: never two inside one second, one at a time.
 #[test]
-fn m13_one_a_second_goes_one_second_after_the_answer() {
-    let mut drive = Drive::new();
+fn m13_one_call_a_second_goes_one_second_after_the_response() {
+    let mut drive = TestLedger::new();
     let rule = Rule::paced(1, s(1)).unwrap().drift_ppm(0);
     let first = drive.try_one(&rule).unwrap();
-    drive.pass(ms(300));
-    assert_eq!(drive.wait(&rule).1, On::Event);
+    drive.advance(ms(300));
+    assert_eq!(drive.wait(&rule).1, WakeOn::Event);
     drive.arrive(&first);
-    assert_eq!(drive.wait(&rule), (s(1), On::Time));
+    assert_eq!(drive.wait(&rule), (s(1), WakeOn::Time));
 }
 
 #[test]
 fn a_cost_is_held_before_and_settled_after() {
-    let mut drive = Drive::new();
-    let rule = sliding(1_000, s(60)).unit(Unit::Tokens);
-    let mut term = Drive::term("x", &rule);
+    let mut drive = TestLedger::new();
+    let rule = sliding(1_000, s(60)).unit(CostUnit::Tokens);
+    let mut term = TestLedger::term("x", &rule);
     term.cost = 800;
     let mut permit = drive
         .try_terms(smallvec![term.clone()], Priority::Normal)
         .unwrap();
-    assert_eq!(drive.look(&rule).used, 800);
+    assert_eq!(drive.peek(&rule).used, 800);
     drive.settle(&permit, arrived());
     assert_eq!(
-        drive.look(&rule).used,
+        drive.peek(&rule).used,
         800,
         "tokens are counted at the end of the body"
     );
     permit.terms[0].cost = 350;
     drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
-    assert_eq!(drive.look(&rule).used, 350);
+    assert_eq!(drive.peek(&rule).used, 350);
     term.cost = 651;
     assert!(
         drive
@@ -284,17 +288,20 @@ fn a_cost_is_held_before_and_settled_after() {
 }
 
 #[test]
-fn a_cost_above_the_limit_is_never_and_one_above_what_is_left_waits() {
-    let mut drive = Drive::new();
+fn a_cost_above_the_limit_is_never_and_one_above_remaining_waits() {
+    let mut drive = TestLedger::new();
     let rule = sliding(10, s(1));
-    let mut term = Drive::term("x", &rule);
+    let mut term = TestLedger::term("x", &rule);
     term.cost = 11;
     let verdict = drive
         .try_terms(smallvec![term.clone()], Priority::Normal)
         .unwrap_err();
     assert_eq!(
         verdict,
-        Verdict::Never(Why::TooCostly { term: 0, most: 10 })
+        Verdict::Never(NeverReason::TooCostly {
+            term: 0,
+            max_cost: 10
+        })
     );
     drive.try_one(&rule).unwrap();
     term.cost = 10;
@@ -305,8 +312,8 @@ fn a_cost_above_the_limit_is_never_and_one_above_what_is_left_waits() {
 }
 
 #[test]
-fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
-    let mut drive = Drive::new();
+fn a_changed_limit_causes_no_reset_and_no_burst() {
+    let mut drive = TestLedger::new();
     for (old, new) in [
         (sliding(35, s(60)), sliding(40, s(60))),
         (
@@ -322,26 +329,26 @@ fn a_changed_limit_is_another_comparison_without_reset_or_burst() {
         drive.arrive_all(&more);
         permits.extend(more);
         assert!(drive.try_one(&old).is_err(), "{old}: lowered at once");
-        assert_eq!(drive.look(&old).remaining, 0);
-        drive = Drive::new();
+        assert_eq!(drive.peek(&old).remaining, 0);
+        drive = TestLedger::new();
     }
 }
 
 #[test]
 fn hold_until_send_counts_from_the_grant() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(1, s(10)).hold_until(HoldUntil::Send);
     let permit = drive.try_one(&rule).unwrap();
-    drive.pass(s(4));
+    drive.advance(s(4));
     drive.arrive(&permit);
-    assert_eq!(drive.wait(&rule), (s(6), On::Time));
+    assert_eq!(drive.wait(&rule), (s(6), WakeOn::Time));
 }
 
 #[test]
-fn a_shadow_limit_counts_but_never_refuses() {
-    let mut drive = Drive::new();
+fn a_shadow_limit_counts_but_never_rejects() {
+    let mut drive = TestLedger::new();
     let rule = sliding(1, s(10)).shadow(true);
     drive.try_one(&rule).unwrap();
     drive.try_one(&rule).unwrap();
-    assert_eq!(drive.look(&rule).used, 2);
+    assert_eq!(drive.peek(&rule).used, 2);
 }

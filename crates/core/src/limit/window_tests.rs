@@ -4,9 +4,9 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, civil};
 use smallvec::smallvec;
 
-use crate::ask::{On, Outcome, Priority, Reading, Verdict};
-use crate::drive::{Drive, START, ms, s};
-use crate::limit::{Calendar, HoldUntil, Per, Rule};
+use crate::ask::{LimitReading, Outcome, Priority, Verdict, WakeOn};
+use crate::limit::{Calendar, CalendarPeriod, HoldUntil, Rule};
+use crate::test_ledger::{START, TestLedger, ms, s};
 use crate::time::{Span, Wall};
 
 fn fixed(limit: u64, period: Span) -> Rule {
@@ -14,7 +14,7 @@ fn fixed(limit: u64, period: Span) -> Rule {
 }
 
 fn daily(limit: u64) -> Rule {
-    Rule::calendar(limit, Calendar::new(Per::Day, TimeZone::UTC)).unwrap()
+    Rule::calendar(limit, Calendar::new(CalendarPeriod::Day, TimeZone::UTC)).unwrap()
 }
 
 fn wall(text: &str) -> Wall {
@@ -26,17 +26,17 @@ fn wall(text: &str) -> Wall {
 /// H10: a call at 11:00:05 starts a new window at 11:00:05.
 #[test]
 fn h7_a_window_opens_with_its_first_call_and_ends_one_period_later() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = fixed(2, s(3_600)).hold_until(HoldUntil::Send);
     drive.try_one(&rule).unwrap();
-    drive.pass(s(1_800));
+    drive.advance(s(1_800));
     drive.try_one(&rule).unwrap();
-    let view = drive.look(&rule);
+    let view = drive.peek(&rule);
     assert_eq!((view.used, view.window_age), (2, Some(s(1_800))));
-    assert_eq!(drive.wait(&rule), (s(1_800), On::Time));
-    drive.pass(s(1_805));
+    assert_eq!(drive.wait(&rule), (s(1_800), WakeOn::Time));
+    drive.advance(s(1_805));
     drive.try_one(&rule).unwrap();
-    let view = drive.look(&rule);
+    let view = drive.peek(&rule);
     assert_eq!(
         view.window_age,
         Some(Span::ZERO),
@@ -45,41 +45,41 @@ fn h7_a_window_opens_with_its_first_call_and_ends_one_period_later() {
 }
 
 #[test]
-fn a_window_ends_one_period_after_its_first_answer() {
-    let mut drive = Drive::new();
+fn a_window_ends_one_period_after_its_first_response() {
+    let mut drive = TestLedger::new();
     let rule = fixed(2, s(10));
     let permits = drive.take_all(&rule);
     assert_eq!(
         drive.wait(&rule).1,
-        On::Event,
+        WakeOn::Event,
         "not even the first has an answer"
     );
-    drive.pass(s(1));
+    drive.advance(s(1));
     drive.arrive(&permits[1]);
     assert_eq!(
         drive.wait(&rule),
-        (s(10), On::Time),
+        (s(10), WakeOn::Time),
         "the second proves that the window is open"
     );
-    drive.pass(s(1));
+    drive.advance(s(1));
     drive.arrive(&permits[0]);
-    assert_eq!(drive.wait(&rule), (s(9), On::Time));
-    drive.pass(s(9));
+    assert_eq!(drive.wait(&rule), (s(9), WakeOn::Time));
+    drive.advance(s(9));
     assert_eq!(drive.take_all(&rule).len(), 2);
 }
 
 #[test]
-fn a_call_answered_after_the_earliest_edge_counts_in_both_windows() {
-    let mut drive = Drive::new();
+fn a_response_after_the_earliest_edge_counts_in_both_windows() {
+    let mut drive = TestLedger::new();
     let rule = fixed(3, s(10));
     let first = drive.try_one(&rule).unwrap();
-    drive.pass(s(1));
+    drive.advance(s(1));
     drive.arrive(&first);
-    drive.pass(ms(8_900));
+    drive.advance(ms(8_900));
     let straggler = drive.try_one(&rule).unwrap();
-    drive.pass(ms(200));
+    drive.advance(ms(200));
     drive.arrive(&straggler);
-    drive.pass(ms(900));
+    drive.advance(ms(900));
     assert_eq!(
         drive.take_all(&rule).len(),
         2,
@@ -88,53 +88,53 @@ fn a_call_answered_after_the_earliest_edge_counts_in_both_windows() {
 }
 
 #[test]
-fn a_window_whose_only_call_never_left_was_never_open() {
-    let mut drive = Drive::new();
+fn a_window_whose_only_call_was_unsent_never_opened() {
+    let mut drive = TestLedger::new();
     let rule = fixed(1, s(10));
     let permit = drive.try_one(&rule).unwrap();
     drive.settle(&permit, Outcome::Unsent);
-    assert_eq!(drive.look(&rule).window_age, None);
-    assert_eq!(drive.look(&rule).used, 0);
+    assert_eq!(drive.peek(&rule).window_age, None);
+    assert_eq!(drive.peek(&rule).used, 0);
 }
 
 /// M14, C13: a calendar day ends at midnight of its zone, with a margin for the provider's clock.
 #[test]
 fn c13_a_day_opens_at_midnight_plus_the_margin() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = daily(100);
-    drive.pass(s(43_200));
+    drive.advance(s(43_200));
     let mut permits = Vec::new();
     while let Ok(permit) = drive.try_one(&rule) {
         drive.arrive(&permit);
         permits.push(permit);
     }
     assert_eq!(permits.len(), 100);
-    assert_eq!(drive.wait(&rule), (s(43_200 + 2), On::Time));
-    drive.pass(s(43_202) - Span(1));
+    assert_eq!(drive.wait(&rule), (s(43_200 + 2), WakeOn::Time));
+    drive.advance(s(43_202) - Span(1));
     assert!(drive.try_one(&rule).is_err());
-    drive.pass(Span(1));
+    drive.advance(Span(1));
     assert!(drive.try_one(&rule).is_ok());
-    assert_eq!(drive.look(&rule).used, 1);
+    assert_eq!(drive.peek(&rule).used, 1);
 }
 
 #[test]
-fn a_call_on_its_way_over_midnight_counts_on_both_sides() {
-    let mut drive = Drive::new();
+fn a_call_pending_over_midnight_counts_on_both_days() {
+    let mut drive = TestLedger::new();
     let rule = daily(10);
-    drive.pass(s(86_390));
+    drive.advance(s(86_390));
     let before = drive.try_one(&rule).unwrap();
-    drive.pass(s(20));
-    assert_eq!(drive.look(&rule).used, 1, "it may be counted today");
+    drive.advance(s(20));
+    assert_eq!(drive.peek(&rule).used, 1, "it may be counted today");
     drive.arrive(&before);
-    assert_eq!(drive.look(&rule).used, 1);
+    assert_eq!(drive.peek(&rule).used, 1);
 }
 
 #[test]
 fn a_wall_clock_that_jumps_opens_no_window() {
     for (jump, back) in [(86_400, false), (86_400, true), (40, false), (3_600, true)] {
-        let mut drive = Drive::new();
+        let mut drive = TestLedger::new();
         let rule = daily(1);
-        drive.pass(s(86_390));
+        drive.advance(s(86_390));
         let permit = drive.try_one(&rule).unwrap();
         drive.arrive(&permit);
         let wall = drive.now.wall;
@@ -143,9 +143,9 @@ fn a_wall_clock_that_jumps_opens_no_window() {
             drive.try_one(&rule).is_err(),
             "a step of {jump} s, back: {back}"
         );
-        drive.pass(s(9));
+        drive.advance(s(9));
         assert!(drive.try_one(&rule).is_err());
-        drive.pass(s(4));
+        drive.advance(s(4));
         assert!(
             drive.try_one(&rule).is_ok(),
             "the true midnight has passed, jump {jump} {back}"
@@ -154,13 +154,13 @@ fn a_wall_clock_that_jumps_opens_no_window() {
 }
 
 #[test]
-fn a_wall_clock_that_runs_too_fast_cannot_creep_over_an_edge() {
-    let mut drive = Drive::new();
+fn a_fast_wall_clock_cannot_open_a_window_early() {
+    let mut drive = TestLedger::new();
     let rule = daily(1);
     let permit = drive.try_one(&rule).unwrap();
     drive.arrive(&permit);
     for second in 0..80_000 {
-        drive.pass(s(1));
+        drive.advance(s(1));
         drive.now.wall = START + Span((second + 1) * 1_100_000);
         if second % 60 == 0 {
             assert!(drive.try_one(&rule).is_err(), "after {second} s");
@@ -170,22 +170,22 @@ fn a_wall_clock_that_runs_too_fast_cannot_creep_over_an_edge() {
 
 #[test]
 fn the_providers_date_confirms_a_wall_clock_that_was_set_right() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = daily(2);
     let permit = drive.try_one(&rule).unwrap();
     drive.now.wall = drive.now.wall + s(86_410);
-    assert_eq!(drive.look(&rule).used, 1, "not believed yet");
+    assert_eq!(drive.peek(&rule).used, 1, "not believed yet");
     let date = Some(drive.now.wall + s(1));
-    drive.read(
+    drive.arrive_with_reading(
         &permit,
         false,
-        Reading {
+        LimitReading {
             date,
-            ..Reading::default()
+            ..LimitReading::default()
         },
     );
     assert_eq!(
-        drive.look(&rule).used,
+        drive.peek(&rule).used,
         0,
         "the provider's day is another one"
     );
@@ -195,14 +195,14 @@ fn the_providers_date_confirms_a_wall_clock_that_was_set_right() {
 fn days_of_a_zone_have_23_and_25_hours_and_reset_once() {
     let zone = TimeZone::fixed(jiff::tz::offset(0));
     assert_eq!(
-        Calendar::new(Per::Day, zone)
+        Calendar::new(CalendarPeriod::Day, zone)
             .window(wall("2026-03-29T12:00:00Z"))
             .0
             .0
             % 86_400_000_000,
         0
     );
-    let berlin = Calendar::new(Per::Day, berlin());
+    let berlin = Calendar::new(CalendarPeriod::Day, berlin());
     let hours = |at: &str| {
         let (start, end) = berlin.window(wall(at));
         end.since(start).0 / 3_600_000_000
@@ -213,8 +213,8 @@ fn days_of_a_zone_have_23_and_25_hours_and_reset_once() {
 }
 
 #[test]
-fn months_and_weeks_end_when_they_end() {
-    let month = Calendar::new(Per::Month, TimeZone::UTC);
+fn months_and_weeks_end_at_their_calendar_edges() {
+    let month = Calendar::new(CalendarPeriod::Month, TimeZone::UTC);
     let edges = |at| month.window(wall(at));
     assert_eq!(
         edges("2028-02-10T00:00:00Z").1,
@@ -228,7 +228,8 @@ fn months_and_weeks_end_when_they_end() {
         edges("2026-12-31T23:59:59Z"),
         (wall("2026-12-01T00:00:00Z"), wall("2027-01-01T00:00:00Z"))
     );
-    let week = Calendar::new(Per::Week, TimeZone::UTC).window(wall("2026-11-15T10:00:00Z"));
+    let week =
+        Calendar::new(CalendarPeriod::Week, TimeZone::UTC).window(wall("2026-11-15T10:00:00Z"));
     assert_eq!(
         week,
         (wall("2026-11-09T00:00:00Z"), wall("2026-11-16T00:00:00Z"))
@@ -238,18 +239,19 @@ fn months_and_weeks_end_when_they_end() {
 #[test]
 fn minutes_and_hours_follow_the_offset_of_the_zone() {
     let india = TimeZone::fixed(jiff::tz::Offset::from_seconds(5 * 3_600 + 1_800).unwrap());
-    let hour = Calendar::new(Per::Hour, india).window(wall("2026-11-15T10:10:00Z"));
+    let hour = Calendar::new(CalendarPeriod::Hour, india).window(wall("2026-11-15T10:10:00Z"));
     assert_eq!(
         hour,
         (wall("2026-11-15T09:30:00Z"), wall("2026-11-15T10:30:00Z"))
     );
     let west = TimeZone::fixed(jiff::tz::Offset::from_seconds(-(3 * 3_600 + 1_800)).unwrap());
-    let hour = Calendar::new(Per::Hour, west).window(wall("2026-11-15T10:10:00Z"));
+    let hour = Calendar::new(CalendarPeriod::Hour, west).window(wall("2026-11-15T10:10:00Z"));
     assert_eq!(
         hour,
         (wall("2026-11-15T09:30:00Z"), wall("2026-11-15T10:30:00Z"))
     );
-    let minute = Calendar::new(Per::Minute, TimeZone::UTC).window(wall("2026-11-15T10:10:30Z"));
+    let minute =
+        Calendar::new(CalendarPeriod::Minute, TimeZone::UTC).window(wall("2026-11-15T10:10:30Z"));
     assert_eq!(
         minute,
         (wall("2026-11-15T10:10:00Z"), wall("2026-11-15T10:11:00Z"))
@@ -257,14 +259,20 @@ fn minutes_and_hours_follow_the_offset_of_the_zone() {
 }
 
 #[test]
-fn windows_tile_time_in_every_kind_and_zone() {
+fn windows_cover_time_without_gaps_in_every_period_and_zone() {
     let zones = [
         TimeZone::UTC,
         berlin(),
         TimeZone::fixed(jiff::tz::offset(-11)),
     ];
     for zone in zones {
-        for per in [Per::Minute, Per::Hour, Per::Day, Per::Week, Per::Month] {
+        for per in [
+            CalendarPeriod::Minute,
+            CalendarPeriod::Hour,
+            CalendarPeriod::Day,
+            CalendarPeriod::Week,
+            CalendarPeriod::Month,
+        ] {
             let calendar = Calendar::new(per, zone.clone());
             let mut at = wall("2026-01-01T00:00:00Z");
             for _ in 0..500 {
@@ -275,7 +283,7 @@ fn windows_tile_time_in_every_kind_and_zone() {
                     end,
                     "the next one starts where this one ends"
                 );
-                assert!(end.since(start) <= calendar.longest());
+                assert!(end.since(start) <= calendar.max_length());
                 at = end;
             }
         }
@@ -295,25 +303,25 @@ fn berlin() -> TimeZone {
 
 /// The window before left late answers, and the call that opened this one never left.
 #[test]
-fn a_fixed_window_whose_only_call_was_unsent_is_none() {
-    let mut drive = Drive::new();
+fn a_fixed_window_whose_only_call_was_unsent_does_not_count() {
+    let mut drive = TestLedger::new();
     let rule = Rule::fixed(2, s(10)).unwrap().drift_ppm(0);
     let first = drive.try_one(&rule).unwrap();
-    drive.pass(s(9));
+    drive.advance(s(9));
     let second = drive.try_one(&rule).unwrap();
     drive.arrive(&first);
-    drive.pass(s(2));
+    drive.advance(s(2));
     drive.arrive(&second);
-    drive.pass(s(8));
+    drive.advance(s(8));
     let third = drive.try_one(&rule).unwrap();
     drive.settle(&third, Outcome::Unsent);
-    let mut term = Drive::term("x", &rule);
+    let mut term = TestLedger::term("x", &rule);
     term.cost = 2;
     let refused = drive.try_terms(smallvec![term.clone()], Priority::Normal);
     assert!(
-        matches!(refused, Err(Verdict::Wait { after, on: On::Time, .. }) if after == s(2)),
+        matches!(refused, Err(Verdict::Wait { after, on: WakeOn::Time, .. }) if after == s(2)),
         "{refused:?}"
     );
-    drive.pass(s(2));
+    drive.advance(s(2));
     assert!(drive.try_terms(smallvec![term], Priority::Normal).is_ok());
 }

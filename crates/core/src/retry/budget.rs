@@ -15,10 +15,10 @@ const TOKEN: u64 = 1_000_000;
 
 /// How many seconds of `min_per_second` can be saved up. Ten cover one round of retries after a
 /// short outage of a provider that is called rarely, and are still no storm.
-const SAVED_SECONDS: u64 = 10;
+const BURST_SECONDS: u64 = 10;
 
 /// The least that can be saved up, for a budget that lives of its share alone.
-const SAVED_MIN: u64 = 10;
+const BURST_MIN: u64 = 10;
 
 /// How much of the traffic may be retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl BudgetSettings {
     /// The most retries that can be saved up.
     #[must_use]
     pub fn depth(&self) -> u64 {
-        (u64::from(self.min_per_second) * SAVED_SECONDS).max(SAVED_MIN)
+        (u64::from(self.min_per_second) * BURST_SECONDS).max(BURST_MIN)
     }
 
     pub(super) fn check(&self, problems: &mut Problems) {
@@ -77,13 +77,13 @@ impl Budget {
     }
 
     /// A call was made for the first time: its share is saved up.
-    pub fn called(&mut self, settings: &BudgetSettings, now: Micros) {
+    pub fn on_call(&mut self, settings: &BudgetSettings, now: Micros) {
         self.refill(settings, now);
-        self.save(settings, u64::from(settings.ratio.0));
+        self.add(settings, u64::from(settings.ratio.0));
     }
 
     /// Takes one retry, if there is one.
-    pub fn take(&mut self, settings: &BudgetSettings, now: Micros) -> bool {
+    pub fn try_take(&mut self, settings: &BudgetSettings, now: Micros) -> bool {
         self.refill(settings, now);
         let left = self.millionths.checked_sub(TOKEN);
         self.millionths = left.unwrap_or(self.millionths);
@@ -92,7 +92,7 @@ impl Budget {
 
     /// Whole retries left.
     #[must_use]
-    pub fn left(&self, settings: &BudgetSettings, now: Micros) -> u64 {
+    pub fn remaining(&self, settings: &BudgetSettings, now: Micros) -> u64 {
         let mut then = *self;
         then.refill(settings, now);
         then.millionths / TOKEN
@@ -102,13 +102,13 @@ impl Budget {
     fn refill(&mut self, settings: &BudgetSettings, now: Micros) {
         let elapsed = now.since(self.at).0;
         self.at = self.at.max(now);
-        self.save(
+        self.add(
             settings,
             elapsed.saturating_mul(u64::from(settings.min_per_second)),
         );
     }
 
-    fn save(&mut self, settings: &BudgetSettings, millionths: u64) {
+    fn add(&mut self, settings: &BudgetSettings, millionths: u64) {
         let most = settings.depth() * TOKEN;
         self.millionths = self.millionths.saturating_add(millionths).min(most);
     }

@@ -1,6 +1,8 @@
 //! How often (M7), how soon (M8, A9), what safely, and that retries cannot storm.
 
-use super::{Budget, BudgetSettings, Decision, Failed, Retries, RetrySettings, Safety, Stop};
+use super::{
+    Budget, BudgetSettings, Decision, FailedAttempt, Retries, RetrySettings, Safety, StopReason,
+};
 use crate::ask::Priority;
 use crate::backoff::{Backoff, Dice, Jitter};
 use crate::health::Class;
@@ -9,15 +11,15 @@ use crate::time::{Micros, Span};
 
 const NOW: Micros = Micros(1_000_000_000);
 
-fn failed() -> Failed {
-    Failed {
+fn failed() -> FailedAttempt {
+    FailedAttempt {
         priority: Priority::Normal,
         used: 0,
         class: Class::ServerError,
         retry_after: None,
         safety: Safety::Idempotent,
         probe: false,
-        left: None,
+        time_remaining: None,
     }
 }
 
@@ -32,7 +34,7 @@ fn settings() -> RetrySettings {
     }
 }
 
-fn decide(failed: &Failed) -> Decision {
+fn decide(failed: &FailedAttempt) -> Decision {
     let mut budget = Budget::new(&settings().budget, NOW);
     settings().decide(failed, &mut budget, Dice(1), NOW)
 }
@@ -47,7 +49,7 @@ fn priorities_have_their_own_number_of_retries() {
     ] {
         let mut used = 0;
         for &secs in waits {
-            let decision = decide(&Failed {
+            let decision = decide(&FailedAttempt {
                 priority,
                 used,
                 ..failed()
@@ -59,12 +61,12 @@ fn priorities_have_their_own_number_of_retries() {
             assert_eq!(decision, again, "{priority:?} {used}");
             used += 1;
         }
-        let decision = decide(&Failed {
+        let decision = decide(&FailedAttempt {
             priority,
             used,
             ..failed()
         });
-        assert_eq!(decision, Decision::Stop(Stop::Spent), "{priority:?}");
+        assert_eq!(decision, Decision::Stop(StopReason::Spent), "{priority:?}");
     }
 }
 
@@ -73,7 +75,7 @@ fn priorities_have_their_own_number_of_retries() {
 fn retry_after_wins() {
     for secs in [1, 3, 45, 3_600, 31 * 86_400] {
         let after = Span::from_secs(secs);
-        let decision = decide(&Failed {
+        let decision = decide(&FailedAttempt {
             used: 2,
             retry_after: Some(after),
             ..failed()
@@ -90,32 +92,35 @@ fn retry_after_wins() {
 
 /// A wait that ends after the deadline is refused now, not then.
 #[test]
-fn a_wait_past_the_deadline_is_no_wait() {
+fn a_retry_past_the_deadline_is_not_made() {
     let left = Some(Span::from_secs(10));
     let retry_after = Some(Span::from_secs(10));
-    let decision = decide(&Failed {
-        left,
+    let decision = decide(&FailedAttempt {
+        time_remaining: left,
         retry_after,
         ..failed()
     });
-    assert_eq!(decision, Decision::Stop(Stop::Deadline));
-    let decision = decide(&Failed { left, ..failed() });
+    assert_eq!(decision, Decision::Stop(StopReason::Deadline));
+    let decision = decide(&FailedAttempt {
+        time_remaining: left,
+        ..failed()
+    });
     assert!(matches!(decision, Decision::Again { .. }));
 }
 
 /// A11: other 4xx fail at once.
 #[test]
-fn what_trying_again_cannot_mend_is_final() {
+fn failures_that_a_retry_cannot_fix_are_final() {
     for (class, is_retried) in [
         (Class::Success, false),
         (Class::Other, false),
-        (Class::Refused, true),
+        (Class::Limited, true),
         (Class::ServerError, true),
         (Class::Network, true),
     ] {
-        let decision = decide(&Failed { class, ..failed() });
+        let decision = decide(&FailedAttempt { class, ..failed() });
         assert_eq!(
-            decision != Decision::Stop(Stop::Final),
+            decision != Decision::Stop(StopReason::Final),
             is_retried,
             "{class:?}"
         );
@@ -124,15 +129,15 @@ fn what_trying_again_cannot_mend_is_final() {
 
 /// A call that may have acted is repeated only with a key, or if no byte of it left.
 #[test]
-fn only_harmless_repetitions_are_made() {
+fn only_safe_retries_are_made() {
     for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
         assert_eq!(Safety::of(method, false, true), Safety::Idempotent);
     }
     for method in ["POST", "PATCH", "CONNECT", "get", "BREW", ""] {
         let safety = Safety::of(method, false, true);
         assert_eq!(
-            decide(&Failed { safety, ..failed() }),
-            Decision::Stop(Stop::Unsafe)
+            decide(&FailedAttempt { safety, ..failed() }),
+            Decision::Stop(StopReason::Unsafe)
         );
     }
     assert_eq!(Safety::of("POST", true, true), Safety::Keyed);
@@ -142,10 +147,10 @@ fn only_harmless_repetitions_are_made() {
 
 /// A failed probe uses up neither the call's retries nor the budget.
 #[test]
-fn a_probe_is_lent_not_spent() {
+fn a_failed_probe_uses_no_retry() {
     let mut budget = Budget::new(&settings().budget, NOW);
-    while budget.take(&settings().budget, NOW) {}
-    let probe = Failed {
+    while budget.try_take(&settings().budget, NOW) {}
+    let probe = FailedAttempt {
         used: 3,
         probe: true,
         ..failed()
@@ -156,17 +161,17 @@ fn a_probe_is_lent_not_spent() {
 
 /// 20 % of the calls and 10 per second: in an outage where every call fails, retries stay that few.
 #[test]
-fn retries_cannot_storm() {
+fn the_budget_prevents_retry_storms() {
     let settings = RetrySettings::default();
     let mut budget = Budget::new(&settings.budget, NOW);
     let (mut now, mut calls, mut retries) = (NOW, 0_u64, 0_u64);
     for _ in 0..60_000 {
         now += Span::from_millis(1);
-        budget.called(&settings.budget, now);
+        budget.on_call(&settings.budget, now);
         calls += 1;
         let mut used = 0;
         loop {
-            let attempt = Failed { used, ..failed() };
+            let attempt = FailedAttempt { used, ..failed() };
             match settings.decide(&attempt, &mut budget, Dice(3), now) {
                 Decision::Again { .. } => used += 1,
                 Decision::Stop(_) => break,
@@ -185,22 +190,25 @@ fn retries_cannot_storm() {
 fn the_budget_refills_with_time_and_has_a_depth() {
     let settings = BudgetSettings::default();
     let mut budget = Budget::new(&settings, NOW);
-    while budget.take(&settings, NOW) {}
-    assert_eq!(budget.left(&settings, NOW + Span::from_millis(99)), 0);
-    assert_eq!(budget.left(&settings, NOW + Span::from_millis(100)), 1);
-    assert_eq!(budget.left(&settings, NOW + Span::from_secs(3_600)), 100);
+    while budget.try_take(&settings, NOW) {}
+    assert_eq!(budget.remaining(&settings, NOW + Span::from_millis(99)), 0);
+    assert_eq!(budget.remaining(&settings, NOW + Span::from_millis(100)), 1);
+    assert_eq!(
+        budget.remaining(&settings, NOW + Span::from_secs(3_600)),
+        100
+    );
     let alone = BudgetSettings {
         min_per_second: 0,
         ..settings
     };
     let mut budget = Budget::new(&alone, NOW);
-    while budget.take(&alone, NOW) {}
-    (0..5).for_each(|_| budget.called(&alone, NOW));
-    assert_eq!(budget.left(&alone, NOW), 1, "one in five");
+    while budget.try_take(&alone, NOW) {}
+    (0..5).for_each(|_| budget.on_call(&alone, NOW));
+    assert_eq!(budget.remaining(&alone, NOW), 1, "one in five");
 }
 
 #[test]
-fn senseless_retry_settings_are_all_named() {
+fn every_invalid_retry_setting_is_reported() {
     assert_eq!(RetrySettings::default().check(), []);
     let settings = RetrySettings {
         retries: Retries {

@@ -3,10 +3,11 @@
 use smallvec::smallvec;
 
 use crate::ask::{
-    Ask, By, CellId, On, Outcome, Priority, Reopen, ScopeId, Scopes, Settle, Term, Verdict, Why,
+    Ask, BlockedBy, CellId, NeverReason, Outcome, Priority, Reopen, ScopeId, Scopes, Settle, Term,
+    Verdict, WakeOn,
 };
-use crate::drive::{Drive, Permit, s};
 use crate::limit::Rule;
+use crate::test_ledger::{Permit, TestLedger, s};
 use crate::time::{Micros, Span};
 
 fn sliding(limit: u64, period: Span) -> Rule {
@@ -16,16 +17,16 @@ fn sliding(limit: u64, period: Span) -> Rule {
 fn term(cell: &str, rule: &Rule, cost: u64) -> Term {
     Term {
         cost,
-        ..Drive::term(cell, rule)
+        ..TestLedger::term(cell, rule)
     }
 }
 
-fn used(drive: &Drive, cell: &str, rule: &Rule) -> u64 {
+fn used(drive: &TestLedger, cell: &str, rule: &Rule) -> u64 {
     let cell = drive.table.get(CellId::named(&[cell])).cloned();
-    cell.unwrap_or_default().look(rule, drive.now).used
+    cell.unwrap_or_default().peek(rule, drive.now).used
 }
 
-fn verdicts(drive: &mut Drive, asks: &[Ask]) -> Vec<bool> {
+fn verdicts(drive: &mut TestLedger, asks: &[Ask]) -> Vec<bool> {
     let turn = drive.turn(&[], asks);
     let went = |verdict: &Verdict| matches!(verdict, Verdict::Go { .. });
     turn.verdicts.iter().map(went).collect()
@@ -33,8 +34,8 @@ fn verdicts(drive: &mut Drive, asks: &[Ask]) -> Vec<bool> {
 
 /// C11: if one limit refuses, no other is charged.
 #[test]
-fn c11_a_limit_that_agreed_is_not_charged_when_another_refuses() {
-    let mut drive = Drive::new();
+fn c11_a_limit_that_agreed_is_not_charged_when_another_rejects() {
+    let mut drive = TestLedger::new();
     let (ip, global) = (sliding(5, s(10)), sliding(1, s(10)));
     let terms = smallvec![term("ip", &ip, 1), term("global", &global, 1)];
     drive
@@ -46,7 +47,7 @@ fn c11_a_limit_that_agreed_is_not_charged_when_another_refuses() {
         let verdict = drive.try_terms(terms, Priority::Normal).unwrap_err();
         let index = usize::from(order[1] == "global");
         assert!(
-            matches!(verdict, Verdict::Wait { by: By::Term(by), .. } if by == index),
+            matches!(verdict, Verdict::Wait { by: BlockedBy::Term(by), .. } if by == index),
             "{verdict:?}"
         );
     }
@@ -55,7 +56,7 @@ fn c11_a_limit_that_agreed_is_not_charged_when_another_refuses() {
 
 /// Head and end in one word are what they are in two.
 #[test]
-fn a_whole_answer_is_one_that_arrived_and_finished() {
+fn a_complete_response_counts_as_arrived_and_finished() {
     for rule in [
         sliding(3, s(10)),
         Rule::fixed(3, s(10)).unwrap(),
@@ -64,10 +65,10 @@ fn a_whole_answer_is_one_that_arrived_and_finished() {
         Rule::in_flight(3).unwrap(),
     ] {
         let after = |outcomes: &[Outcome]| {
-            let mut drive = Drive::new();
+            let mut drive = TestLedger::new();
             let terms = smallvec![term("x", &rule, 2)];
             let permit = drive.try_terms(terms, Priority::Normal).unwrap();
-            drive.pass(s(1));
+            drive.advance(s(1));
             for outcome in outcomes {
                 drive.settle(&permit, outcome.clone());
             }
@@ -76,25 +77,25 @@ fn a_whole_answer_is_one_that_arrived_and_finished() {
         let age = Span::ZERO;
         let arrived = Outcome::Arrived {
             age,
-            refused: false,
+            limited: false,
             readings: Vec::new(),
         };
         let in_two = after(&[arrived, Outcome::Finished { age }]);
-        assert_eq!(after(&[Outcome::Whole { age }]), in_two, "{rule}");
+        assert_eq!(after(&[Outcome::Complete { age }]), in_two, "{rule}");
     }
 }
 
 /// Symptom: one over the limit. Cause: a cell that an ask names twice was asked for each name
 /// alone, and a permit is held once per cell.
 #[test]
-fn a_cell_that_is_named_twice_is_charged_for_both_once() {
+fn a_cell_named_by_two_terms_is_charged_their_sum_once() {
     for rule in [
         sliding(3, s(10)),
         Rule::fixed(3, s(10)).unwrap(),
         Rule::bucket(3, s(10), 3).unwrap(),
         Rule::in_flight(3).unwrap(),
     ] {
-        let mut drive = Drive::new();
+        let mut drive = TestLedger::new();
         let twice = || smallvec![term("x", &rule, 1), term("x", &rule, 1)];
         let permit = drive.try_terms(twice(), Priority::Normal).unwrap();
         assert_eq!(used(&drive, "x", &rule), 2, "{rule}");
@@ -107,16 +108,22 @@ fn a_cell_that_is_named_twice_is_charged_for_both_once() {
         drive.settle(&permit, Outcome::Finished { age: Span::ZERO });
         assert_eq!(used(&drive, "x", &rule), 2, "{rule}");
     }
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(3, s(10));
     let terms = smallvec![term("x", &rule, 2), term("x", &rule, 2)];
     let verdict = drive.try_terms(terms, Priority::Normal).unwrap_err();
-    assert_eq!(verdict, Verdict::Never(Why::TooCostly { term: 0, most: 3 }));
+    assert_eq!(
+        verdict,
+        Verdict::Never(NeverReason::TooCostly {
+            term: 0,
+            max_cost: 3
+        })
+    );
 }
 
 #[test]
-fn a_refused_cost_keeps_its_cell_from_smaller_ones_behind_it() {
-    let mut drive = Drive::new();
+fn a_rejected_cost_blocks_smaller_costs_behind_it_in_its_cell() {
+    let mut drive = TestLedger::new();
     let rule = sliding(5, s(10));
     for _ in 0..3 {
         drive.try_one(&rule).unwrap();
@@ -133,7 +140,7 @@ fn a_refused_cost_keeps_its_cell_from_smaller_ones_behind_it() {
 /// A transaction grants at most 1 % of a limit of a minute or longer; the rest goes with the next.
 #[test]
 fn a_long_limit_grants_one_percent_in_one_turn() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(200, s(60));
     let asks: Vec<Ask> = (0..4)
         .map(|_| drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal))
@@ -145,7 +152,7 @@ fn a_long_limit_grants_one_percent_in_one_turn() {
         turn.verdicts[2],
         Verdict::Wait {
             after: Span::ZERO,
-            on: On::Time,
+            on: WakeOn::Time,
             ..
         }
     ));
@@ -160,14 +167,20 @@ fn a_long_limit_grants_one_percent_in_one_turn() {
 /// A cost that the reserve leaves no room for is never, not later: waiting cannot help.
 #[test]
 fn never_only_where_waiting_cannot_help() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(10, s(1));
     let mut reserved = term("x", &rule, 3);
-    reserved.leave = 8;
+    reserved.reserve = 8;
     let verdict = drive
         .try_terms(smallvec![reserved.clone()], Priority::Normal)
         .unwrap_err();
-    assert_eq!(verdict, Verdict::Never(Why::TooCostly { term: 0, most: 2 }));
+    assert_eq!(
+        verdict,
+        Verdict::Never(NeverReason::TooCostly {
+            term: 0,
+            max_cost: 2
+        })
+    );
     reserved.cost = 2;
     drive
         .try_terms(smallvec![reserved.clone()], Priority::Normal)
@@ -179,8 +192,8 @@ fn never_only_where_waiting_cannot_help() {
 }
 
 #[test]
-fn the_longest_of_several_waits_is_told() {
-    let mut drive = Drive::new();
+fn the_verdict_names_the_longest_of_several_waits() {
+    let mut drive = TestLedger::new();
     let (short, long) = (sliding(1, s(1)), sliding(1, s(10)));
     let both = || smallvec![term("a", &short, 1), term("b", &long, 1)];
     let permit = drive.try_terms(both(), Priority::Normal).unwrap();
@@ -190,8 +203,8 @@ fn the_longest_of_several_waits_is_told() {
         verdict,
         Verdict::Wait {
             after: s(10),
-            on: On::Time,
-            by: By::Term(1)
+            on: WakeOn::Time,
+            by: BlockedBy::Term(1)
         }
     );
 }
@@ -199,7 +212,7 @@ fn the_longest_of_several_waits_is_told() {
 /// The terms of one turn are decided on what the settles of the same turn have left.
 #[test]
 fn settles_come_before_asks() {
-    let mut drive = Drive::new();
+    let mut drive = TestLedger::new();
     let rule = sliding(1, s(10));
     let permit = drive.try_one(&rule).unwrap();
     let settle = Settle::Permit {
@@ -217,26 +230,26 @@ fn scope() -> ScopeId {
     ScopeId::named(&["tmdb"])
 }
 
-fn scoped(drive: &mut Drive) -> Ask {
+fn scoped(drive: &mut TestLedger) -> Ask {
     let rule = sliding(100, s(1));
     let mut ask = drive.ask(smallvec![term("x", &rule, 1)], Priority::Normal);
     ask.scopes.push(scope());
     ask
 }
 
-fn close(drive: &mut Drive, rest: Option<Span>, then: Reopen) {
+fn close(drive: &mut TestLedger, rest: Option<Span>, then: Reopen) {
     let close = Settle::Close {
         scope: scope(),
         age: Span::ZERO,
-        rest,
-        then,
+        closed_for: rest,
+        reopen: then,
     };
-    assert_eq!(drive.turn(&[close], &[]).scopes, [scope()]);
+    assert_eq!(drive.turn(&[close], &[]).changed_scopes, [scope()]);
 }
 
 #[test]
-fn a_closed_scope_refuses_without_charging_and_opens_by_itself() {
-    let mut drive = Drive::new();
+fn a_closed_scope_rejects_without_charging_and_opens_by_itself() {
+    let mut drive = TestLedger::new();
     close(&mut drive, Some(s(30)), Reopen::All);
     let ask = scoped(&mut drive);
     let turn = drive.turn(&[], std::slice::from_ref(&ask));
@@ -244,27 +257,27 @@ fn a_closed_scope_refuses_without_charging_and_opens_by_itself() {
         turn.verdicts,
         [Verdict::Wait {
             after: s(30),
-            on: On::Time,
-            by: By::Scope(0)
+            on: WakeOn::Time,
+            by: BlockedBy::Scope(0)
         }]
     );
     assert_eq!(used(&drive, "x", &sliding(100, s(1))), 0);
-    drive.pass(s(30));
+    drive.advance(s(30));
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, true]);
 }
 
 #[test]
-fn after_a_sleep_one_call_probes_and_the_next_only_when_it_is_heard_of() {
-    let mut drive = Drive::new();
+fn after_a_sleep_the_next_probe_waits_for_the_outcome_of_the_first() {
+    let mut drive = TestLedger::new();
     close(&mut drive, Some(s(30)), Reopen::Probe);
-    drive.pass(s(30));
+    drive.advance(s(30));
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, false]);
-    drive.pass(s(35) - Span(1));
+    drive.advance(s(35) - Span(1));
     let ask = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.pass(Span(1));
+    drive.advance(Span(1));
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(
         verdicts(&mut drive, &asks),
@@ -274,10 +287,10 @@ fn after_a_sleep_one_call_probes_and_the_next_only_when_it_is_heard_of() {
 }
 
 #[test]
-fn a_probe_that_never_left_gives_its_place_back_and_a_stranger_does_not() {
-    let mut drive = Drive::new();
+fn only_the_probe_itself_returns_its_place_when_it_was_not_sent() {
+    let mut drive = TestLedger::new();
     close(&mut drive, Some(s(1)), Reopen::Probe);
-    drive.pass(s(1));
+    drive.advance(s(1));
     let probe = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, std::slice::from_ref(&probe)), [true]);
     let unsent = |ask: &Ask| Settle::Permit {
@@ -287,8 +300,8 @@ fn a_probe_that_never_left_gives_its_place_back_and_a_stranger_does_not() {
         outcome: Outcome::Unsent,
     };
     let other = scoped(&mut drive);
-    assert!(drive.turn(&[unsent(&other)], &[]).scopes.is_empty());
-    assert_eq!(drive.turn(&[unsent(&probe)], &[]).scopes, [scope()]);
+    assert!(drive.turn(&[unsent(&other)], &[]).changed_scopes.is_empty());
+    assert_eq!(drive.turn(&[unsent(&probe)], &[]).changed_scopes, [scope()]);
     let next = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[next]), [true]);
 }
@@ -296,19 +309,19 @@ fn a_probe_that_never_left_gives_its_place_back_and_a_stranger_does_not() {
 /// Symptom: at the end of a sleep every process went at once. Cause: a cool-down told meanwhile
 /// replaced what was to follow.
 #[test]
-fn a_cool_down_in_the_middle_of_a_sleep_or_a_probe_keeps_the_probe() {
-    let mut drive = Drive::new();
+fn a_cool_down_during_a_sleep_or_a_probe_keeps_the_probe() {
+    let mut drive = TestLedger::new();
     close(&mut drive, Some(s(30)), Reopen::Probe);
     close(&mut drive, Some(s(5)), Reopen::All);
-    drive.pass(s(30));
+    drive.advance(s(30));
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, false]);
     close(&mut drive, Some(s(5)), Reopen::All);
-    drive.pass(s(5));
+    drive.advance(s(5));
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, false]);
     let turn = drive.turn(&[Settle::Open { scope: scope() }], &[]);
-    assert_eq!(turn.scopes, [scope()]);
+    assert_eq!(turn.changed_scopes, [scope()]);
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, true]);
 }
@@ -318,34 +331,37 @@ fn failed(age: Span) -> Settle {
         scope: scope(),
         age,
         in_a_row: 3,
-        rest: s(30),
+        closed_for: s(30),
     }
 }
 
 /// Told with an age, it rests from when it was found out.
 #[test]
-fn failures_in_a_row_close_a_scope_for_a_rest_and_a_probe() {
-    let mut drive = Drive::new();
-    drive.pass(s(10));
+fn failures_in_a_row_close_a_scope_and_a_probe_follows() {
+    let mut drive = TestLedger::new();
+    drive.advance(s(10));
     for _ in 0..2 {
-        assert!(drive.turn(&[failed(s(2))], &[]).scopes.is_empty());
+        assert!(drive.turn(&[failed(s(2))], &[]).changed_scopes.is_empty());
     }
     let ask = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[ask]), [true]);
-    assert_eq!(drive.turn(&[failed(s(2))], &[]).scopes, [scope()]);
+    assert_eq!(drive.turn(&[failed(s(2))], &[]).changed_scopes, [scope()]);
     let late = drive.turn(&[failed(Span::ZERO)], &[]);
-    assert!(late.scopes.is_empty(), "old news makes no rest longer");
-    drive.pass(s(28) - Span(1));
+    assert!(
+        late.changed_scopes.is_empty(),
+        "old news makes no rest longer"
+    );
+    drive.advance(s(28) - Span(1));
     let ask = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.pass(Span(1));
+    drive.advance(Span(1));
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, false]);
 }
 
 #[test]
-fn an_answer_that_counted_ends_a_row_of_failures_and_a_refusal_does_not() {
-    let mut drive = Drive::new();
+fn a_counted_response_ends_a_row_of_failures_and_a_429_does_not() {
+    let mut drive = TestLedger::new();
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, true]);
     let arrived = |ask: &Ask, refused| Settle::Permit {
@@ -354,7 +370,7 @@ fn an_answer_that_counted_ends_a_row_of_failures_and_a_refusal_does_not() {
         scopes: ask.scopes.clone(),
         outcome: Outcome::Arrived {
             age: Span::ZERO,
-            refused,
+            limited: refused,
             readings: Vec::new(),
         },
     };
@@ -362,17 +378,20 @@ fn an_answer_that_counted_ends_a_row_of_failures_and_a_refusal_does_not() {
     let two = [failed(Span::ZERO), failed(Span::ZERO)];
     drive.turn(&two, &[]);
     drive.turn(&[well], &[]);
-    assert!(drive.turn(&two, &[]).scopes.is_empty());
+    assert!(drive.turn(&two, &[]).changed_scopes.is_empty());
     drive.turn(&[refused], &[]);
-    assert_eq!(drive.turn(&[failed(Span::ZERO)], &[]).scopes, [scope()]);
+    assert_eq!(
+        drive.turn(&[failed(Span::ZERO)], &[]).changed_scopes,
+        [scope()]
+    );
 }
 
 #[test]
-fn a_scope_closed_by_hand_opens_by_hand_only() {
-    let mut drive = Drive::new();
+fn a_scope_closed_by_an_operator_opens_only_by_an_operator() {
+    let mut drive = TestLedger::new();
     close(&mut drive, None, Reopen::All);
     close(&mut drive, Some(s(1)), Reopen::Probe);
-    drive.pass(s(86_400));
+    drive.advance(s(86_400));
     let ask = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[ask]), [false]);
     drive.turn(&[Settle::Open { scope: scope() }], &[]);
@@ -381,23 +400,23 @@ fn a_scope_closed_by_hand_opens_by_hand_only() {
 }
 
 #[test]
-fn a_shorter_rest_never_ends_a_longer_one() {
-    let mut drive = Drive::new();
+fn a_shorter_cool_down_never_ends_a_longer_one() {
+    let mut drive = TestLedger::new();
     close(&mut drive, Some(s(30)), Reopen::All);
     close(&mut drive, Some(s(5)), Reopen::All);
-    drive.pass(s(29));
+    drive.advance(s(29));
     let ask = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[ask]), [false]);
 }
 
 #[test]
-fn sweeping_forgets_open_scopes_and_keeps_closed_and_probing_ones() {
-    let mut drive = Drive::new();
+fn a_sweep_removes_open_scopes_and_keeps_closed_and_probing_ones() {
+    let mut drive = TestLedger::new();
     close(&mut drive, Some(s(30)), Reopen::Probe);
     drive.table.sweep(drive.now.at, 10);
     let ask = scoped(&mut drive);
     assert_eq!(verdicts(&mut drive, &[ask]), [false]);
-    drive.pass(s(30));
+    drive.advance(s(30));
     drive.table.sweep(drive.now.at, 10);
     let asks = [scoped(&mut drive), scoped(&mut drive)];
     assert_eq!(verdicts(&mut drive, &asks), [true, false]);
@@ -405,8 +424,8 @@ fn sweeping_forgets_open_scopes_and_keeps_closed_and_probing_ones() {
 
 /// A settle that comes for a permit nobody knows changes nothing, whatever it says.
 #[test]
-fn a_settle_for_an_unknown_permit_is_nothing() {
-    let mut drive = Drive::new();
+fn a_settle_for_an_unknown_permit_changes_nothing() {
+    let mut drive = TestLedger::new();
     let rule = sliding(2, s(10));
     let permit = drive.try_one(&rule).unwrap();
     let stranger = Permit {
@@ -416,12 +435,12 @@ fn a_settle_for_an_unknown_permit_is_nothing() {
         },
         ..permit
     };
-    let before = drive.look(&rule);
+    let before = drive.peek(&rule);
     for outcome in [
         Outcome::Unsent,
         Outcome::Failed { age: Span::ZERO },
         Outcome::Finished { age: Span::ZERO },
-        Outcome::Alive { by: s(100) },
+        Outcome::Alive { extend_by: s(100) },
         Outcome::Unknown {
             age: Span::ZERO,
             late: Span::ZERO,
@@ -429,6 +448,6 @@ fn a_settle_for_an_unknown_permit_is_nothing() {
     ] {
         assert!(drive.settle(&stranger, outcome).freed.is_empty());
     }
-    assert_eq!(drive.look(&rule), before);
+    assert_eq!(drive.peek(&rule), before);
     assert_eq!(drive.now.at, Micros(7_000_000_000));
 }

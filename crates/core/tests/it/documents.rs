@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 use tollgate_core::ask::{
-    Ask, CellId, Evidence, Outcome, OwnerId, PermitId, Priority, Reading, Scopes, Settle, Term,
-    Verdict,
+    Ask, CellId, Evidence, LimitReading, Outcome, OwnerId, PermitId, Priority, Scopes, Settle,
+    Term, Verdict,
 };
-use tollgate_core::backoff::{RETRY_AFTER_FLOOR, heeded};
+use tollgate_core::backoff::{RETRY_AFTER_FLOOR, effective_retry_after};
 use tollgate_core::feedback::{Dialects, Feedback, Response, read};
 use tollgate_core::limit::Rule;
 use tollgate_core::table::Table;
@@ -19,7 +19,7 @@ use crate::vector::instant;
 
 const NOW: &str = "2026-11-15T12:00:00Z";
 
-fn answer(provider: &str, status: u16, headers: &[(&str, &str)], body: &str) -> Feedback {
+fn feedback_for(provider: &str, status: u16, headers: &[(&str, &str)], body: &str) -> Feedback {
     let dialects = Dialects::built_in();
     let headers: Vec<(&str, &[u8])> = headers
         .iter()
@@ -43,10 +43,10 @@ fn s4_limits_are_read_from_headers_and_from_both_bodies() {
         ("X-RateLimit-Limit", "3000"),
         ("X-RateLimit-Reset", "1794744600"),
     ];
-    let from_headers = answer("sportmonks", 200, &headers, "{}");
+    let from_headers = feedback_for("sportmonks", 200, &headers, "{}");
     let document =
         r#"{"data":[],"rate_limit":{"remaining":150,"limit":3000,"reset_at":1794744600}}"#;
-    let from_body = answer("sportmonks", 200, &[], document);
+    let from_body = feedback_for("sportmonks", 200, &[], document);
     for feedback in [&from_headers, &from_body] {
         assert_eq!(
             (feedback.remaining, feedback.limit),
@@ -56,7 +56,7 @@ fn s4_limits_are_read_from_headers_and_from_both_bodies() {
     }
     let provider =
         r#"{"rate_limit":{"resets_in_seconds":600,"remaining":150,"requested_entity":"Fixture"}}"#;
-    let feedback = answer("sportmonks", 200, &[], provider);
+    let feedback = feedback_for("sportmonks", 200, &[], provider);
     assert_eq!(feedback.remaining, Some(150));
     assert_eq!(feedback.reset_at, Some(reset));
     assert_eq!(feedback.scope.as_deref(), Some("Fixture"));
@@ -82,13 +82,13 @@ fn s4_the_local_count_follows_the_provider_down() {
                 cell,
                 rule: rule.clone(),
                 cost: 1,
-                leave: 0,
+                reserve: 0,
             }],
             scopes: Scopes::new(),
             priority: Priority::Normal,
-            patience: Span::ZERO,
+            max_wait: Span::ZERO,
             evidence: Evidence::Report {
-                by: Span::from_secs(30),
+                timeout: Span::from_secs(30),
                 late: Span::from_secs(5),
             },
         };
@@ -96,11 +96,11 @@ fn s4_the_local_count_follows_the_provider_down() {
         let Verdict::Go { marks } = &granted[0] else {
             panic!("{granted:?}");
         };
-        let reading = Reading {
+        let reading = LimitReading {
             mark: marks[0],
             remaining: Some(said),
             reset_after: Some(Span::from_secs(600)),
-            ..Reading::default()
+            ..LimitReading::default()
         };
         let arrived = Settle::Permit {
             id: ask.id,
@@ -108,12 +108,12 @@ fn s4_the_local_count_follows_the_provider_down() {
             scopes: Scopes::new(),
             outcome: Outcome::Arrived {
                 age: Span::ZERO,
-                refused: false,
+                limited: false,
                 readings: vec![reading],
             },
         };
         turn(&mut table, now, &[arrived], &[]);
-        table.look(cell, &rule, now).remaining
+        table.peek(cell, &rule, now).remaining
     };
     assert_eq!(left_after(150), 150);
     assert_eq!(left_after(2_999), 2_999);
@@ -124,8 +124,8 @@ fn s4_the_local_count_follows_the_provider_down() {
 #[test]
 fn a9_retry_after_is_honoured_floored_or_absent() {
     let waits = |value: &str| {
-        let wait = answer("tmdb", 429, &[("Retry-After", value)], "").wait;
-        heeded(wait, RETRY_AFTER_FLOOR).map(|wait| wait.0 / 1_000)
+        let wait = feedback_for("tmdb", 429, &[("Retry-After", value)], "").wait;
+        effective_retry_after(wait, RETRY_AFTER_FLOOR).map(|wait| wait.0 / 1_000)
     };
     assert_eq!(waits("2"), Some(2_000));
     assert_eq!(waits("Sun, 15 Nov 2026 12:00:30 GMT"), Some(30_000));
@@ -152,6 +152,6 @@ fn a9_the_providers_date_corrects_skew() {
         ("Date", "Sun, 15 Nov 2026 11:50:00 GMT"),
         ("Retry-After", "Sun, 15 Nov 2026 11:50:30 GMT"),
     ];
-    let wait = answer("tmdb", 429, &headers, "").wait;
+    let wait = feedback_for("tmdb", 429, &headers, "").wait;
     assert_eq!(wait, Some(Span::from_secs(30)));
 }

@@ -1,7 +1,7 @@
 //! `docs/dialects.md` says what is true: its examples are run, and no dialect is missing.
 
 use crate::vector::instant;
-use tollgate_core::feedback::{Dialects, Feedback, Response, Verdict, read};
+use tollgate_core::feedback::{Dialects, Feedback, LimitVerdict, Response, read};
 use tollgate_core::time::Wall;
 
 const PAGE: &str = include_str!("../../../../docs/dialects.md");
@@ -46,12 +46,12 @@ impl Example {
 }
 
 /// The reading in the words of the page.
-fn words(told: &Feedback, now: Wall) -> String {
+fn describe(told: &Feedback, now: Wall) -> String {
     let verdict = match told.verdict {
-        Verdict::Passed => "passed",
-        Verdict::Limited => "limited",
-        Verdict::Spent => "spent",
-        Verdict::Overloaded => "overloaded",
+        LimitVerdict::Passed => "passed",
+        LimitVerdict::Limited => "limited",
+        LimitVerdict::Spent => "spent",
+        LimitVerdict::Overloaded => "overloaded",
     };
     let seconds = |micros: u64| {
         let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
@@ -94,7 +94,7 @@ fn s4_a9_every_example_of_the_page_is_read_as_it_says() {
         };
         let told = read(&response, dialects.get(&example.provider).unwrap(), now);
         assert_eq!(
-            words(&told, now),
+            describe(&told, now),
             example.claim,
             "{} {:?}",
             example.provider,

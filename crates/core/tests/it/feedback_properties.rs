@@ -4,7 +4,9 @@ use crate::vector::instant;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::Value;
-use tollgate_core::feedback::{COUNT_MAX, Dialects, Feedback, HORIZON, Response, Verdict, read};
+use tollgate_core::feedback::{
+    COUNT_MAX, Dialects, Feedback, HORIZON, LimitVerdict, Response, read,
+};
 use tollgate_core::time::{Span, Wall};
 
 const PUBLISHED: &str = include_str!("../data/rate_limit_responses.jsonl");
@@ -176,7 +178,7 @@ fn assert_bounded(told: &Feedback) {
     if let Some(wait) = told.wait {
         assert_eq!(told.reset_at, Some(NOW + wait), "{told:?}");
     }
-    if told.verdict == Verdict::Passed && told.wait.is_some() {
+    if told.verdict == LimitVerdict::Passed && told.wait.is_some() {
         assert_eq!(told.remaining, Some(0), "{told:?}");
     }
 }
@@ -222,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn a_value_said_twice_counts_at_its_worst_in_either_order(a in 0_u64..99, b in 0_u64..99) {
+    fn a_repeated_value_counts_at_its_worst_in_either_order(a in 0_u64..99, b in 0_u64..99) {
         let line = |name: &str, value: u64| (name.to_owned(), value.to_string().into_bytes());
         let lines = |first, second| [
             line("X-RateLimit-Remaining", first), line("X-RateLimit-Remaining", second),

@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use http::{Request, Response};
 use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
-use tollgate_core::fresh::{Answered, Demand, Headers, Look, Mode, Rule, Times, keep};
+use tollgate_core::fresh::{
+    Demand, FreshnessDecision, FreshnessMode, FreshnessRule, Headers, ResponseTimes,
+    StoreCandidate, check_storable,
+};
 use tollgate_core::time::{Span, Wall};
 
 /// Sun, 15 Nov 2026 12:00:00 GMT.
@@ -80,7 +83,7 @@ impl Headers for Lines {
 }
 
 impl Case {
-    fn answer(&self) -> Vec<(&'static str, &'static str)> {
+    fn response_headers(&self) -> Vec<(&'static str, &'static str)> {
         let cookie = if self.cookie {
             ("set-cookie", "a=b")
         } else {
@@ -99,7 +102,7 @@ impl Case {
             .collect()
     }
 
-    fn asks(&self) -> Vec<(&'static str, &'static str)> {
+    fn request_headers(&self) -> Vec<(&'static str, &'static str)> {
         Some(self.ask)
             .filter(|(name, _)| !name.is_empty())
             .into_iter()
@@ -108,31 +111,31 @@ impl Case {
 
     /// May it be used without asking, as we read it?
     fn ours(&self) -> bool {
-        let rule = Rule {
-            mode: Mode::Rfc9111,
-            ..Rule::default()
+        let rule = FreshnessRule {
+            mode: FreshnessMode::Rfc9111,
+            ..FreshnessRule::default()
         };
-        let headers = Lines(self.answer());
-        let answered = Answered {
+        let headers = Lines(self.response_headers());
+        let answered = StoreCandidate {
             status: self.status,
             headers: &headers,
             authorization: self.authorized,
             no_store: false,
         };
         let got = Wall(GOT * 1_000_000);
-        let times = Times {
-            asked: got,
-            got,
-            chosen: Span::ZERO,
+        let times = ResponseTimes {
+            requested: got,
+            received: got,
+            chosen_lifetime: Span::ZERO,
         };
-        let Ok(kept) = keep(&rule, &answered, times) else {
+        let Ok(kept) = check_storable(&rule, &answered, times) else {
             return false;
         };
-        let demand = Demand::read(Mode::Rfc9111, &Lines(self.asks()));
+        let demand = Demand::read(FreshnessMode::Rfc9111, &Lines(self.request_headers()));
         let now = got + Span::from_millis(self.later * 500);
-        match kept.look(&demand, now) {
-            Look::Fresh | Look::Stale { .. } => true,
-            Look::Ask { .. } => false,
+        match kept.decide(&demand, now) {
+            FreshnessDecision::Fresh | FreshnessDecision::Stale { .. } => true,
+            FreshnessDecision::Fetch { .. } => false,
         }
     }
 
@@ -143,11 +146,11 @@ impl Case {
             first = first.header("authorization", "x");
         }
         let mut answer = Response::builder().status(self.status);
-        for (name, value) in self.answer() {
+        for (name, value) in self.response_headers() {
             answer = answer.header(name, value);
         }
         let mut second = Request::get("http://a/");
-        for (name, value) in self.asks() {
+        for (name, value) in self.request_headers() {
             second = second.header(name, value);
         }
         let got = SystemTime::UNIX_EPOCH + Duration::from_secs(GOT);
@@ -266,7 +269,7 @@ fn cases() -> impl Iterator<Item = Case> {
 /// R-D6: nothing is used that another reading of the rules would not use, but where a rule says why;
 /// and nothing is asked for in vain.
 #[test]
-fn r_d6_two_readings_of_rfc_9111_agree_but_where_a_rule_says_why() {
+fn r_d6_rfc_9111_decisions_match_the_reference_except_where_explained() {
     let mut used = 0;
     let mut rules: BTreeMap<&str, u32> = BTreeMap::new();
     let mut unexplained = Vec::new();
@@ -299,7 +302,7 @@ fn r_d6_two_readings_of_rfc_9111_agree_but_where_a_rule_says_why() {
 
 /// A shared cache never uses what is somebody's own, whatever else is said.
 #[test]
-fn what_is_somebodys_own_is_used_in_no_combination() {
+fn private_responses_are_never_served_from_a_shared_cache() {
     for case in cases() {
         let is_own = case.cookie || case.control.contains("private");
         assert!(!(is_own && case.ours()), "{case:?}");

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tollgate_core::fresh::{
-    Answered, Change, Control, Demand, FOREVER, Ignore, Kept, Lifetime, Look, Mode, Part, Rule,
-    Times, adapted, is_not_modified, keep, lengthened, part, spread, variant_text, varies,
+    ByteRange, CacheControl, ContentChange, Demand, FOREVER, Freshness, FreshnessDecision,
+    FreshnessMode, FreshnessRule, Ignore, Lifetime, ResponseTimes, StoreCandidate, adapted,
+    check_storable, is_not_modified, lengthened, requested_range, spread, variant_text, varies,
 };
 use tollgate_core::time::{Span, Wall};
 
@@ -70,22 +71,22 @@ fn lines() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
     })
 }
 
-fn seen(lines: &[(String, Vec<u8>)]) -> Vec<(&str, &[u8])> {
+fn borrowed(lines: &[(String, Vec<u8>)]) -> Vec<(&str, &[u8])> {
     lines
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_slice()))
         .collect()
 }
 
-fn rule() -> impl Strategy<Value = Rule> {
-    let mode = prop_oneof![Just(Mode::Ttl), Just(Mode::Rfc9111)];
+fn rule() -> impl Strategy<Value = FreshnessRule> {
+    let mode = prop_oneof![Just(FreshnessMode::Ttl), Just(FreshnessMode::Rfc9111)];
     let lifetime = prop_oneof![
         Just(Lifetime::Off),
         (0_u64..1 << 40).prop_map(|span| Lifetime::For(Span(span))),
         Just(Lifetime::Forever),
     ];
     (mode, lifetime, 0_u64..1 << 50, 0_u64..1 << 30).prop_map(
-        |(mode, lifetime, stale, negative)| Rule {
+        |(mode, lifetime, stale, negative)| FreshnessRule {
             mode,
             lifetime,
             stale: Span(stale),
@@ -96,25 +97,25 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-fn kept(
-    rule: &Rule,
+fn store(
+    rule: &FreshnessRule,
     status: u16,
     headers: &[(String, Vec<u8>)],
     authorization: bool,
-) -> Option<Kept> {
-    let lines = seen(headers);
-    let answered = Answered {
+) -> Option<Freshness> {
+    let lines = borrowed(headers);
+    let answered = StoreCandidate {
         status,
         headers: &lines.as_slice(),
         authorization,
         no_store: false,
     };
-    let times = Times {
-        asked: GOT,
-        got: GOT,
-        chosen: Span::from_secs(5),
+    let times = ResponseTimes {
+        requested: GOT,
+        received: GOT,
+        chosen_lifetime: Span::from_secs(5),
     };
-    keep(rule, &answered, times).ok()
+    check_storable(rule, &answered, times).ok()
 }
 
 proptest! {
@@ -125,42 +126,42 @@ proptest! {
     fn m11_times_are_in_order_and_bounded(
         rule in rule(), status in 100_u16..600, headers in lines(),
     ) {
-        if let Some(kept) = kept(&rule, status, &headers, false) {
-            prop_assert!(kept.fresh_until <= kept.stale_until.max(kept.beside_until));
-            prop_assert!(kept.beside_until >= kept.fresh_until);
-            for at in [kept.born, kept.fresh_until, kept.beside_until, kept.stale_until] {
+        if let Some(kept) = store(&rule, status, &headers, false) {
+            prop_assert!(kept.fresh_until <= kept.stale_until.max(kept.revalidate_until));
+            prop_assert!(kept.revalidate_until >= kept.fresh_until);
+            for at in [kept.generated_at, kept.fresh_until, kept.revalidate_until, kept.stale_until] {
                 prop_assert!(at <= FOREVER);
             }
-            prop_assert!(kept.born <= GOT);
+            prop_assert!(kept.generated_at <= GOT);
         }
     }
 
     /// What is not good any more does not become good again, and whatever a request demands, it gets
     /// nothing that a request without demands would not get, unless it takes what is old.
     #[test]
-    fn goodness_ends_once_and_demands_only_restrict(
+    fn freshness_ends_once_and_request_directives_only_restrict(
         rule in rule(), headers in lines(), asks in lines(), first in 0_u64..1 << 42, more in 0_u64..1 << 42,
     ) {
-        if let Some(kept) = kept(&rule, 200, &headers, false) {
+        if let Some(kept) = store(&rule, 200, &headers, false) {
             let (early, late) = (GOT + Span(first), GOT + Span(first) + Span(more));
             let none = Demand::default();
-            let demand = Demand::read(rule.mode, &seen(&asks).as_slice());
-            if kept.look(&none, late) == Look::Fresh {
-                prop_assert_eq!(kept.look(&none, early), Look::Fresh);
+            let demand = Demand::read(rule.mode, &borrowed(&asks).as_slice());
+            if kept.decide(&none, late) == FreshnessDecision::Fresh {
+                prop_assert_eq!(kept.decide(&none, early), FreshnessDecision::Fresh);
             }
-            if kept.look(&demand, early) == Look::Fresh {
-                prop_assert_eq!(kept.look(&none, early), Look::Fresh);
+            if kept.decide(&demand, early) == FreshnessDecision::Fresh {
+                prop_assert_eq!(kept.decide(&none, early), FreshnessDecision::Fresh);
             }
-            if kept.strict && early >= kept.fresh_until {
-                let look = kept.look(&demand, early);
-                prop_assert_eq!(look, Look::Ask { fallback: false }, "strict is never used old");
+            if kept.must_revalidate && early >= kept.fresh_until {
+                let look = kept.decide(&demand, early);
+                prop_assert_eq!(look, FreshnessDecision::Fetch { fallback: false }, "strict is never used old");
             }
         }
     }
 
     /// R-D6: what is somebody's own, or not to be kept, is never kept, whatever stands beside it.
     #[test]
-    fn r_d6_what_is_somebodys_own_is_never_kept(
+    fn r_d6_private_responses_are_never_stored(
         rule in rule(), mut headers in lines(), which in 0_usize..5,
     ) {
         let own = [("cache-control", "private"), ("set-cookie", "a=b"), ("set-cookie2", "a=b"), ("vary", "*"), ("x", "y")];
@@ -169,13 +170,13 @@ proptest! {
         headers.retain(|(name, _)| name != "cache-control");
         headers.push((name.to_owned(), value.as_bytes().to_vec()));
         let authorized = which == 4;
-        prop_assert_eq!(kept(&rule, 200, &headers, authorized), None);
-        prop_assert_eq!(kept(&rule, 206, &headers, false), None, "a part is no whole");
+        prop_assert_eq!(store(&rule, 200, &headers, authorized), None);
+        prop_assert_eq!(store(&rule, 206, &headers, false), None, "a part is no whole");
     }
 
     /// A part is never empty and never past the end, whatever is asked for.
     #[test]
-    fn a_part_lies_within_its_answer(
+    fn a_range_lies_within_its_response(
         text in prop_oneof![
             "[ -~]{0,20}",
             "bytes=[0-9]{0,4}-[0-9]{0,4}",
@@ -186,17 +187,17 @@ proptest! {
         let mut asks = headers.clone();
         asks.retain(|(name, _)| name != "range");
         asks.push(("range".to_owned(), text.into_bytes()));
-        match part(&seen(&asks).as_slice(), &seen(&headers).as_slice(), length, GOT) {
-            Part::Bytes(first, end) => prop_assert!(first < end && end <= length),
-            Part::Whole | Part::Beyond => {}
+        match requested_range(&borrowed(&asks).as_slice(), &borrowed(&headers).as_slice(), length, GOT) {
+            ByteRange::Bytes(first, end) => prop_assert!(first < end && end <= length),
+            ByteRange::Whole | ByteRange::Unsatisfiable => {}
         }
     }
 
     /// Nothing that is sent makes a reader of headers fail.
     #[test]
-    fn no_bytes_are_too_odd(headers in lines(), asks in lines()) {
-        let (headers, asks) = (seen(&headers), seen(&asks));
-        let control = Control::read("cache-control", &headers.as_slice());
+    fn no_header_bytes_break_the_parsers(headers in lines(), asks in lines()) {
+        let (headers, asks) = (borrowed(&headers), borrowed(&asks));
+        let control = CacheControl::read("cache-control", &headers.as_slice());
         prop_assert!(control.omit.len() <= 32);
         let _same = is_not_modified(&asks.as_slice(), &headers.as_slice(), GOT, GOT);
         let _names = varies(&headers.as_slice(), &[]);
@@ -204,17 +205,17 @@ proptest! {
 
     /// What stands inside quotes is no directive.
     #[test]
-    fn quoted_directives_are_none(inside in "[a-z=0-9, -]{0,30}") {
+    fn quoted_directives_are_ignored(inside in "[a-z=0-9, -]{0,30}") {
         let line = format!("x=\"{inside}\", max-age=7");
         let lines = [("cache-control", line.as_bytes())];
-        let control = Control::read("cache-control", &lines.as_slice());
+        let control = CacheControl::read("cache-control", &lines.as_slice());
         prop_assert_eq!(control.max_age, Some(Span::from_secs(7)));
         prop_assert!(!control.no_store && !control.private && control.omit.is_empty());
     }
 
     /// Languages mean the same in any order and with any spaces.
     #[test]
-    fn the_order_of_languages_means_nothing(mut languages in prop::collection::vec("[a-z]{2}(;q=0\\.[1-9])?", 1..6)) {
+    fn the_order_of_accept_language_does_not_matter(mut languages in prop::collection::vec("[a-z]{2}(;q=0\\.[1-9])?", 1..6)) {
         let text = |languages: &[String], gap: &str| {
             let line = languages.join(gap);
             let lines = [("accept-language", line.as_bytes())];
@@ -235,7 +236,7 @@ proptest! {
         let range = (Span(least), Span(least + width));
         let mut lifetime = spread(range, dice);
         for is_changed in changes {
-            let change = if is_changed { Change::Changed } else { Change::Unchanged };
+            let change = if is_changed { ContentChange::Changed } else { ContentChange::Unchanged };
             let next = adapted(lifetime, change, range);
             let goes_on = if is_changed { next <= lifetime } else { next >= lifetime };
             prop_assert!(goes_on);

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use tollgate_core::ask::{Ask, CellId, Outcome, Settle};
 use tollgate_core::time::Micros;
 
-use crate::offered::Answer;
-use crate::sqlite::book::{Question, Reply};
+use crate::offer::OfferResult;
+use crate::sqlite::database::{PeekQuery, PeekReply};
 
 /// Offers that wait. Each gate has at most one, so this is a thousand providers.
 const OFFERS_MAX: usize = 1_024;
@@ -27,7 +27,7 @@ const SETTLES_MAX: usize = 65_536;
 
 /// Questions that wait: one per call on its way, of as many calls as a gateway lets in, for the second
 /// that a lock is waited for. At some 200 bytes each 3 MiB.
-const QUESTIONS_MAX: usize = 16_384;
+const PEEKS_MAX: usize = 16_384;
 
 /// Asks in one transaction: four full batches, about 50 µs under the lock.
 const ASKS_PER_TURN: usize = 256;
@@ -37,13 +37,13 @@ pub(super) const SETTLES_PER_TURN: usize = 1_024;
 
 /// Cells that this process waits for no longer, until that is written: one per provider and limit.
 /// What comes on top is not told, which holds others up for a while.
-const LEFT_MAX: usize = 4_096;
+const STOPPED_WAITING_MAX: usize = 4_096;
 
 /// How long settles wait for an offer to ride with.
-const FLUSH: Duration = Duration::from_millis(2);
+const SETTLE_DELAY: Duration = Duration::from_millis(2);
 
 /// With nothing to do the thread looks around this often: is the store back?
-const LOOK_AROUND: Duration = Duration::from_secs(1);
+const IDLE_WAKE_EVERY: Duration = Duration::from_secs(1);
 
 /// While the store is lost, settles alone ask for it no more often than this.
 const LOST_PAUSE: Duration = Duration::from_millis(200);
@@ -63,26 +63,26 @@ pub(super) enum Pace {
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) asks: Vec<Ask>,
-    pub(super) answer: oneshot::Sender<Answer>,
+    pub(super) reply: oneshot::Sender<OfferResult>,
 }
 
 /// One settle and when it was told.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct QueuedSettle {
     pub(super) settle: Settle,
     pub(super) at: Micros,
 }
 
 /// Something to read, and what is done with the reply, on the ledger thread. Dropped: nothing can be
 /// known.
-pub(super) struct Asked {
-    pub(super) question: Question,
-    pub(super) reply: Box<dyn FnOnce(Reply) + Send>,
+pub(super) struct PeekRequest {
+    pub(super) query: PeekQuery,
+    pub(super) on_reply: Box<dyn FnOnce(PeekReply) + Send>,
 }
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for PeekRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Asked").field(&self.question).finish()
+        f.debug_tuple("Asked").field(&self.query).finish()
     }
 }
 
@@ -90,10 +90,10 @@ impl fmt::Debug for Asked {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) offers: Vec<Offer>,
-    pub(super) settles: Vec<Told>,
+    pub(super) settles: Vec<QueuedSettle>,
     /// Cells that this process waits for no longer.
-    pub(super) left: Vec<CellId>,
-    pub(super) questions: Vec<Asked>,
+    pub(super) stopped_waiting: Vec<CellId>,
+    pub(super) peeks: Vec<PeekRequest>,
     /// Nobody will put anything in any more.
     pub(super) is_last: bool,
 }
@@ -101,15 +101,15 @@ pub(super) struct Batch {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
-    bell: Condvar,
+    wake_up: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     offers: VecDeque<Offer>,
-    settles: VecDeque<Told>,
-    left: Vec<CellId>,
-    questions: Vec<Asked>,
+    settles: VecDeque<QueuedSettle>,
+    stopped_waiting: Vec<CellId>,
+    peeks: Vec<PeekRequest>,
     /// Settles that somebody waits for must not wait for company.
     is_urgent: bool,
     /// So many of the settles must go with the next transaction.
@@ -117,7 +117,7 @@ struct State {
     is_closed: bool,
     /// The thread sleeps for long, so that a settle must wake it. It does so only after a while
     /// without anything to do: while calls come and go, settles cost no wake-up.
-    is_dozing: bool,
+    is_sleeping: bool,
 }
 
 impl Inbox {
@@ -126,61 +126,61 @@ impl Inbox {
         let mut state = self.state.lock();
         if state.offers.len() < OFFERS_MAX {
             state.offers.push_back(offer);
-            self.bell.notify_one();
+            self.wake_up.notify_one();
         }
     }
 
-    pub(super) fn settle(&self, told: Told) {
+    pub(super) fn settle(&self, told: QueuedSettle) {
         let mut state = self.state.lock();
         // The asks that follow a carry rely on it: it is neither lost nor left for a later
         // transaction. There are as many as cells whose limits have changed.
-        let is_carry = matches!(told.settle, Settle::Carry { .. });
+        let is_carry = matches!(told.settle, Settle::Inherit { .. });
         if state.settles.len() < SETTLES_MAX || is_carry {
             state.is_urgent |= is_urgent(&told.settle);
             state.settles.push_back(told);
             if is_carry {
                 state.at_once = state.settles.len();
             }
-            if state.is_dozing || state.is_urgent || state.settles.len() == SETTLES_PER_TURN {
-                self.bell.notify_one();
+            if state.is_sleeping || state.is_urgent || state.settles.len() == SETTLES_PER_TURN {
+                self.wake_up.notify_one();
             }
         }
     }
 
     /// Nobody here waits for these any more. Others may be held up for it, so it does not wait for
     /// company.
-    pub(super) fn left(&self, cells: &[CellId]) {
+    pub(super) fn stop_waiting(&self, cells: &[CellId]) {
         let mut state = self.state.lock();
-        let room = LEFT_MAX.saturating_sub(state.left.len());
-        state.left.extend(cells.iter().take(room));
-        self.bell.notify_one();
+        let room = STOPPED_WAITING_MAX.saturating_sub(state.stopped_waiting.len());
+        state.stopped_waiting.extend(cells.iter().take(room));
+        self.wake_up.notify_one();
     }
 
     /// Full means that the question is dropped: what it asks about looks used up.
-    pub(super) fn ask(&self, asked: Asked) {
+    pub(super) fn peek(&self, asked: PeekRequest) {
         let mut state = self.state.lock();
-        if state.questions.len() < QUESTIONS_MAX {
-            state.questions.push(asked);
-            self.bell.notify_one();
+        if state.peeks.len() < PEEKS_MAX {
+            state.peeks.push(asked);
+            self.wake_up.notify_one();
         }
     }
 
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
-        self.bell.notify_one();
+        self.wake_up.notify_one();
     }
 
     /// Settles of a transaction that failed come again, before all later ones.
-    pub(super) fn put_back(&self, settles: Vec<Told>) {
+    pub(super) fn requeue(&self, settles: Vec<QueuedSettle>) {
         let mut state = self.state.lock();
         if settles
             .iter()
-            .any(|told| matches!(told.settle, Settle::Carry { .. }))
+            .any(|told| matches!(told.settle, Settle::Inherit { .. }))
         {
             state.at_once += settles.len();
         }
         for told in settles.into_iter().rev() {
-            let is_carry = matches!(told.settle, Settle::Carry { .. });
+            let is_carry = matches!(told.settle, Settle::Inherit { .. });
             if is_carry || state.settles.len() < SETTLES_MAX {
                 state.settles.push_front(told);
             }
@@ -199,21 +199,21 @@ impl Inbox {
                 Pace::Slow => false,
             };
             if !state.offers.is_empty()
-                || !state.questions.is_empty()
-                || (!state.left.is_empty() && pace != Pace::Slow)
+                || !state.peeks.is_empty()
+                || (!state.stopped_waiting.is_empty() && pace != Pace::Slow)
                 || state.is_closed
                 || (has_settles && at_once)
             {
                 return state.take();
             }
             let pause = match pace {
-                _ if !has_settles && is_dozing => LOOK_AROUND,
-                Pace::Hurry | Pace::Normal => FLUSH,
+                _ if !has_settles && is_dozing => IDLE_WAKE_EVERY,
+                Pace::Hurry | Pace::Normal => SETTLE_DELAY,
                 Pace::Slow => LOST_PAUSE,
             };
-            state.is_dozing = is_dozing || pace == Pace::Hurry;
-            let timed_out = self.bell.wait_for(&mut state, pause).timed_out();
-            state.is_dozing = false;
+            state.is_sleeping = is_dozing || pace == Pace::Hurry;
+            let timed_out = self.wake_up.wait_for(&mut state, pause).timed_out();
+            state.is_sleeping = false;
             if timed_out && (is_dozing || !state.settles.is_empty()) {
                 return state.take();
             }
@@ -235,13 +235,13 @@ impl State {
         }
         let most = self.settles.len().min(SETTLES_PER_TURN.max(self.at_once));
         self.at_once = 0;
-        let settles: Vec<Told> = self.settles.drain(..most).collect();
+        let settles: Vec<QueuedSettle> = self.settles.drain(..most).collect();
         self.is_urgent &= !self.settles.is_empty();
         Batch {
             offers,
             settles,
-            left: std::mem::take(&mut self.left),
-            questions: std::mem::take(&mut self.questions),
+            stopped_waiting: std::mem::take(&mut self.stopped_waiting),
+            peeks: std::mem::take(&mut self.peeks),
             is_last: self.is_closed && self.offers.is_empty() && self.settles.is_empty(),
         }
     }
@@ -253,8 +253,8 @@ fn is_urgent(settle: &Settle) -> bool {
         Settle::Close { .. }
         | Settle::Open { .. }
         | Settle::Failed { .. }
-        | Settle::Carry { .. } => true,
-        Settle::Well { .. } => false,
+        | Settle::Inherit { .. } => true,
+        Settle::Succeeded { .. } => false,
         Settle::Permit { outcome, .. } => matches!(outcome, Outcome::Unsent),
     }
 }
@@ -269,34 +269,34 @@ mod tests {
 
     use super::*;
 
-    fn told(settle: Settle) -> Told {
+    fn queued(settle: Settle) -> QueuedSettle {
         let at = Micros(1);
-        Told { settle, at }
+        QueuedSettle { settle, at }
     }
 
-    fn well() -> Told {
-        told(Settle::Well { scope: ScopeId(1) })
+    fn well() -> QueuedSettle {
+        queued(Settle::Succeeded { scope: ScopeId(1) })
     }
 
-    fn carry() -> Told {
+    fn carry() -> QueuedSettle {
         let rule = Arc::new(Rule::sliding(5, Span::from_secs(1)).unwrap());
-        told(Settle::Carry {
+        queued(Settle::Inherit {
             from: CellId(1),
-            former: rule.clone(),
+            old_rule: rule.clone(),
             to: CellId(2),
             rule,
         })
     }
 
     fn carries(batch: &Batch) -> usize {
-        let is_carry = |told: &&Told| matches!(told.settle, Settle::Carry { .. });
+        let is_carry = |told: &&QueuedSettle| matches!(told.settle, Settle::Inherit { .. });
         batch.settles.iter().filter(is_carry).count()
     }
 
     /// The asks that follow a carry rely on it. One whose transaction failed goes with the next one,
     /// however many settles stand before it and however full the inbox has become.
     #[test]
-    fn a_carry_that_comes_again_goes_with_the_next_transaction() {
+    fn a_requeued_carry_goes_with_the_next_transaction() {
         for others in [0, SETTLES_PER_TURN + 5, SETTLES_MAX] {
             let inbox = Inbox::default();
             for _ in 0..SETTLES_PER_TURN + 5 {
@@ -308,7 +308,7 @@ mod tests {
             for _ in 0..others {
                 inbox.settle(well());
             }
-            inbox.put_back(failed.settles);
+            inbox.requeue(failed.settles);
             assert_eq!(carries(&inbox.next(Pace::Hurry)), 1, "{others}");
         }
     }

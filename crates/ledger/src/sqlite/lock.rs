@@ -61,7 +61,7 @@ impl KernelLock {
                     Err(TryLockError::Error(error)) => return Err(error),
                 }
             }
-            self.wait.send(()).map_err(|_| gone())?;
+            self.wait.send(()).map_err(|_| lock_thread_ended())?;
             self.is_waiting = true;
         }
         match self.held.recv_timeout(longest) {
@@ -70,7 +70,7 @@ impl KernelLock {
                 held.map(|()| true)
             }
             Err(RecvTimeoutError::Timeout) => Ok(false),
-            Err(RecvTimeoutError::Disconnected) => Err(gone()),
+            Err(RecvTimeoutError::Disconnected) => Err(lock_thread_ended()),
         }
     }
 
@@ -89,7 +89,7 @@ impl KernelLock {
     }
 }
 
-fn gone() -> io::Error {
+fn lock_thread_ended() -> io::Error {
     io::Error::other("the thread that waits for the lock has ended")
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_another_holds_is_not_waited_for_without_end_and_comes_later() {
+    fn waiting_for_a_held_lock_times_out_and_succeeds_later() {
         let other = open();
         other.lock().unwrap();
         let mut lock = KernelLock::new(open()).unwrap();

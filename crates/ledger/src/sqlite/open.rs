@@ -21,19 +21,19 @@ use tollgate_core::scope::Scope;
 use tollgate_core::time::{Micros, Now, Wall};
 
 use crate::failpoint;
+use crate::sqlite::error::OpenError;
+use crate::sqlite::generation::{GenerationRecord, MARK, this_boot};
 use crate::sqlite::lock::KernelLock;
-use crate::sqlite::note::{MARK, Note, this_boot};
-use crate::sqlite::page::{Home, is_complete, number, pair};
+use crate::sqlite::rows::{BootContext, clock_pair, is_complete, to_sql_integer};
 use crate::sqlite::tables::{check, create, migrate, tables};
-use crate::sqlite::trouble::OpenError;
-use crate::sqlite::wake::Post;
+use crate::sqlite::wake::Notifier;
 
 /// Opening waits this long for the lock: a boot's first process may be reading every row.
 pub(super) const OPEN_WAIT: Duration = Duration::from_secs(5);
 
 /// The log is not cut below this when it begins anew: to write over what is there costs the disk
 /// 100 µs, to make a file longer 170 µs. Under load it has 8 MiB between two checkpoints.
-const LOG_KEPT: u64 = 16 * 1_024 * 1_024;
+const LOG_SIZE_MIN: u64 = 16 * 1_024 * 1_024;
 
 /// The database file in a state folder.
 pub(super) const DATABASE: &str = "ledger.db";
@@ -43,27 +43,27 @@ pub(super) const DATABASE: &str = "ledger.db";
 pub(super) struct Opened {
     pub(super) conn: Connection,
     /// Another connection, for checkpoints.
-    pub(super) keeper: Connection,
+    pub(super) checkpoint_conn: Connection,
     pub(super) lock: KernelLock,
-    pub(super) home: Home,
+    pub(super) context: BootContext,
     /// The write-ahead log, to make it durable. SQLite takes no locks on it, so closing it is
     /// harmless; closing another handle on the database would drop SQLite's locks.
     pub(super) log: File,
-    pub(super) post: Post,
+    pub(super) notifier: Notifier,
     pub(super) socket: std::os::unix::net::UnixDatagram,
 }
 
 /// What is known of a database before it is read.
-struct Remembered<'a> {
+struct KnownRecords<'a> {
     /// By the folder, and by this process.
-    notes: [Option<&'a Note>; 2],
+    records: [Option<&'a GenerationRecord>; 2],
     /// The database that was known is not there any more.
     is_gone: bool,
 }
 
-impl Remembered<'_> {
-    fn is_later_than(&self, stored: &Note) -> bool {
-        let mut notes = self.notes.iter().flatten();
+impl KnownRecords<'_> {
+    fn is_later_than(&self, stored: &GenerationRecord) -> bool {
+        let mut notes = self.records.iter().flatten();
         self.is_gone || notes.any(|note| stored.is_older_than(note))
     }
 }
@@ -74,11 +74,11 @@ pub(super) fn open(
     folder: &Path,
     now: Now,
     longest: Duration,
-    known: Option<&Note>,
+    known: Option<&GenerationRecord>,
 ) -> Result<Opened, OpenError> {
     let fail = |source| OpenError::from_io(folder, source);
     make_folder(folder).map_err(fail)?;
-    refuse_network(folder)?;
+    reject_network(folder)?;
     let mut mark = lock_file(folder).map_err(fail)?;
     let mut lock = KernelLock::new(lock_file(folder).map_err(fail)?).map_err(fail)?;
     if !lock.acquire(longest).map_err(fail)? {
@@ -88,7 +88,7 @@ pub(super) fn open(
     mark.read_to_end(&mut found).map_err(fail)?;
     let database = folder.join(DATABASE);
     let is_new = !found.starts_with(MARK);
-    let noted = Note::read(found.get(MARK.len()..).unwrap_or_default());
+    let noted = GenerationRecord::read(found.get(MARK.len()..).unwrap_or_default());
     if !is_new && !database.exists() {
         return Err(OpenError::Wiped(database));
     }
@@ -96,40 +96,40 @@ pub(super) fn open(
     check(&conn, &database, is_new)?;
     configure(&conn, &database)?;
     let store = |error| OpenError::from_store(&database, error);
-    let remembered = Remembered {
-        notes: [noted.as_ref(), known],
+    let remembered = KnownRecords {
+        records: [noted.as_ref(), known],
         // A folder that is new to a process that knew another one in its place.
         is_gone: is_new && known.is_some(),
     };
-    let (home, is_other_clock) = enter(&conn, now, &remembered).map_err(store)?;
-    let post = Post::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
+    let (home, is_other_clock) = begin_session(&conn, now, &remembered).map_err(store)?;
+    let post = Notifier::open(File::open(folder).map_err(fail)?, home.owner).map_err(fail)?;
     let alive = post.0.alive();
     if is_other_clock && !alive.is_empty() {
         post.0.close();
         return Err(OpenError::OtherClock(folder.to_owned()));
     }
-    forget_dead(&conn, &alive).map_err(store)?;
+    remove_dead_waiters(&conn, &alive).map_err(store)?;
     failpoint::reached("opening");
     conn.execute_batch("COMMIT").map_err(store)?;
     failpoint::reached("opened");
     let log = File::open(folder.join("ledger.db-wal")).map_err(fail)?;
-    keep(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
+    make_durable(folder, &log, is_new.then_some(&mark)).map_err(fail)?;
     lock.release().map_err(fail)?;
     let keeper = connect(&database)?;
     configure(&keeper, &database)?;
     Ok(Opened {
         conn,
-        keeper,
+        checkpoint_conn: keeper,
         lock,
-        home,
+        context: home,
         log,
-        post: post.0,
+        notifier: post.0,
         socket: post.1,
     })
 }
 
 /// Makes durable what was found and made. A new folder gets its mark once there is a database.
-fn keep(folder: &Path, log: &File, mark: Option<&File>) -> io::Result<()> {
+fn make_durable(folder: &Path, log: &File, mark: Option<&File>) -> io::Result<()> {
     if let Some(mark) = mark {
         mark.set_len(0)?;
         mark.write_all_at(MARK, 0)?;
@@ -152,10 +152,10 @@ fn lock_file(folder: &Path) -> io::Result<File> {
 }
 
 /// Locks and shared memory do not hold between hosts, so neither would the limits.
-fn refuse_network(folder: &Path) -> Result<(), OpenError> {
+fn reject_network(folder: &Path) -> Result<(), OpenError> {
     let found =
         rustix::fs::statfs(folder).map_err(|error| OpenError::from_io(folder, error.into()))?;
-    match network(i128::from(found.f_type)) {
+    match network_kind(i128::from(found.f_type)) {
         Some(kind) => Err(OpenError::Network {
             folder: folder.to_owned(),
             kind,
@@ -165,7 +165,7 @@ fn refuse_network(folder: &Path) -> Result<(), OpenError> {
 }
 
 /// File systems, by the kernel's numbers, whose locks do not hold or cannot be trusted to.
-fn network(magic: i128) -> Option<&'static str> {
+fn network_kind(magic: i128) -> Option<&'static str> {
     match magic & 0xffff_ffff {
         0x6969 => Some("NFS"),
         0x517b | 0xff53_4d42 | 0xfe53_4d42 => Some("CIFS"),
@@ -199,22 +199,22 @@ fn configure(conn: &Connection, path: &Path) -> Result<(), OpenError> {
     }
     conn.execute_batch(&format!(
         "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; \
-         PRAGMA journal_size_limit = {LOG_KEPT}; PRAGMA trusted_schema = OFF;",
+         PRAGMA journal_size_limit = {LOG_SIZE_MIN}; PRAGMA trusted_schema = OFF;",
     ))
     .map_err(store)
 }
 
 /// Begins a transaction in which this process gets its number, and the rows this boot's clock.
 /// The second of the pair: other processes of this very boot may work on another clock.
-fn enter(
+fn begin_session(
     conn: &Connection,
     now: Now,
-    remembered: &Remembered<'_>,
-) -> rusqlite::Result<(Home, bool)> {
+    remembered: &KnownRecords<'_>,
+) -> rusqlite::Result<(BootContext, bool)> {
     conn.execute_batch("BEGIN IMMEDIATE")?;
     let (boot, clock) = this_boot();
     let boot_now = format!("{boot} {clock}");
-    let [at, wall, sum] = pair(now);
+    let [at, wall, sum] = clock_pair(now);
     migrate(conn)?;
     if tables(conn)?.is_empty() {
         create(conn, &boot_now, now)?;
@@ -231,10 +231,10 @@ fn enter(
         at: Micros(noted[0].cast_unsigned()),
         wall: Wall(noted[1].cast_unsigned()),
     };
-    if pair(then) != noted || !is_complete(conn)? {
-        return Err(damaged());
+    if clock_pair(then) != noted || !is_complete(conn)? {
+        return Err(corrupt_error());
     }
-    let stored = Note {
+    let stored = GenerationRecord {
         generation,
         at: noted[0],
         boot: found.clone(),
@@ -245,7 +245,13 @@ fn enter(
         conn.execute(
             "UPDATE meta SET boot = ?1, epoch = epoch + 1, since = ?2, at = ?2, wall = ?3, \
              pair = ?4, unknown_at = max(0, unknown_at + ?5)",
-            params![boot_now, at, wall, sum, at - number(rebased_to(then, now))],
+            params![
+                boot_now,
+                at,
+                wall,
+                sum,
+                at - to_sql_integer(rebased_to(then, now))
+            ],
         )?;
     }
     if is_older {
@@ -259,7 +265,7 @@ fn enter(
 }
 
 /// Gives this process its number, and tells it where it is.
-fn register(conn: &Connection, now: Now) -> rusqlite::Result<Home> {
+fn register(conn: &Connection, now: Now) -> rusqlite::Result<BootContext> {
     conn.query_row(
         "UPDATE meta SET owners = (owners + 1) & 0xffffffff \
          RETURNING owners, epoch, since, unknown_epoch, unknown_at",
@@ -267,10 +273,10 @@ fn register(conn: &Connection, now: Now) -> rusqlite::Result<Home> {
         |row| {
             let [since, unknown_at] =
                 [row.get(2)?, row.get(4)?].map(|at: i64| Micros(at.cast_unsigned()).min(now.at));
-            Ok(Home {
+            Ok(BootContext {
                 owner: OwnerId(row.get(0)?),
                 epoch: row.get(1)?,
-                since,
+                boot_started: since,
                 unknown: (row.get(3)?, unknown_at),
             })
         },
@@ -278,7 +284,7 @@ fn register(conn: &Connection, now: Now) -> rusqlite::Result<Home> {
 }
 
 /// Those who were killed wait for nothing any more.
-fn forget_dead(conn: &Connection, alive: &[OwnerId]) -> rusqlite::Result<()> {
+fn remove_dead_waiters(conn: &Connection, alive: &[OwnerId]) -> rusqlite::Result<()> {
     let waiting: Vec<u32> = conn
         .prepare("SELECT DISTINCT owner FROM waiters")?
         .query_map([], |row| row.get(0))?
@@ -292,7 +298,7 @@ fn forget_dead(conn: &Connection, alive: &[OwnerId]) -> rusqlite::Result<()> {
 }
 
 /// What is stored contradicts itself.
-fn damaged() -> rusqlite::Error {
+fn corrupt_error() -> rusqlite::Error {
     let corrupt = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
     rusqlite::Error::SqliteFailure(corrupt, Some("rows are missing or changed".to_owned()))
 }
@@ -339,15 +345,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_whose_locks_do_not_hold_are_known() {
-        assert_eq!(network(0x6969), Some("NFS"));
-        assert_eq!(network(0xff53_4d42), Some("CIFS"));
+    fn file_systems_with_unreliable_locks_are_recognised() {
+        assert_eq!(network_kind(0x6969), Some("NFS"));
+        assert_eq!(network_kind(0xff53_4d42), Some("CIFS"));
         assert_eq!(
-            network(i128::from(0xff53_4d42_u32.cast_signed())),
+            network_kind(i128::from(0xff53_4d42_u32.cast_signed())),
             Some("CIFS")
         );
-        assert_eq!(network(0x6573_5546), Some("FUSE"));
-        assert_eq!(network(0xef53), None, "ext4");
-        assert_eq!(network(0x0102_1994), None, "tmpfs");
+        assert_eq!(network_kind(0x6573_5546), Some("FUSE"));
+        assert_eq!(network_kind(0xef53), None, "ext4");
+        assert_eq!(network_kind(0x0102_1994), None, "tmpfs");
     }
 }

@@ -19,14 +19,14 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::Clock;
 use crate::failpoint;
-use crate::sqlite::book::{Book, Done, Question, Reply};
-use crate::sqlite::inbox::Told;
+use crate::sqlite::database::{CommitReport, Database, PeekQuery, PeekReply};
+use crate::sqlite::error::{OpenError, StoreError};
+use crate::sqlite::generation::{GenerationRecord, this_boot};
+use crate::sqlite::inbox::QueuedSettle;
 use crate::sqlite::lock::KernelLock;
-use crate::sqlite::note::{Note, this_boot};
 use crate::sqlite::open::{DATABASE, Opened};
-use crate::sqlite::trouble::{OpenError, Trouble};
-use crate::sqlite::wake::{self, Post};
-use crate::sqlite::{Shared, keeper, spawn};
+use crate::sqlite::wake::{self, Notifier};
+use crate::sqlite::{Shared, checkpointer, spawn};
 
 /// The lock is waited for this long; then the store is lost. A turn takes some 20 µs, so only a
 /// process that is stopped in the middle of one keeps it so long.
@@ -44,24 +44,24 @@ const CHECKPOINT_EVERY: u64 = 400;
 const CHECKPOINT_LATE: i64 = 8_192;
 
 /// How often the thread makes sure that the folder is still the one it opened.
-const STILL_THERE_EVERY: Span = Span::from_secs(1);
+const REPLACED_CHECK_EVERY: Span = Span::from_secs(1);
 
 /// A folder at work.
 pub(super) struct Store {
     shared: Arc<Shared>,
-    book: Book,
+    db: Database,
     lock: KernelLock,
     log: File,
     database: (PathBuf, u64),
     checked: Micros,
     turns: u64,
     /// What is known of the database outside of it.
-    note: Note,
-    post: Post,
+    generation_record: GenerationRecord,
+    notifier: Notifier,
     /// Asks for a checkpoint.
-    keeper: SyncSender<()>,
+    checkpointer: SyncSender<()>,
     /// Ends the thread that listens for wake-ups.
-    is_over: Arc<AtomicBool>,
+    is_closing: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -74,11 +74,11 @@ impl Store {
     ) -> Result<Store, OpenError> {
         let Opened {
             conn,
-            keeper,
+            checkpoint_conn: keeper,
             lock,
-            home,
+            context: home,
             log,
-            post,
+            notifier: post,
             socket,
         } = opened;
         let fail = |source| OpenError::from_io(folder, source);
@@ -88,11 +88,11 @@ impl Store {
         let ends = is_over.clone();
         let threads = vec![
             spawn("tollgate-wake", move || {
-                wake::listen(&socket, &listener.waiting, &listener.events, &ends);
+                wake::listen(&socket, &listener.awaited_signals, &listener.events, &ends);
             })
             .map_err(fail)?,
             spawn("tollgate-keeper", move || {
-                keeper::keep(&keeper, &asked, &kept);
+                checkpointer::run(&keeper, &asked, &kept);
             })
             .map_err(fail)?,
         ];
@@ -100,14 +100,14 @@ impl Store {
         let path = folder.join(DATABASE);
         let inode = inode(&path).unwrap_or_default();
         Ok(Store {
-            book: Book::new(conn, home, shared.clock.clone()),
+            db: Database::new(conn, home, shared.clock.clone()),
             shared: shared.clone(),
             lock,
             log,
             database: (path, inode),
             checked: Clock::System.now().at,
             turns: 0,
-            note: Note {
+            generation_record: GenerationRecord {
                 generation: 0,
                 at: 0,
                 boot: {
@@ -115,18 +115,18 @@ impl Store {
                     format!("{boot} {clock}")
                 },
             },
-            post,
-            keeper: checkpoint,
-            is_over,
+            notifier: post,
+            checkpointer: checkpoint,
+            is_closing: is_over,
             threads,
         })
     }
 
     /// Ends the threads. SQLite itself leaves alone what has been put in the place of its files.
     pub(super) fn close(self) {
-        self.is_over.store(true, Ordering::Release);
-        self.post.close();
-        drop(self.keeper);
+        self.is_closing.store(true, Ordering::Release);
+        self.notifier.close();
+        drop(self.checkpointer);
         for thread in self.threads {
             drop(thread.join());
         }
@@ -136,74 +136,74 @@ impl Store {
     pub(super) fn commit(
         &mut self,
         left: &[CellId],
-        settles: &[Told],
+        settles: &[QueuedSettle],
         asks: &[Ask],
         is_lost: bool,
-    ) -> Result<Done, Trouble> {
-        if self.shared.is_broken.load(Ordering::Acquire) {
+    ) -> Result<CommitReport, StoreError> {
+        if self.shared.has_disk_failed.load(Ordering::Acquire) {
             let failed = io::Error::other("a checkpoint failed");
-            return Err(Trouble::Sync(failed));
+            return Err(StoreError::Sync(failed));
         }
-        self.still_there()?;
+        self.check_not_replaced()?;
         let longest = if is_lost { LOST_WAIT } else { LOCK_WAIT };
         failpoint::reached("before the lock");
-        if !self.lock.acquire(longest).map_err(Trouble::Lock)? {
-            return Err(Trouble::Busy);
+        if !self.lock.acquire(longest).map_err(StoreError::Lock)? {
+            return Err(StoreError::Busy);
         }
-        self.book.wait_for_others(longest);
-        let done = self.book.turn(left, settles, asks);
+        self.db.set_busy_timeout(longest);
+        let done = self.db.turn(left, settles, asks);
         if self.shared.log_pages.load(Ordering::Relaxed) > CHECKPOINT_LATE {
             self.move_log();
         }
-        self.lock.release().map_err(Trouble::Lock)?;
+        self.lock.release().map_err(StoreError::Lock)?;
         failpoint::reached("unlocked");
         let done = done?;
         self.shared
-            .damaged
-            .fetch_add(done.damaged, Ordering::Relaxed);
-        if done.is_long {
-            self.log.sync_data().map_err(Trouble::Sync)?;
+            .damaged_rows
+            .fetch_add(done.damaged_rows, Ordering::Relaxed);
+        if done.needs_sync {
+            self.log.sync_data().map_err(StoreError::Sync)?;
             failpoint::reached("synced");
         }
-        if let Some((generation, at)) = done.noted {
-            self.note.generation = generation;
-            self.note.at = at;
+        if let Some((generation, at)) = done.new_generation {
+            self.generation_record.generation = generation;
+            self.generation_record.at = at;
             // Permits that are committed are not wasted for it: without a note an old copy would
             // only be noticed later.
-            drop(self.note.write(self.lock.file()));
+            drop(self.generation_record.write(self.lock.file()));
         }
         Ok(done)
     }
 
     /// What this process knows of the database, to be told from an older one.
-    pub(super) fn note(&self) -> &Note {
-        &self.note
+    pub(super) fn generation_record(&self) -> &GenerationRecord {
+        &self.generation_record
     }
 
     /// Reads without the lock.
-    pub(super) fn look(&self, question: &Question) -> rusqlite::Result<Reply> {
-        self.book.look(question)
+    pub(super) fn peek(&self, question: &PeekQuery) -> rusqlite::Result<PeekReply> {
+        self.db.peek(question)
     }
 
     /// Wakes another owner; `false`: it is dead, and nobody leaves anything to it any more.
     pub(super) fn wake(&mut self, owner: OwnerId, cell: CellId) -> bool {
-        let lives = self.post.freed(owner, &[cell]);
+        let lives = self.notifier.notify_freed(owner, &[cell]);
         if !lives {
-            self.book.has_died(owner);
+            self.db.mark_dead(owner);
         }
         lives
     }
 
     /// Something is saved up for this owner: nobody leaves it anything if it is dead.
-    pub(super) fn look_after(&mut self, owner: OwnerId) {
-        if !self.post.is_alive(owner) {
-            self.book.has_died(owner);
+    pub(super) fn check_alive(&mut self, owner: OwnerId) {
+        if !self.notifier.is_alive(owner) {
+            self.db.mark_dead(owner);
         }
     }
 
     /// Tells every other owner that these have changed.
-    pub(super) fn tell_scopes(&self, scopes: &[ScopeId]) {
-        self.post.scopes(scopes);
+    pub(super) fn notify_scopes(&self, scopes: &[ScopeId]) {
+        self.notifier.notify_scopes(scopes);
     }
 
     /// A turn is over: every so often the log is moved into the database.
@@ -211,9 +211,9 @@ impl Store {
         self.turns += 1;
         if self.turns.is_multiple_of(CHECKPOINT_EVERY) {
             // Full means that it has been asked already.
-            self.keeper.try_send(()).unwrap_or(());
+            self.checkpointer.try_send(()).unwrap_or(());
         }
-        let rest = &self.shared.is_nearly_moved;
+        let rest = &self.shared.is_log_nearly_moved;
         if rest.load(Ordering::Relaxed) && self.lock.take_if_free() {
             rest.store(false, Ordering::Relaxed);
             self.move_log();
@@ -224,14 +224,14 @@ impl Store {
 
     /// With the lock held, so that nobody adds to the log.
     fn move_log(&self) {
-        keeper::note(self.book.checkpoint(), &self.shared);
+        checkpointer::record_result(self.db.checkpoint(), &self.shared);
     }
 
     /// A folder that was removed and made again counts from nothing elsewhere: two ledgers would
     /// hand out the same quota.
-    fn still_there(&mut self) -> Result<(), Trouble> {
+    fn check_not_replaced(&mut self) -> Result<(), StoreError> {
         let now = Clock::System.now().at;
-        if now.since(self.checked) < STILL_THERE_EVERY {
+        if now.since(self.checked) < REPLACED_CHECK_EVERY {
             return Ok(());
         }
         self.checked = now;
@@ -239,7 +239,7 @@ impl Store {
         if inode(path) == Some(*opened) {
             Ok(())
         } else {
-            Err(Trouble::Replaced)
+            Err(StoreError::Replaced)
         }
     }
 }

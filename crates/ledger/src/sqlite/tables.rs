@@ -10,8 +10,8 @@ use std::path::Path;
 use rusqlite::{Connection, params};
 use tollgate_core::time::Now;
 
-use crate::sqlite::page::{FIRST_EPOCH, pair};
-use crate::sqlite::trouble::OpenError;
+use crate::sqlite::error::OpenError;
+use crate::sqlite::rows::{FIRST_EPOCH, clock_pair};
 
 /// "Toll": marks the file as ours for every SQLite tool.
 const APPLICATION: i64 = 0x546f_6c6c;
@@ -71,7 +71,7 @@ pub(super) fn check(conn: &Connection, path: &Path, is_new: bool) -> Result<(), 
             known: SCHEMA,
         });
     }
-    let is_known = former(schema).is_some_and(|known| tables == known);
+    let is_known = tables_of(schema).is_some_and(|known| tables == known);
     if !tables.is_empty() && !is_known {
         return Err(OpenError::Corrupt {
             path: path.to_owned(),
@@ -98,7 +98,7 @@ pub(super) fn tables(conn: &Connection) -> rusqlite::Result<Vec<String>> {
 }
 
 /// The tables of a format.
-fn former(schema: i64) -> Option<[&'static str; 4]> {
+fn tables_of(schema: i64) -> Option<[&'static str; 4]> {
     let mut tables = TABLES;
     match schema {
         SCHEMA => {}
@@ -112,7 +112,7 @@ fn former(schema: i64) -> Option<[&'static str; 4]> {
 /// From an older format to today's, inside a transaction. Those who wait come again by themselves.
 pub(super) fn migrate(conn: &Connection) -> rusqlite::Result<()> {
     let found = tables(conn)?;
-    if former(1).is_some_and(|known| found == known) {
+    if tables_of(1).is_some_and(|known| found == known) {
         conn.execute_batch(&format!(
             "ALTER TABLE meta RENAME TO meta_1; {}; \
              INSERT INTO meta SELECT *, 0, 0, 0 FROM meta_1; DROP TABLE meta_1;",
@@ -130,7 +130,7 @@ pub(super) fn migrate(conn: &Connection) -> rusqlite::Result<()> {
 
 /// The tables of a folder that is new, inside a transaction.
 pub(super) fn create(conn: &Connection, boot: &str, now: Now) -> rusqlite::Result<()> {
-    let [at, wall, sum] = pair(now);
+    let [at, wall, sum] = clock_pair(now);
     conn.execute_batch(&TABLES.join(";"))?;
     conn.execute_batch(&format!(
         "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"

@@ -6,25 +6,25 @@
 //! Never: decides who goes first. `share` does.
 
 use rusqlite::{Connection, Result, params};
-use tollgate_core::ask::{CellId, On, OwnerId, Priority};
+use tollgate_core::ask::{CellId, OwnerId, Priority, WakeOn};
 use tollgate_core::time::{Micros, Span};
 
-use crate::sqlite::page::number;
-use crate::sqlite::share::{Tally, Wake};
+use crate::sqlite::fairness::{Tally, Wake};
+use crate::sqlite::rows::to_sql_integer;
 
 /// Waiters that have not come this long after their time have gone.
-const GONE: Span = Span::from_secs(10);
+const GONE_AFTER: Span = Span::from_secs(10);
 
 /// Another process, or this one, that was refused by a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) owner: OwnerId,
-    pub(super) on: On,
+    pub(super) on: WakeOn,
     /// The most urgent one that it was refused, and what that one takes.
     pub(super) priority: Priority,
     pub(super) cost: u64,
     /// What it was granted since it waits: free units go to the least served.
-    pub(super) got: i64,
+    pub(super) granted: i64,
     pub(super) since: i64,
     /// When it asks again: at its time, or now that it was signalled.
     pub(super) due: Micros,
@@ -33,7 +33,7 @@ pub(super) struct Waiter {
 }
 
 /// Does anybody wait for anything?
-pub(super) fn is_any(conn: &Connection) -> Result<bool> {
+pub(super) fn any_waiting(conn: &Connection) -> Result<bool> {
     conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM waiters)")?
         .query_row([], |row| row.get(0))
 }
@@ -44,25 +44,32 @@ pub(super) fn read(conn: &Connection, cell: CellId, now: Micros) -> Result<Vec<W
         "SELECT owner, on_event, priority, cost, got, since, due, woken FROM waiters \
          WHERE cell = ?1 AND until > ?2",
     )?;
-    let waiters = rows.query_map(params![&cell.0.to_le_bytes()[..], number(now)], |row| {
-        let on = if row.get(1)? { On::Event } else { On::Time };
-        Ok(Waiter {
-            owner: OwnerId(row.get(0)?),
-            on,
-            priority: priority(row.get(2)?),
-            cost: row.get::<_, i64>(3)?.cast_unsigned(),
-            got: row.get(4)?,
-            since: row.get(5)?,
-            due: Micros(row.get::<_, i64>(6)?.cast_unsigned()),
-            is_woken: row.get(7)?,
-        })
-    })?;
+    let waiters = rows.query_map(
+        params![&cell.0.to_le_bytes()[..], to_sql_integer(now)],
+        |row| {
+            let on = if row.get(1)? {
+                WakeOn::Event
+            } else {
+                WakeOn::Time
+            };
+            Ok(Waiter {
+                owner: OwnerId(row.get(0)?),
+                on,
+                priority: priority(row.get(2)?),
+                cost: row.get::<_, i64>(3)?.cast_unsigned(),
+                granted: row.get(4)?,
+                since: row.get(5)?,
+                due: Micros(row.get::<_, i64>(6)?.cast_unsigned()),
+                is_woken: row.get(7)?,
+            })
+        },
+    )?;
     waiters.collect()
 }
 
 /// Writes down that this owner waits for a cell, or that it does so no longer. `waiters` are the
 /// rows of the cell as they were.
-pub(super) fn note(
+pub(super) fn record(
     conn: &Connection,
     (cell, owner): (CellId, OwnerId),
     waiters: &[Waiter],
@@ -71,10 +78,16 @@ pub(super) fn note(
 ) -> Result<()> {
     let known = waiters.iter().find(|waiter| waiter.owner == owner);
     let id = cell.0.to_le_bytes();
-    if let Some(refused) = tally.refused {
+    if let Some(refused) = tally.waiting {
         // Who is new here has not been served less than the others.
-        let served = || waiters.iter().map(|waiter| waiter.got).min().unwrap_or(0);
-        let got = known.map_or_else(served, |known| known.got);
+        let served = || {
+            waiters
+                .iter()
+                .map(|waiter| waiter.granted)
+                .min()
+                .unwrap_or(0)
+        };
+        let got = known.map_or_else(served, |known| known.granted);
         conn.prepare_cached(
             "INSERT OR REPLACE INTO waiters \
              (cell, owner, on_event, priority, cost, got, since, due, until, woken) \
@@ -83,13 +96,13 @@ pub(super) fn note(
         .execute(params![
             &id[..],
             owner.0,
-            refused.on == On::Event,
+            refused.on == WakeOn::Event,
             refused.priority as i64,
             i64::try_from(refused.cost).unwrap_or(i64::MAX),
             got.saturating_add(tally.granted),
-            known.map_or(number(now), |known| known.since),
-            number(now + refused.after),
-            number(now + refused.waits),
+            known.map_or(to_sql_integer(now), |known| known.since),
+            to_sql_integer(now + refused.after),
+            to_sql_integer(now + refused.waits),
         ])?;
         return Ok(());
     }
@@ -102,7 +115,7 @@ pub(super) fn note(
             .execute(params![&id[..], owner.0, tally.granted])?;
         }
         (Some(_), Some(_)) => {
-            left(conn, cell, owner)?;
+            remove(conn, cell, owner)?;
         }
         // Nobody was served: an ask that does not wait says nothing of one that does.
         (_, None) | (None, _) => {}
@@ -111,18 +124,18 @@ pub(super) fn note(
 }
 
 /// Those whom this transaction signals are expected from now on.
-pub(super) fn woken(conn: &Connection, wake: &Wake, now: Micros) -> Result<()> {
+pub(super) fn mark_woken(conn: &Connection, wake: &Wake, now: Micros) -> Result<()> {
     let mut update = conn
         .prepare_cached("UPDATE waiters SET woken = 1, due = ?3 WHERE cell = ?1 AND owner = ?2")?;
     let id = wake.cell.0.to_le_bytes();
     for owner in wake.owners.iter().take(wake.at_most) {
-        update.execute(params![&id[..], owner.0, number(now)])?;
+        update.execute(params![&id[..], owner.0, to_sql_integer(now)])?;
     }
     Ok(())
 }
 
 /// Nobody of this owner waits for this cell any more. `true` if one did.
-pub(super) fn left(conn: &Connection, cell: CellId, owner: OwnerId) -> Result<bool> {
+pub(super) fn remove(conn: &Connection, cell: CellId, owner: OwnerId) -> Result<bool> {
     let gone = conn
         .prepare_cached("DELETE FROM waiters WHERE cell = ?1 AND owner = ?2")?
         .execute(params![&cell.0.to_le_bytes()[..], owner.0])?;
@@ -130,7 +143,7 @@ pub(super) fn left(conn: &Connection, cell: CellId, owner: OwnerId) -> Result<bo
 }
 
 /// This owner is dead: nobody leaves anything to it.
-pub(super) fn died(conn: &Connection, owner: OwnerId) -> Result<()> {
+pub(super) fn remove_owner(conn: &Connection, owner: OwnerId) -> Result<()> {
     conn.prepare_cached("DELETE FROM waiters WHERE owner = ?1")?
         .execute([owner.0])?;
     Ok(())
@@ -139,7 +152,7 @@ pub(super) fn died(conn: &Connection, owner: OwnerId) -> Result<()> {
 /// Forgets those who have not come.
 pub(super) fn sweep(conn: &Connection, now: Micros) -> Result<()> {
     conn.prepare_cached("DELETE FROM waiters WHERE until < ?1")?
-        .execute([number(now - GONE)])?;
+        .execute([to_sql_integer(now - GONE_AFTER)])?;
     Ok(())
 }
 

@@ -32,19 +32,19 @@ const IDS_MAX: usize = 64;
 /// Those who wait for a signal ask again this often without one.
 const WATCHDOG: Span = Span::from_secs(1);
 
-const PREFIX: &str = "wake.";
+const SOCKET_PREFIX: &str = "wake.";
 
 /// Bytes of an id.
-const ID: usize = 16;
+const ID_BYTES: usize = 16;
 
 /// What of this process waits for a signal.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct AwaitedSignals {
     pub(super) cells: BTreeSet<CellId>,
     pub(super) scopes: BTreeSet<ScopeId>,
 }
 
-impl Waiting {
+impl AwaitedSignals {
     pub(super) fn is_empty(&self) -> bool {
         self.cells.is_empty() && self.scopes.is_empty()
     }
@@ -52,18 +52,18 @@ impl Waiting {
 
 /// Sends wake-ups to other owners of a folder.
 #[derive(Debug)]
-pub(super) struct Post {
+pub(super) struct Notifier {
     folder: File,
     sender: UnixDatagram,
     owner: OwnerId,
 }
 
-impl Post {
+impl Notifier {
     /// The post of this owner, and the socket on which it is woken.
-    pub(super) fn open(folder: File, owner: OwnerId) -> io::Result<(Post, UnixDatagram)> {
+    pub(super) fn open(folder: File, owner: OwnerId) -> io::Result<(Notifier, UnixDatagram)> {
         let sender = UnixDatagram::unbound()?;
         sender.set_nonblocking(true)?;
-        let post = Post {
+        let post = Notifier {
             folder,
             sender,
             owner,
@@ -81,25 +81,25 @@ impl Post {
     /// Through the open folder, because the path of a socket may have 107 bytes only.
     fn address(&self, owner: OwnerId) -> PathBuf {
         let folder = self.folder.as_raw_fd();
-        PathBuf::from(format!("/proc/self/fd/{folder}/{PREFIX}{}", owner.0))
+        PathBuf::from(format!("/proc/self/fd/{folder}/{SOCKET_PREFIX}{}", owner.0))
     }
 
     /// `false`: that owner is gone.
-    pub(super) fn freed(&self, owner: OwnerId, cells: &[CellId]) -> bool {
+    pub(super) fn notify_freed(&self, owner: OwnerId, cells: &[CellId]) -> bool {
         self.send(owner, &message(1, cells.iter().map(|cell| cell.0)))
     }
 
     /// Tells every other owner there is. Scopes change rarely, so the folder is simply read.
-    pub(super) fn scopes(&self, scopes: &[ScopeId]) {
+    pub(super) fn notify_scopes(&self, scopes: &[ScopeId]) {
         let message = message(2, scopes.iter().map(|scope| scope.0));
-        for owner in self.owners() {
+        for owner in self.other_owners() {
             self.send(owner, &message);
         }
     }
 
     /// The other owners that live. Asks all of them, so that the sockets of those killed go.
     pub(super) fn alive(&self) -> Vec<OwnerId> {
-        let owners = self.owners();
+        let owners = self.other_owners();
         owners.filter(|owner| self.is_alive(*owner)).collect()
     }
 
@@ -114,14 +114,14 @@ impl Post {
         drop(std::fs::remove_file(self.address(self.owner)));
     }
 
-    fn owners(&self) -> impl Iterator<Item = OwnerId> {
+    fn other_owners(&self) -> impl Iterator<Item = OwnerId> {
         let folder = format!("/proc/self/fd/{}", self.folder.as_raw_fd());
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let own = self.owner;
         entries
             .filter_map(|entry| {
                 let name = entry.file_name();
-                let number = name.to_str()?.strip_prefix(PREFIX)?.parse().ok()?;
+                let number = name.to_str()?.strip_prefix(SOCKET_PREFIX)?.parse().ok()?;
                 Some(OwnerId(number))
             })
             .filter(move |owner| *owner != own)
@@ -146,11 +146,11 @@ impl Post {
 /// those who wait for a signal ask again.
 pub(super) fn listen(
     socket: &UnixDatagram,
-    waiting: &Mutex<Waiting>,
+    waiting: &Mutex<AwaitedSignals>,
     events: &broadcast::Sender<Event>,
     is_over: &AtomicBool,
 ) {
-    let mut buffer = [0; 1 + ID * IDS_MAX];
+    let mut buffer = [0; 1 + ID_BYTES * IDS_MAX];
     let mut watched = Clock::System.now().at;
     while !is_over.load(Ordering::Acquire) {
         let event = match socket.recv(&mut buffer) {
@@ -169,7 +169,7 @@ pub(super) fn listen(
     }
 }
 
-fn ask_again(waiting: &mut Waiting, events: &broadcast::Sender<Event>) {
+fn ask_again(waiting: &mut AwaitedSignals, events: &broadcast::Sender<Event>) {
     if !waiting.cells.is_empty() {
         let cells: Arc<[CellId]> = waiting.cells.iter().copied().collect();
         drop(events.send(Event::Freed(cells)));
@@ -192,12 +192,12 @@ fn message(kind: u8, ids: impl ExactSizeIterator<Item = u128>) -> Vec<u8> {
 /// What a datagram says. One that makes no sense says nothing.
 fn read(bytes: &[u8]) -> Option<Event> {
     let (kind, ids) = bytes.split_first()?;
-    let (ids, rest) = ids.as_chunks::<ID>();
+    let (ids, rest) = ids.as_chunks::<ID_BYTES>();
     let mut ids = ids.iter().map(|id| u128::from_le_bytes(*id)).peekable();
     match (kind, rest) {
         (1, []) if ids.peek().is_some() => Some(Event::Freed(ids.map(CellId).collect())),
         (2, []) if ids.peek().is_some() => Some(Event::Scopes(ids.map(ScopeId).collect())),
-        (3, []) => Some(Event::Anything),
+        (3, []) => Some(Event::Resync),
         _ => None,
     }
 }
@@ -207,12 +207,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_read_as_it_was_written_and_nonsense_says_nothing() {
+    fn a_message_is_read_as_it_was_written_and_garbage_is_ignored() {
         let cells = [CellId(7), CellId(u128::MAX)];
         let bytes = message(1, cells.iter().map(|cell| cell.0));
         assert_eq!(read(&bytes), Some(Event::Freed(Arc::from(cells))));
         let many = vec![1_u128; IDS_MAX + 1];
-        assert_eq!(read(&message(2, many.into_iter())), Some(Event::Anything));
+        assert_eq!(read(&message(2, many.into_iter())), Some(Event::Resync));
         for nonsense in [&[][..], &[0], &[9, 9], &bytes[..5], &[1]] {
             assert_eq!(read(nonsense), None);
         }
@@ -221,28 +221,31 @@ mod tests {
     /// The first process on a folder was killed while it opened it: the second got the same number,
     /// found the socket in its way, and so did everybody after it.
     #[test]
-    fn a_socket_that_a_dead_owner_has_left_is_not_in_the_way() {
+    fn the_socket_of_a_dead_owner_does_not_block_a_new_owner() {
         let path = std::env::temp_dir().join(format!("tollgate-left-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let folder = || File::open(&path).unwrap();
-        drop(Post::open(folder(), OwnerId(1)).unwrap());
-        let (_post, socket) = Post::open(folder(), OwnerId(1)).unwrap();
-        assert!(Post::open(folder(), OwnerId(1)).is_err(), "that one lives");
+        drop(Notifier::open(folder(), OwnerId(1)).unwrap());
+        let (_post, socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
+        assert!(
+            Notifier::open(folder(), OwnerId(1)).is_err(),
+            "that one lives"
+        );
         drop(socket);
         std::fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
-    fn an_owner_that_is_gone_is_found_out_and_its_socket_removed() {
+    fn a_dead_owner_is_detected_and_its_socket_removed() {
         let path = std::env::temp_dir().join(format!("tollgate-wake-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let folder = || File::open(&path).unwrap();
-        let (one, _socket) = Post::open(folder(), OwnerId(1)).unwrap();
-        let (two, dead) = Post::open(folder(), OwnerId(2)).unwrap();
-        assert!(one.freed(OwnerId(2), &[CellId(1)]));
+        let (one, _socket) = Notifier::open(folder(), OwnerId(1)).unwrap();
+        let (two, dead) = Notifier::open(folder(), OwnerId(2)).unwrap();
+        assert!(one.notify_freed(OwnerId(2), &[CellId(1)]));
         assert_eq!(one.alive(), [OwnerId(2)]);
         drop((two, dead));
-        assert!(!one.freed(OwnerId(2), &[CellId(1)]));
+        assert!(!one.notify_freed(OwnerId(2), &[CellId(1)]));
         assert!(!path.join("wake.2").exists());
         assert_eq!(one.alive(), []);
         std::fs::remove_dir_all(&path).unwrap();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use smallvec::smallvec;
 use tollgate_core::ask::{Reopen, ScopeId, Settle};
-use tollgate_core::limit::{Calendar, Per, Rule};
+use tollgate_core::limit::{Calendar, CalendarPeriod, Rule};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::ManualClock;
 
-use crate::bench::{Bench, Owner, secs, sliding, term};
+use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::sqlite::{START, Sqlite};
 
 const DAY: Span = Span::from_secs(86_400);
@@ -38,16 +38,16 @@ async fn m14_a_daily_count_goes_on_after_a_boot_for_the_rest_of_its_day() {
     let mut owner = Owner::new(&bench, 1);
     for _ in 0..5 {
         let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
-        owner.settle(&permit, crate::bench::arrived());
+        owner.settle(&permit, crate::backend::arrived());
     }
     drop(owner);
     let bench = reboot(bench, secs(3_600));
     let owner = Owner::new(&bench, 1);
-    assert_eq!(owner.look("x", &rule).await.used, 5);
+    assert_eq!(owner.peek("x", &rule).await.used, 5);
     bench.pass(DAY - secs(3_600) - Span(1));
-    assert_eq!(owner.look("x", &rule).await.used, 5);
+    assert_eq!(owner.peek("x", &rule).await.used, 5);
     bench.pass(Span(1));
-    assert_eq!(owner.look("x", &rule).await.used, 0);
+    assert_eq!(owner.peek("x", &rule).await.used, 0);
 }
 
 #[tokio::test]
@@ -96,32 +96,32 @@ async fn a_wall_clock_that_went_back_over_a_boot_frees_nothing() {
     let rule = sliding(1, secs(3_600));
     let mut owner = Owner::new(&bench, 1);
     let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
-    owner.settle(&permit, crate::bench::arrived());
+    owner.settle(&permit, crate::backend::arrived());
     drop(owner);
     let bench = reboot(bench, Span::ZERO);
     bench.clock.set_wall(START.wall - DAY);
     let owner = Owner::new(&bench, 1);
     bench.pass(secs(3_600) - Span(1));
-    assert_eq!(owner.look("x", &rule).await.remaining, 0);
+    assert_eq!(owner.peek("x", &rule).await.remaining, 0);
     bench.pass(Span(1));
-    assert_eq!(owner.look("x", &rule).await.remaining, 1);
+    assert_eq!(owner.peek("x", &rule).await.remaining, 1);
 }
 
 #[tokio::test]
-async fn a_rest_goes_on_after_a_restart_and_after_a_boot() {
+async fn a_cool_down_goes_on_after_a_restart_and_after_a_boot() {
     let bench = Sqlite::new();
     let scope = ScopeId::named(&["tmdb"]);
     let owner = Owner::new(&bench, 1);
     owner.ledger.settle(Settle::Close {
         scope,
         age: Span::ZERO,
-        rest: Some(secs(300)),
-        then: Reopen::All,
+        closed_for: Some(secs(300)),
+        reopen: Reopen::All,
     });
     drop(owner);
-    let rest = async |bench: &Sqlite| bench.ledger().look_scope(scope).await;
+    let rest = async |bench: &Sqlite| bench.ledger().peek_scope(scope).await;
     let left = |secs_left| ScopeView::Closed {
-        left: Some(secs(secs_left)),
+        remaining: Some(secs(secs_left)),
     };
     assert_eq!(rest(&bench).await, left(300));
     let bench = reboot(bench, secs(100));
@@ -132,7 +132,7 @@ async fn a_rest_goes_on_after_a_restart_and_after_a_boot() {
 #[tokio::test]
 async fn a_wall_clock_that_is_set_by_a_day_opens_no_calendar_day() {
     let bench = Sqlite::new();
-    let calendar = Calendar::new(Per::Day, jiff::tz::TimeZone::UTC);
+    let calendar = Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC);
     let rule = Arc::new(Rule::calendar(5, calendar).unwrap());
     let mut owner = Owner::new(&bench, 1);
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);

@@ -11,9 +11,9 @@ use smallvec::smallvec;
 use tollgate_core::ask::{CellId, Settle};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
-use tollgate_sim::rule::{Answer, CallId, Cost, Counting, Provider};
+use tollgate_sim::rule::{CallId, Cost, Counting, Decision, Provider};
 
-use crate::bench::{Bench, Owner, Permit, arrived, secs, sliding, term};
+use crate::backend::{Backend, Owner, Permit, arrived, secs, sliding, term};
 
 /// Each case is some hundred transactions.
 const CASES: u32 = 48;
@@ -55,7 +55,7 @@ impl Shape {
     }
 
     /// Does what a cell of this shape holds tell all that can matter to the other?
-    fn knows_all_for(self, other: Shape) -> bool {
+    fn covers(self, other: Shape) -> bool {
         matches!(self, Shape::Sliding(..)) && self.rule().period() >= other.rule().period()
     }
 }
@@ -96,13 +96,13 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 /// What happens next to a call.
-enum Next {
+enum CallStep {
     Arrives(Permit),
-    Answered(Permit),
+    Responded(Permit),
 }
 
 /// One case on one ledger.
-struct World<'a, B> {
+struct Simulation<'a, B> {
     bench: &'a B,
     owner: Owner,
     number: u32,
@@ -110,7 +110,7 @@ struct World<'a, B> {
     provider: Provider,
     /// Every call that was accepted, and when.
     log: Vec<(CallId, u64)>,
-    coming: BTreeMap<(u64, u64), Next>,
+    pending: BTreeMap<(u64, u64), CallStep>,
     sent: u64,
     /// So many of them under the old rule.
     sent_before: u64,
@@ -118,24 +118,25 @@ struct World<'a, B> {
     case: &'a Case,
 }
 
-impl<B: Bench> World<'_, B> {
+impl<B: Backend> Simulation<'_, B> {
     fn cell(&self, name: &str) -> String {
         format!("{name} {}", self.number)
     }
 
     /// Lets time pass, and everything that comes on the way.
     fn pass_to(&mut self, until: u64, delays: &[(u64, u64)]) {
-        while let Some((&(at, id), _)) = self.coming.first_key_value()
+        while let Some((&(at, id), _)) = self.pending.first_key_value()
             && at <= until
         {
             self.clock_to(at);
-            match self.coming.remove(&(at, id)) {
-                Some(Next::Arrives(permit)) => {
+            match self.pending.remove(&(at, id)) {
+                Some(CallStep::Arrives(permit)) => {
                     self.arrive(CallId(id));
                     let (_, back) = delays[usize::try_from(id).unwrap() % delays.len()];
-                    self.coming.insert((at + back, id), Next::Answered(permit));
+                    self.pending
+                        .insert((at + back, id), CallStep::Responded(permit));
                 }
-                Some(Next::Answered(permit)) => self.owner.settle(&permit, arrived()),
+                Some(CallStep::Responded(permit)) => self.owner.settle(&permit, arrived()),
                 None => {}
             }
         }
@@ -150,7 +151,7 @@ impl<B: Bench> World<'_, B> {
     fn arrive(&mut self, id: CallId) {
         let now = Micros(self.now * 1_000);
         let answer = self.provider.arrive(id, now, Cost::CALL);
-        if answer == Answer::Accepted {
+        if answer == Decision::Accepted {
             self.log.push((id, self.now));
         } else {
             // What was on its way when a lower limit came into force is nobody's fault.
@@ -167,7 +168,7 @@ impl<B: Bench> World<'_, B> {
             sent += 1;
             let (there, _) = delays[usize::try_from(self.sent).unwrap() % delays.len()];
             let arrives = (self.now + there, self.sent);
-            self.coming.insert(arrives, Next::Arrives(permit));
+            self.pending.insert(arrives, CallStep::Arrives(permit));
         }
         sent
     }
@@ -182,9 +183,9 @@ impl<B: Bench> World<'_, B> {
                 let _counted = self.provider.arrive(*id, Micros(at * 1_000), Cost::CALL);
             }
         }
-        self.owner.tell(Settle::Carry {
+        self.owner.send_settle(Settle::Inherit {
             from: CellId::named(&[&self.cell("before")]),
-            former: case.before.rule(),
+            old_rule: case.before.rule(),
             to: CellId::named(&[&self.cell("after")]),
             rule: case.after.rule(),
         });
@@ -192,15 +193,15 @@ impl<B: Bench> World<'_, B> {
 }
 
 /// Sends whatever may go, and changes the limit on the way. Returns what was sent after that.
-async fn run(bench: &impl Bench, number: u32, case: &Case, replay: bool) -> u64 {
-    let mut world = World {
+async fn run(bench: &impl Backend, number: u32, case: &Case, replay: bool) -> u64 {
+    let mut world = Simulation {
         bench,
         owner: Owner::new(bench, number + 1),
         number,
         now: 0,
         provider: Provider::new(vec![case.before.counting().into()]),
         log: Vec::new(),
-        coming: BTreeMap::new(),
+        pending: BTreeMap::new(),
         sent: 0,
         sent_before: 0,
         is_changed: false,
@@ -226,12 +227,12 @@ async fn run(bench: &impl Bench, number: u32, case: &Case, replay: bool) -> u64 
 }
 
 /// R-A13: no reset and no burst, whatever the period and the algorithm were and are.
-pub(crate) async fn a_limit_that_changes_its_shape_is_kept(bench: &impl Bench) {
+pub(crate) async fn a_limit_that_changes_its_shape_is_kept(bench: &impl Backend) {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     for number in 0..CASES {
         let case = case().new_tree(&mut runner).unwrap().current();
-        let replay = case.before.knows_all_for(case.after);
+        let replay = case.before.covers(case.after);
         let sent = run(bench, number, &case, replay).await;
         assert!(sent > 0, "it never opens again: {case:?}");
     }
@@ -239,26 +240,26 @@ pub(crate) async fn a_limit_that_changes_its_shape_is_kept(bench: &impl Bench) {
 
 /// Two owners that change one after the other: what the second has granted meanwhile is counted, and
 /// what the first has taken over already is not counted twice.
-pub(crate) async fn owners_may_change_a_limit_one_after_the_other(bench: &impl Bench) {
+pub(crate) async fn owners_may_change_a_limit_one_after_the_other(bench: &impl Backend) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let (before, after) = (sliding(9, secs(10)), sliding(9, secs(20)));
-    let carry = || Settle::Carry {
+    let carry = || Settle::Inherit {
         from: CellId::named(&["before"]),
-        former: before.clone(),
+        old_rule: before.clone(),
         to: CellId::named(&["after"]),
         rule: after.clone(),
     };
     for owner in [&mut one, &mut two] {
         let permit = owner.take(smallvec![term("before", &before)]).await;
         owner.settle(&permit.unwrap(), arrived());
-        owner.settled().await;
+        owner.wait_settled().await;
     }
-    one.tell(carry());
-    one.settled().await;
-    assert_eq!(one.look("after", &after).await.used, 2);
+    one.send_settle(carry());
+    one.wait_settled().await;
+    assert_eq!(one.peek("after", &after).await.used, 2);
     let permit = two.take(smallvec![term("before", &before)]).await;
     two.settle(&permit.unwrap(), arrived());
-    two.tell(carry());
-    two.settled().await;
-    assert_eq!(two.look("after", &after).await.used, 3);
+    two.send_settle(carry());
+    two.wait_settled().await;
+    assert_eq!(two.peek("after", &after).await.used, 3);
 }

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, failpoint};
 
-use crate::company::Company;
+use crate::process_group::ProcessGroup;
 use crate::{conformance, role};
 
 /// The role of a child, with the words it needs.
@@ -43,7 +43,7 @@ impl Worker {
     }
 
     /// Starts one under another program, whose last argument is the program to run.
-    pub(crate) fn under(wrapper: Command, role: &str, folder: &Path, words: &str) -> Worker {
+    pub(crate) fn start_under(wrapper: Command, role: &str, folder: &Path, words: &str) -> Worker {
         let mut wrapper = wrapper;
         wrapper.arg(std::env::current_exe().unwrap());
         Worker::spawn(wrapper, role, folder, words)
@@ -60,7 +60,7 @@ impl Worker {
 
     fn spawn(mut command: Command, role: &str, folder: &Path, words: &str) -> Worker {
         let mut child = command
-            .args(["child::plays_its_role", "--exact", "--nocapture"])
+            .args(["child::child_process_entry", "--exact", "--nocapture"])
             .env(ROLE, format!("{role} {} {words}", folder.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -85,7 +85,7 @@ impl Worker {
 
     /// The next number said with this word; what is said before is passed over.
     #[track_caller]
-    pub(crate) fn hear(&mut self, word: &str) -> u64 {
+    pub(crate) fn wait_for(&mut self, word: &str) -> u64 {
         loop {
             match self.next() {
                 Some((said, number)) if said == word => return number,
@@ -96,7 +96,7 @@ impl Worker {
     }
 
     /// Says a line to it.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
         writeln!(stdin, "{line}").unwrap();
     }
@@ -106,7 +106,7 @@ impl Worker {
     }
 
     /// Lets it go on after this time, whatever the others do meanwhile.
-    pub(crate) fn let_go_after(&self, time: Duration) -> JoinHandle<()> {
+    pub(crate) fn resume_after(&self, time: Duration) -> JoinHandle<()> {
         let pid = self.pid();
         std::thread::spawn(move || {
             let end = Clock::System.now().at + Span::from(time);
@@ -137,7 +137,7 @@ impl Drop for Worker {
 
 /// Not a behaviour: the entry of every child. Without a role there is nothing to play.
 #[test]
-fn plays_its_role() {
+fn child_process_entry() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
@@ -146,7 +146,7 @@ fn plays_its_role() {
         .enable_time()
         .build()
         .unwrap();
-    let place = |place: &str, times: &str| stand_still_at(place, times.parse().unwrap());
+    let place = |place: &str, times: &str| stop_at(place, times.parse().unwrap());
     let number = |word: &str| word.parse::<u64>().unwrap();
     match words[..] {
         ["quota", folder, limit, at, times] => {
@@ -168,14 +168,14 @@ fn plays_its_role() {
         ["open", folder] => role::open(folder),
         ["conform", folder, name, me, of] => {
             let me = me.parse().unwrap();
-            let company = Company::player(folder, me, of.parse().unwrap());
-            runtime.block_on(conformance::play(name, &company));
+            let company = ProcessGroup::member(folder, me, of.parse().unwrap());
+            runtime.block_on(conformance::run_named(name, &company));
         }
         ref other => panic!("no such role: {other:?}"),
     }
 }
 
-pub(crate) fn say(word: &str, number: u64) {
+pub(crate) fn report(word: &str, number: u64) {
     // Past the test harness, which captures only what is printed by macros.
     let mut out = std::io::stdout().lock();
     writeln!(out, "@{word} {number}").unwrap();
@@ -191,7 +191,7 @@ pub(crate) fn reached(place: &str) {
 
 /// At the place, reached so many times, says so and stands still; `stop:` before its name: stops
 /// itself as SIGSTOP does, until somebody lets it go on.
-fn stand_still_at(place: &str, times: u32) {
+fn stop_at(place: &str, times: u32) {
     let (stops, place) = match place.strip_prefix("stop:") {
         Some(place) => (true, place),
         None => (false, place),
@@ -199,7 +199,7 @@ fn stand_still_at(place: &str, times: u32) {
     let (place, seen) = (place.replace('-', " "), AtomicU32::new(0));
     let hook = move |reached: &str| {
         if reached == place && seen.fetch_add(1, Ordering::SeqCst) + 1 == times {
-            say("at", Clock::System.now().at.0);
+            report("at", Clock::System.now().at.0);
             if stops {
                 kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
                 // The signal may take a moment to reach this thread, which must not go on until then.

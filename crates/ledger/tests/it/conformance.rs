@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use smallvec::smallvec;
-use tollgate_core::ask::{By, On, Outcome, Reading, Verdict, Why};
+use tollgate_core::ask::{BlockedBy, LimitReading, NeverReason, Outcome, Verdict, WakeOn};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 
-use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
+use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 
 /// Makes one test per behaviour for a backend; `each named`: by a function of the behaviour's name.
 macro_rules! conformance {
@@ -69,11 +69,11 @@ pub(crate) use conformance;
 
 /// Runs the behaviour of this name.
 #[cfg(feature = "sqlite")]
-pub(crate) async fn play(name: &str, bench: &impl Bench) {
+pub(crate) async fn run_named(name: &str, bench: &impl Backend) {
     conformance!(each play, (name, bench));
 }
 
-pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &impl Bench) {
+pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(3, secs(10));
     let permits = owner.take_all("x", &rule).await;
@@ -84,8 +84,8 @@ pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &im
         verdict,
         Verdict::Wait {
             after: secs(10),
-            on: On::Time,
-            by: By::Term(0)
+            on: WakeOn::Time,
+            by: BlockedBy::Term(0)
         }
     );
     bench.pass(secs(10));
@@ -94,7 +94,7 @@ pub(crate) async fn grants_up_to_the_limit_and_says_when_to_come_back(bench: &im
 }
 
 /// C11: all terms of an ask, or none.
-pub(crate) async fn charges_all_terms_or_none(bench: &impl Bench) {
+pub(crate) async fn charges_all_terms_or_none(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let (wide, narrow) = (sliding(10, secs(10)), sliding(1, secs(10)));
     owner
@@ -108,24 +108,30 @@ pub(crate) async fn charges_all_terms_or_none(bench: &impl Bench) {
         assert!(matches!(
             refused,
             Err(Verdict::Wait {
-                by: By::Term(1),
+                by: BlockedBy::Term(1),
                 ..
             })
         ));
     }
-    assert_eq!(owner.look("wide", &wide).await.used, 1);
+    assert_eq!(owner.peek("wide", &wide).await.used, 1);
 }
 
-pub(crate) async fn tells_never_from_not_now(bench: &impl Bench) {
+pub(crate) async fn tells_never_from_not_now(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(5, secs(10));
     let mut large = term("x", &rule);
     large.cost = 6;
     let verdict = owner.take(smallvec![large]).await.unwrap_err();
-    assert_eq!(verdict, Verdict::Never(Why::TooCostly { term: 0, most: 5 }));
+    assert_eq!(
+        verdict,
+        Verdict::Never(NeverReason::TooCostly {
+            term: 0,
+            max_cost: 5
+        })
+    );
 }
 
-pub(crate) async fn an_unsent_permit_is_as_if_it_had_never_been(bench: &impl Bench) {
+pub(crate) async fn an_unsent_permit_is_as_if_it_had_never_been(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(1, secs(10));
     let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
@@ -133,7 +139,7 @@ pub(crate) async fn an_unsent_permit_is_as_if_it_had_never_been(bench: &impl Ben
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-pub(crate) async fn settling_twice_changes_nothing(bench: &impl Bench) {
+pub(crate) async fn settling_twice_changes_nothing(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(2, secs(10));
     let permits = owner.take_all("x", &rule).await;
@@ -141,10 +147,10 @@ pub(crate) async fn settling_twice_changes_nothing(bench: &impl Bench) {
         owner.settle(&permits[0], arrived());
         owner.settle(&permits[0], Outcome::Unsent);
     }
-    assert_eq!(owner.look("x", &rule).await.used, 2);
+    assert_eq!(owner.peek("x", &rule).await.used, 2);
 }
 
-pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &impl Bench) {
+pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(1, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
@@ -154,18 +160,18 @@ pub(crate) async fn a_permit_that_is_never_settled_comes_back_by_itself(bench: &
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Bench) {
+pub(crate) async fn a_dropped_answer_gives_its_permits_back(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(2, secs(10));
     let asks = vec![
         owner.ask(smallvec![term("x", &rule)]),
         owner.ask(smallvec![term("x", &rule)]),
     ];
-    owner.offer_and_go(asks);
+    owner.offer_and_drop(asks);
     assert_eq!(owner.take_all("x", &rule).await.len(), 2);
 }
 
-pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(bench: &impl Bench) {
+pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(10, secs(10));
     let first = owner.take(smallvec![term("x", &rule)]).await.unwrap();
@@ -186,48 +192,48 @@ pub(crate) async fn a_large_cost_is_not_starved_and_blocks_only_its_own_cell(ben
     assert!(matches!(verdicts[2], Verdict::Go { .. }));
 }
 
-pub(crate) async fn looking_takes_nothing(bench: &impl Bench) {
+pub(crate) async fn looking_takes_nothing(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(2, secs(10));
     owner.take(smallvec![term("x", &rule)]).await.unwrap();
     for _ in 0..5 {
-        let view = owner.look("x", &rule).await;
+        let view = owner.peek("x", &rule).await;
         assert_eq!((view.limit, view.used, view.remaining), (2, 1, 1));
     }
-    assert_eq!(owner.look("never used", &rule).await.remaining, 2);
+    assert_eq!(owner.peek("never used", &rule).await.remaining, 2);
     assert!(owner.take(smallvec![term("x", &rule)]).await.is_ok());
 }
 
-pub(crate) async fn the_provider_may_lower_what_is_left_and_never_raise_it(bench: &impl Bench) {
+pub(crate) async fn the_provider_may_lower_what_is_left_and_never_raise_it(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(10, secs(10));
     for (said, left) in [(4, 4), (1_000, 8)] {
         let permit = owner.take(smallvec![term("x", &rule)]).await.unwrap();
-        let reading = Reading {
+        let reading = LimitReading {
             mark: permit.marks[0],
             remaining: Some(said),
             reset_after: Some(secs(10)),
-            ..Reading::default()
+            ..LimitReading::default()
         };
         let told = Outcome::Arrived {
             age: Span::ZERO,
-            refused: false,
+            limited: false,
             readings: vec![reading],
         };
         owner.settle(&permit, told);
-        assert_eq!(owner.look("x", &rule).await.remaining, left);
+        assert_eq!(owner.peek("x", &rule).await.remaining, left);
     }
 }
 
-pub(crate) async fn a_changed_limit_forgets_nothing(bench: &impl Bench) {
+pub(crate) async fn a_changed_limit_forgets_nothing(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let permits = owner.take_all("x", &sliding(35, secs(10))).await;
     assert_eq!(permits.len(), 35);
     assert_eq!(owner.take_all("x", &sliding(40, secs(10))).await.len(), 5);
-    assert_eq!(owner.look("x", &sliding(20, secs(10))).await.remaining, 0);
+    assert_eq!(owner.peek("x", &sliding(20, secs(10))).await.remaining, 0);
 }
 
-pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Bench) {
+pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rules = [
         Rule::sliding(4, secs(10)),
@@ -247,7 +253,7 @@ pub(crate) async fn every_algorithm_keeps_its_limit(bench: &impl Bench) {
     assert_eq!(owner.take_all("paced", &paced).await.len(), 1);
 }
 
-pub(crate) async fn a_long_limit_grants_one_percent_per_transaction(bench: &impl Bench) {
+pub(crate) async fn a_long_limit_grants_one_percent_per_transaction(bench: &impl Backend) {
     let mut owner = Owner::new(bench, 1);
     let rule = sliding(300, secs(3_600));
     let asks = (0..10)
@@ -263,8 +269,8 @@ pub(crate) async fn a_long_limit_grants_one_percent_per_transaction(bench: &impl
         verdicts[3],
         Verdict::Wait {
             after: Span::ZERO,
-            on: On::Time,
-            by: By::Term(0)
+            on: WakeOn::Time,
+            by: BlockedBy::Term(0)
         }
     );
 }

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use smallvec::smallvec;
-use tollgate_core::ask::{Ask, By, On, Priority, Verdict};
+use tollgate_core::ask::{Ask, BlockedBy, Priority, Verdict, WakeOn};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 use tollgate_ledger::Event;
 
-use crate::bench::{Bench, Owner, Permit, term};
+use crate::backend::{Backend, Owner, Permit, term};
 use crate::sqlite::Sqlite;
 
 /// One unit every 20 ms, and never two at once.
@@ -37,24 +37,24 @@ async fn try_one(
     let ask = ask(owner, rule, priority);
     let taken = owner.take_ask(ask).await;
     if let Ok(permit) = &taken {
-        owner.settle(permit, crate::bench::arrived());
-        owner.settled().await;
+        owner.settle(permit, crate::backend::arrived());
+        owner.wait_settled().await;
     }
     taken
 }
 
 /// What one hears that is to let others go first.
-fn come_back() -> Verdict {
+fn ask_again_soon() -> Verdict {
     Verdict::Wait {
         after: Span::from_millis(1),
-        on: On::Time,
-        by: By::Term(0),
+        on: WakeOn::Time,
+        by: BlockedBy::Term(0),
     }
 }
 
 /// M3, between processes.
 #[tokio::test]
-async fn an_urgent_call_of_one_process_goes_before_the_background_of_another() {
+async fn an_urgent_call_goes_before_background_calls_of_another_process() {
     let (bench, rule) = (Sqlite::new(), one_at_a_time());
     let (mut one, mut two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     try_one(&mut one, &rule, Priority::Low).await.unwrap();
@@ -63,7 +63,7 @@ async fn an_urgent_call_of_one_process_goes_before_the_background_of_another() {
     for _ in 0..5 {
         bench.pass(TICK);
         let refused = try_one(&mut two, &rule, Priority::Low).await.unwrap_err();
-        assert_eq!(refused, come_back());
+        assert_eq!(refused, ask_again_soon());
         try_one(&mut one, &rule, Priority::High).await.unwrap();
         // The next urgent one waits already.
         try_one(&mut one, &rule, Priority::High).await.unwrap_err();
@@ -93,7 +93,7 @@ async fn processes_take_turns_even_if_one_is_always_quicker() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_come_holds_the_others_up_for_milliseconds_only() {
+async fn a_process_that_does_not_ask_again_delays_others_by_milliseconds_only() {
     let (bench, rule) = (Sqlite::new(), one_at_a_time());
     let (mut gone, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
@@ -113,7 +113,7 @@ async fn one_that_does_not_come_holds_the_others_up_for_milliseconds_only() {
 }
 
 #[tokio::test]
-async fn who_comes_anew_does_not_overtake_one_that_waits() {
+async fn a_new_process_does_not_overtake_one_that_waits() {
     let (bench, rule) = (Sqlite::new(), one_at_a_time());
     let (mut waits, mut new) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
@@ -124,12 +124,12 @@ async fn who_comes_anew_does_not_overtake_one_that_waits() {
     let refused = try_one(&mut new, &rule, Priority::Normal)
         .await
         .unwrap_err();
-    assert_eq!(refused, come_back());
+    assert_eq!(refused, ask_again_soon());
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
 }
 
 /// One unit every 20 ms, and up to twenty at once.
-fn twenty_deep() -> Arc<Rule> {
+fn burst_of_twenty() -> Arc<Rule> {
     let rule = Rule::bucket(50, Span::from_secs(1), 20).unwrap();
     Arc::new(rule.drift_ppm(0))
 }
@@ -168,8 +168,8 @@ async fn wait_for_ten(
 /// M3: an ask for more than is free at a time looked as if nobody wanted it until its time had come, and
 /// by then others had taken what had come free since.
 #[tokio::test]
-async fn a_costly_urgent_call_does_not_starve_behind_the_cheap_background_of_another_process() {
-    let (bench, rule) = (Sqlite::new(), twenty_deep());
+async fn a_costly_urgent_call_does_not_starve_behind_cheap_calls_of_another_process() {
+    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
     let (mut urgent, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut other, &rule).await;
     let urgent = (&mut urgent, Priority::High);
@@ -180,8 +180,8 @@ async fn a_costly_urgent_call_does_not_starve_behind_the_cheap_background_of_ano
 }
 
 #[tokio::test]
-async fn a_costly_call_has_its_turn_among_cheap_ones_that_are_as_urgent() {
-    let (bench, rule) = (Sqlite::new(), twenty_deep());
+async fn a_costly_call_gets_its_turn_among_cheap_calls_of_the_same_priority() {
+    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
     let (mut one, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut other, &rule).await;
     let costly = (&mut one, Priority::Low);
@@ -200,12 +200,18 @@ async fn want_ten(owner: &mut Owner, rule: &Arc<Rule>, priority: Priority) -> Ve
 
 /// Everything is saved up for somebody else: it goes on when that one leaves, or at its time.
 fn is_saved_up(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Wait { on: On::Event, .. })
+    matches!(
+        verdict,
+        Verdict::Wait {
+            on: WakeOn::Event,
+            ..
+        }
+    )
 }
 
 #[tokio::test]
-async fn one_that_does_not_come_for_what_was_saved_up_loses_it_with_its_time() {
-    let (bench, rule) = (Sqlite::new(), twenty_deep());
+async fn a_process_that_does_not_fetch_its_saved_permits_loses_them() {
+    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
     let (mut stopped, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut stopped, &rule).await;
     want_ten(&mut stopped, &rule, Priority::High).await;
@@ -228,8 +234,8 @@ async fn one_that_does_not_come_for_what_was_saved_up_loses_it_with_its_time() {
 }
 
 #[tokio::test]
-async fn nothing_is_saved_up_for_a_process_that_has_died() {
-    let (bench, rule) = (Sqlite::new(), twenty_deep());
+async fn no_permits_are_saved_for_a_dead_process() {
+    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
     let (mut dead, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut dead, &rule).await;
     want_ten(&mut dead, &rule, Priority::High).await;
@@ -243,8 +249,8 @@ async fn nothing_is_saved_up_for_a_process_that_has_died() {
 
 /// A caller that gave up was waited for until the time at which it would have been served.
 #[tokio::test]
-async fn who_waits_hears_at_once_that_one_before_it_has_left() {
-    let (bench, rule) = (Sqlite::new(), twenty_deep());
+async fn waiting_processes_are_notified_when_one_ahead_of_them_gives_up() {
+    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
     let (mut leaves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut leaves, &rule).await;
     want_ten(&mut leaves, &rule, Priority::High).await;
@@ -252,15 +258,15 @@ async fn who_waits_hears_at_once_that_one_before_it_has_left() {
     let refused = try_one(&mut here, &rule, Priority::Low).await.unwrap_err();
     assert!(is_saved_up(&refused), "{refused:?}");
     let mut events = here.ledger.events();
-    leaves.ledger.left(&[term("x", &rule).cell]);
+    leaves.ledger.stop_waiting(&[term("x", &rule).cell]);
     let told = Event::Freed(Arc::from([term("x", &rule).cell]));
     assert_eq!(events.next().await, Some(told));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_urgent_call_that_goes_past_leaves_the_place_of_its_own_process_in_line() {
-    let (bench, rule) = (Sqlite::new(), twenty_deep());
+async fn an_urgent_call_keeps_the_queue_place_of_its_process() {
+    let (bench, rule) = (Sqlite::new(), burst_of_twenty());
     let (mut one, mut other) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut one, &rule).await;
     want_ten(&mut one, &rule, Priority::Low).await;
@@ -272,12 +278,12 @@ async fn an_urgent_call_that_goes_past_leaves_the_place_of_its_own_process_in_li
 
 /// A call with an old answer to fall back to asks once. Others were held up by 6 ms for it.
 #[tokio::test]
-async fn a_call_that_does_not_wait_holds_nobody_up() {
+async fn a_call_that_does_not_wait_delays_nobody() {
     let (bench, rule) = (Sqlite::new(), one_at_a_time());
     let (mut hasty, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     try_one(&mut here, &rule, Priority::Low).await.unwrap();
     let now = Ask {
-        patience: Span::ZERO,
+        max_wait: Span::ZERO,
         ..ask(&mut hasty, &rule, Priority::High)
     };
     hasty.take_ask(now).await.unwrap_err();
@@ -287,7 +293,7 @@ async fn a_call_that_does_not_wait_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_wait_leaves_the_place_of_its_process_in_line() {
+async fn a_call_that_does_not_wait_keeps_the_queue_place_of_its_process() {
     let (bench, rule) = (Sqlite::new(), one_at_a_time());
     let (mut waits, mut new) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     try_one(&mut waits, &rule, Priority::Normal).await.unwrap();
@@ -295,29 +301,29 @@ async fn a_call_that_does_not_wait_leaves_the_place_of_its_process_in_line() {
         .await
         .unwrap_err();
     let now = Ask {
-        patience: Span::ZERO,
+        max_wait: Span::ZERO,
         ..ask(&mut waits, &rule, Priority::High)
     };
     waits.take_ask(now).await.unwrap_err();
     bench.pass(TICK);
     let refused = try_one(&mut new, &rule, Priority::Normal).await;
-    assert_eq!(refused.unwrap_err(), come_back());
+    assert_eq!(refused.unwrap_err(), ask_again_soon());
 }
 
 #[tokio::test]
-async fn what_is_saved_up_in_one_limit_closes_no_other_one() {
-    let (bench, deep, shallow) = (Sqlite::new(), twenty_deep(), one_at_a_time());
+async fn saving_permits_in_one_limit_does_not_close_another() {
+    let (bench, deep, shallow) = (Sqlite::new(), burst_of_twenty(), one_at_a_time());
     let (mut saves, mut here) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     drain(&mut saves, &deep).await;
     want_ten(&mut saves, &deep, Priority::High).await;
     let beside = term("y", &shallow);
     let taken = here.take(smallvec![beside.clone()]).await.unwrap();
-    here.settle(&taken, crate::bench::arrived());
+    here.settle(&taken, crate::backend::arrived());
     saves.take(smallvec![beside.clone()]).await.unwrap_err();
     bench.pass(Span::from_millis(100));
     let both = here.ask(smallvec![term("x", &deep), beside.clone()]);
     let one = here.ask(smallvec![beside]);
     let verdicts = here.offer(vec![both, one]).await;
     assert!(is_saved_up(&verdicts[0]), "{verdicts:?}");
-    assert_eq!(verdicts[1], come_back());
+    assert_eq!(verdicts[1], ask_again_soon());
 }

@@ -22,16 +22,16 @@ fn strace(call: &str, error: &str, from: u32) -> Command {
 }
 
 /// What a worker said until it ended.
-fn all(mut worker: Worker) -> Vec<String> {
+fn output_of(mut worker: Worker) -> Vec<String> {
     std::iter::from_fn(|| worker.next().map(|(word, _)| word)).collect()
 }
 
 /// A quota is spent until the disk fails; then the rest of it on a sound one.
-fn fails(call: &str, error: &str, from: u32, why: &str) {
+fn check_disk_failure(call: &str, error: &str, from: u32, why: &str) {
     let folder = Folder::new();
     let words = format!("{QUOTA} nowhere 1");
-    let worker = Worker::under(strace(call, error, from), "quota", folder.path(), &words);
-    let mut said = all(worker);
+    let worker = Worker::start_under(strace(call, error, from), "quota", folder.path(), &words);
+    let mut said = output_of(worker);
     assert_eq!(said.pop().as_deref(), Some("lost"), "{call} {error}");
     let trouble = said.pop().unwrap();
     assert!(trouble.contains(why), "{call} {error}: {trouble}");
@@ -47,23 +47,23 @@ fn fails(call: &str, error: &str, from: u32, why: &str) {
 
 /// R-A3: what the disk refused to keep is not handed out, and the disk is not believed again.
 #[test]
-fn a_sync_that_fails_hands_out_nothing_and_is_final() {
+fn a_failed_sync_grants_nothing_and_is_final() {
     for error in ["EIO", "ENOSPC"] {
-        fails("fdatasync", error, 12, "restart when it is sound");
+        check_disk_failure("fdatasync", error, 12, "restart when it is sound");
     }
 }
 
 /// R-A3, R-A4: a write that fails counts nothing and hands out nothing.
 #[test]
-fn a_write_that_fails_counts_nothing() {
+fn a_failed_write_counts_nothing() {
     for error in ["EIO", "ENOSPC"] {
-        fails("pwrite64", error, 120, "the database does not work");
+        check_disk_failure("pwrite64", error, 120, "the database does not work");
     }
 }
 
 /// At the start the reason is told, whichever call it is that fails.
 #[test]
-fn a_disk_that_fails_from_the_start_is_refused_with_the_reason() {
+fn a_disk_that_fails_on_open_is_rejected_with_the_reason() {
     for (call, error, why) in [
         ("fdatasync", "EIO", "cannot be"),
         ("pwrite64", "EIO", "cannot be"),
@@ -71,8 +71,8 @@ fn a_disk_that_fails_from_the_start_is_refused_with_the_reason() {
         ("fsync", "EIO", "cannot be"),
     ] {
         let folder = Folder::new();
-        let worker = Worker::under(strace(call, error, 1), "open", folder.path(), "");
-        let said = all(worker);
+        let worker = Worker::start_under(strace(call, error, 1), "open", folder.path(), "");
+        let said = output_of(worker);
         assert!(
             said.last().is_some_and(|said| said.contains(why)),
             "{call} {error}: {said:?}"
@@ -83,7 +83,7 @@ fn a_disk_that_fails_from_the_start_is_refused_with_the_reason() {
 /// R-A4, on a file system that really is full; where this user may mount none, the kernel's word
 /// for it is injected instead.
 #[test]
-fn on_a_small_file_system_the_quota_is_kept_and_goes_on_when_there_is_room() {
+fn a_full_file_system_keeps_the_quota_and_resumes_when_space_is_free() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path()).unwrap();
     let mount = "mount -t tmpfs -o size=4m none \"$STATE\"";
@@ -94,7 +94,7 @@ fn on_a_small_file_system_the_quota_is_kept_and_goes_on_when_there_is_room() {
         .env("STATE", folder.path())
         .output();
     if !may.is_ok_and(|output| output.status.success()) {
-        return fails("pwrite64", "ENOSPC", 120, "the database does not work");
+        return check_disk_failure("pwrite64", "ENOSPC", 120, "the database does not work");
     }
     command.arg(format!(
         "{mount} && head -c 3300k /dev/zero >\"$STATE/other\" && \"$0\" \"$@\"; \
@@ -102,7 +102,7 @@ fn on_a_small_file_system_the_quota_is_kept_and_goes_on_when_there_is_room() {
     ));
     command.env("STATE", folder.path());
     let words = format!("{QUOTA} nowhere 1");
-    let mut said = all(Worker::under(command, "quota", folder.path(), &words));
+    let mut said = output_of(Worker::start_under(command, "quota", folder.path(), &words));
     assert_eq!(said.pop().as_deref(), Some("refused"), "{said:?}");
     let lost = said.iter().position(|word| word == "lost");
     assert!(lost.is_some_and(|at| at > 1), "it never was full: {said:?}");
@@ -129,16 +129,16 @@ fn with_clock(file: &Path, folder: &Folder) -> Worker {
         .env("FAKETIME_TIMESTAMP_FILE", file)
         .env("FAKETIME_NO_CACHE", "1")
         .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    Worker::under(command, "clocks", folder.path(), "")
+    Worker::start_under(command, "clocks", folder.path(), "")
 }
 
 /// What it gets of the day, the hour and the second, and what its wall clock says.
-fn tries(worker: &mut Worker) -> (u64, [u64; 3]) {
-    worker.tell("try");
-    let wall = worker.hear("wall");
+fn try_all(worker: &mut Worker) -> (u64, [u64; 3]) {
+    worker.send_line("try");
+    let wall = worker.wait_for("wall");
     (
         wall,
-        ["day", "hour", "second"].map(|word| worker.hear(word)),
+        ["day", "hour", "second"].map(|word| worker.wait_for(word)),
     )
 }
 
@@ -151,21 +151,21 @@ fn a_wall_clock_that_is_set_by_a_day_reopens_nothing_and_stops_nothing() {
     let set = |offset: &str| std::fs::write(&file, offset).unwrap();
     set("+0");
     let mut running = with_clock(&file, &folder);
-    let (start, first) = tries(&mut running);
+    let (start, first) = try_all(&mut running);
     assert_eq!(first, [5, 5, 3]);
     for (offset, days) in [("+1d", 1_i64), ("-1d", -1), ("+0", 0), ("+1d", 1)] {
         set(offset);
-        let (wall, [day, hour, _]) = tries(&mut running);
+        let (wall, [day, hour, _]) = try_all(&mut running);
         let moved = wall.cast_signed() - start.cast_signed();
         assert!(
             (moved - days * 86_400).abs() < 3_600,
             "{moved} s is no {offset}"
         );
         assert_eq!((day, hour), (0, 0), "in the running process at {offset}");
-        let (_, [day, hour, _]) = tries(&mut with_clock(&file, &folder));
+        let (_, [day, hour, _]) = try_all(&mut with_clock(&file, &folder));
         assert_eq!((day, hour), (0, 0), "in a new process at {offset}");
         // The window of a second ends when a second is over.
-        while tries(&mut running).1[2] == 0 {}
+        while try_all(&mut running).1[2] == 0 {}
     }
     std::fs::remove_file(&file).unwrap();
 }

@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use tollgate_core::limit::Rule;
 use tollgate_ledger::{Clock, Ledger, OpenError};
 
-use crate::bench::{Bench, Owner, secs, sliding, term};
+use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::sqlite::{Folder, Sqlite};
 
 const LIMIT: u64 = 5;
@@ -39,12 +39,12 @@ fn open(bench: &Sqlite) -> Result<Ledger, OpenError> {
     Ledger::sqlite(bench.folder.path(), clock)
 }
 
-fn refused(bench: &Sqlite) -> OpenError {
+fn open_error(bench: &Sqlite) -> OpenError {
     open(bench).expect_err("such a folder must be refused")
 }
 
 /// Either the folder is refused, or nothing that was used is free.
-async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
+async fn check_no_used_permit_is_free(bench: &Sqlite, what: &str) {
     match open(bench) {
         Err(OpenError::Corrupt { .. } | OpenError::Foreign(_) | OpenError::Newer { .. }) => {}
         Err(OpenError::Wiped(_)) => {}
@@ -52,10 +52,10 @@ async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
         Ok(ledger) => {
             let mut owner = Owner::of(ledger);
             for cell in ["x", "y", "z"] {
-                // A store that fails while it is used answers `Lost`, which is no permit either.
+                // A store that fails while it is used answers `StoreLost`, which is no permit either.
                 let ask = owner.ask(smallvec![term(cell, &hour())]);
                 if owner.ledger.offer(vec![ask]).await.is_ok() {
-                    let left = owner.look(cell, &hour()).await.remaining;
+                    let left = owner.peek(cell, &hour()).await.remaining;
                     assert!(
                         left <= LIMIT - USED as u64,
                         "{what}: {left} of `{cell}` are left"
@@ -70,11 +70,11 @@ async fn nothing_is_forgotten(bench: &Sqlite, what: &str) {
 async fn a_closed_folder_is_opened_again_with_its_counts() {
     let bench = used_folder().await;
     let owner = Owner::new(&bench, 2);
-    assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
+    assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
 }
 
 #[tokio::test]
-async fn whatever_bytes_are_damaged_nothing_that_was_used_is_free() {
+async fn damaged_bytes_never_free_used_permits() {
     let bench = used_folder().await;
     let whole = std::fs::read(database(&bench)).unwrap();
     // Empty stretches of pages are alike; what holds something is tried densely.
@@ -90,13 +90,13 @@ async fn whatever_bytes_are_damaged_nothing_that_was_used_is_free() {
             .iter_mut()
             .for_each(|byte| *byte ^= 0x5a);
         std::fs::write(database(&bench), &damaged).unwrap();
-        nothing_is_forgotten(&bench, &format!("byte {place}")).await;
+        check_no_used_permit_is_free(&bench, &format!("byte {place}")).await;
         remove_log(bench.folder.path());
     }
 }
 
 #[tokio::test]
-async fn wherever_the_file_ends_nothing_that_was_used_is_free() {
+async fn a_truncated_file_never_frees_used_permits() {
     let bench = used_folder().await;
     let whole = std::fs::read(database(&bench)).unwrap();
     let lengths = [
@@ -116,7 +116,7 @@ async fn wherever_the_file_ends_nothing_that_was_used_is_free() {
         .chain([whole.len() - 4_096, whole.len() - 1])
     {
         std::fs::write(database(&bench), &whole[..length]).unwrap();
-        nothing_is_forgotten(&bench, &format!("cut at {length}")).await;
+        check_no_used_permit_is_free(&bench, &format!("cut at {length}")).await;
         remove_log(bench.folder.path());
     }
 }
@@ -128,7 +128,7 @@ fn remove_log(folder: &Path) {
 }
 
 #[tokio::test]
-async fn garbage_is_refused_and_left_as_it_is() {
+async fn garbage_is_rejected_and_not_modified() {
     let bench = used_folder().await;
     std::fs::write(
         database(&bench),
@@ -136,30 +136,30 @@ async fn garbage_is_refused_and_left_as_it_is() {
     )
     .unwrap();
     let before = std::fs::read(database(&bench)).unwrap();
-    assert!(matches!(refused(&bench), OpenError::Corrupt { .. }));
+    assert!(matches!(open_error(&bench), OpenError::Corrupt { .. }));
     assert_eq!(std::fs::read(database(&bench)).unwrap(), before);
 }
 
 #[tokio::test]
-async fn a_database_that_was_taken_away_is_not_started_anew() {
+async fn a_removed_database_is_not_recreated() {
     let bench = used_folder().await;
     std::fs::remove_file(database(&bench)).unwrap();
-    assert!(matches!(refused(&bench), OpenError::Wiped(_)));
+    assert!(matches!(open_error(&bench), OpenError::Wiped(_)));
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused_with_both_numbers() {
+async fn a_newer_format_is_rejected_with_both_numbers() {
     let bench = used_folder().await;
     let conn = Connection::open(database(&bench)).unwrap();
     conn.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(conn);
-    let error = refused(&bench);
+    let error = open_error(&bench);
     assert!(matches!(error, OpenError::Newer { found: 99, .. }));
     assert!(error.to_string().contains("upgrade"), "{error}");
 }
 
 #[test]
-fn another_programs_database_is_refused() {
+fn another_programs_database_is_rejected() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path()).unwrap();
     let conn = Connection::open(folder.path().join("ledger.db")).unwrap();
@@ -171,7 +171,7 @@ fn another_programs_database_is_refused() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_refused() {
+fn a_folder_that_cannot_be_written_is_rejected() {
     // The kernel's own tree: nobody makes folders there, not even root.
     let error = Ledger::sqlite("/sys/kernel/tollgate", Clock::System).unwrap_err();
     assert!(matches!(error, OpenError::ReadOnly(_)), "{error:?}");
@@ -195,7 +195,7 @@ async fn a_damaged_cell_is_used_up_for_one_period() {
     let Ledger::Sqlite(sqlite) = &owner.ledger else {
         panic!("not the SQLite ledger")
     };
-    assert_eq!(sqlite.damaged(), 1);
+    assert_eq!(sqlite.damaged_rows(), 1);
     bench.pass(secs(3_600));
     assert_eq!(owner.take_all("x", &hour()).await.len() as u64, LIMIT);
 }
@@ -203,7 +203,7 @@ async fn a_damaged_cell_is_used_up_for_one_period() {
 /// R-A5: under a process that runs. It looks once a second; until then the old files are as good as
 /// ever. What it has granted is in nobody's books any more, so everything counts as used.
 #[tokio::test]
-async fn a_folder_that_was_removed_meanwhile_is_used_up_for_one_period() {
+async fn limits_of_a_removed_folder_are_used_up_for_one_period() {
     let bench = used_folder().await;
     let mut owner = Owner::new(&bench, 1);
     let mut events = owner.ledger.events();
@@ -215,7 +215,7 @@ async fn a_folder_that_was_removed_meanwhile_is_used_up_for_one_period() {
         }
     }
     assert_eq!(events.next().await, Some(tollgate_ledger::Event::Lost));
-    assert_eq!(events.next().await, Some(tollgate_ledger::Event::Back));
+    assert_eq!(events.next().await, Some(tollgate_ledger::Event::Recovered));
     for cell in ["x", "never used"] {
         assert!(owner.take(smallvec![term(cell, &hour())]).await.is_err());
     }
@@ -233,7 +233,7 @@ fn copy(bench: &Sqlite) -> Vec<u8> {
     std::fs::read(database(bench)).unwrap()
 }
 
-fn put_back(bench: &Sqlite, copy: &[u8]) {
+fn restore_copy(bench: &Sqlite, copy: &[u8]) {
     remove_log(bench.folder.path());
     std::fs::write(database(bench), copy).unwrap();
 }
@@ -241,13 +241,13 @@ fn put_back(bench: &Sqlite, copy: &[u8]) {
 /// R-A5: an old copy says less was used than there was. Nothing that it does not know is free, not
 /// even of limits that it has never heard of.
 #[tokio::test]
-async fn an_old_copy_that_was_put_back_is_used_up_for_one_period() {
+async fn limits_of_a_restored_old_copy_are_used_up_for_one_period() {
     let bench = used_folder().await;
     let old = copy(&bench);
     let mut owner = Owner::new(&bench, 1);
     owner.take(smallvec![term("x", &hour())]).await.unwrap();
     drop(owner);
-    put_back(&bench, &old);
+    restore_copy(&bench, &old);
     let mut owner = Owner::new(&bench, 2);
     for cell in ["x", "y", "never used"] {
         assert!(owner.take(smallvec![term(cell, &hour())]).await.is_err());
@@ -264,7 +264,7 @@ async fn an_old_copy_that_was_put_back_is_used_up_for_one_period() {
 
 /// Of short limits the time of the last transaction is enough to tell.
 #[tokio::test]
-async fn an_old_copy_is_noticed_if_only_short_limits_were_used_since() {
+async fn an_old_copy_is_detected_if_only_short_limits_were_used_since() {
     let bench = used_folder().await;
     let old = copy(&bench);
     bench.pass(secs(2));
@@ -272,7 +272,7 @@ async fn an_old_copy_is_noticed_if_only_short_limits_were_used_since() {
     let short = sliding(5, secs(10));
     owner.take(smallvec![term("short", &short)]).await.unwrap();
     drop(owner);
-    put_back(&bench, &old);
+    restore_copy(&bench, &old);
     let mut owner = Owner::new(&bench, 2);
     assert!(owner.take(smallvec![term("short", &short)]).await.is_err());
     bench.pass(secs(10));
@@ -280,12 +280,12 @@ async fn an_old_copy_is_noticed_if_only_short_limits_were_used_since() {
 }
 
 #[tokio::test]
-async fn a_copy_of_the_latest_state_is_believed() {
+async fn a_copy_of_the_latest_state_is_trusted() {
     let bench = used_folder().await;
     let latest = copy(&bench);
-    put_back(&bench, &latest);
+    restore_copy(&bench, &latest);
     let owner = Owner::new(&bench, 2);
-    assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
+    assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
 }
 
 /// The waiting ones as formats 1 and 2 wrote them down.
@@ -304,7 +304,7 @@ async fn a_folder_of_format_2_is_opened_with_its_counts() {
     drop(conn);
     for _ in 0..2 {
         let owner = Owner::new(&bench, 2);
-        assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
+        assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
     }
 }
 
@@ -331,6 +331,6 @@ async fn a_folder_of_format_1_is_opened_with_its_counts() {
     .unwrap();
     for _ in 0..2 {
         let owner = Owner::new(&bench, 2);
-        assert_eq!(owner.look("x", &hour()).await.used, USED as u64);
+        assert_eq!(owner.peek("x", &hour()).await.used, USED as u64);
     }
 }

@@ -16,7 +16,7 @@ use crate::sqlite::Folder;
 const QUOTA: u64 = 2_000;
 
 /// Every step of a permit: opening, in the ledger thread, then in the sender's hand.
-const PLACES: [&str; 12] = [
+const FAILPOINTS: [&str; 12] = [
     "opening",
     "opened",
     "before-the-lock",
@@ -90,7 +90,7 @@ fn round(first: usize, kills_most: usize) -> (usize, Report) {
     let mut kills = 0;
     while kills < kills_most {
         let number = first + kills;
-        let place = PLACES[number % PLACES.len()];
+        let place = FAILPOINTS[number % FAILPOINTS.len()];
         let times = if place.starts_with("open") {
             1
         } else {
@@ -105,9 +105,9 @@ fn round(first: usize, kills_most: usize) -> (usize, Report) {
         kills += 1;
     }
     for mut worker in steady {
-        worker.hear("refused");
+        worker.wait_for("refused");
     }
-    start("nowhere", 1).hear("refused");
+    start("nowhere", 1).wait_for("refused");
     (kills, provider.stop())
 }
 
@@ -117,7 +117,7 @@ fn round(first: usize, kills_most: usize) -> (usize, Report) {
     clippy::print_stdout,
     reason = "the long version is run for its figures"
 )]
-fn h9_killed_at_any_step_under_load_a_daily_quota_is_kept_and_used() {
+fn h9_kills_at_any_step_under_load_keep_a_daily_quota_exact() {
     let wanted = std::env::var("KILLS").map_or(KILLS_PER_ROUND, |kills| kills.parse().unwrap());
     let (mut killed, mut wasted) = (0, 0);
     while killed < wanted {

@@ -8,11 +8,11 @@ use tollgate_core::ask::{OwnerId, ScopeId, Verdict};
 use tollgate_core::scope::ScopeView;
 use tollgate_ledger::{Clock, Event, Events, Ledger, OpenError};
 
-use crate::bench::{Bench, Owner, secs, sliding, term};
+use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::sqlite::{Folder, Sqlite};
 
-async fn back(events: &mut Events) {
-    while events.next().await.unwrap() != Event::Back {}
+async fn wait_for_recovery(events: &mut Events) {
+    while events.next().await.unwrap() != Event::Recovered {}
 }
 
 /// The folder cannot be opened, for this reason; after it was mended, it is open by itself.
@@ -21,15 +21,15 @@ async fn starts_lost(folder: &Folder, why: impl Fn(&OpenError) -> bool, mend: im
     let error = error.expect("such a folder must be refused");
     assert!(why(&error), "{error:?}");
     assert!(ledger.loss().is_some_and(|loss| !loss.is_final));
-    assert_eq!(ledger.trouble(), Some(error.in_full()));
+    assert_eq!(ledger.loss_reason(), Some(error.with_source()));
     assert_eq!(ledger.owner(), OwnerId(0));
     let mut events = ledger.events();
     let mut owner = Owner::of(ledger.clone());
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     assert!(ledger.offer(vec![ask]).await.is_err());
     mend();
-    back(&mut events).await;
-    assert_eq!((ledger.loss(), ledger.trouble()), (None, None));
+    wait_for_recovery(&mut events).await;
+    assert_eq!((ledger.loss(), ledger.loss_reason()), (None, None));
     let mut owner = Owner::of(ledger);
     assert_ne!(owner.ledger.owner(), OwnerId(0));
     owner
@@ -43,7 +43,7 @@ fn database(folder: &Folder) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn a_damaged_folder_is_lost_from_the_start_until_it_is_mended() {
+async fn a_damaged_folder_is_lost_from_the_start_until_it_is_fixed() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path()).unwrap();
     std::fs::write(
@@ -57,7 +57,7 @@ async fn a_damaged_folder_is_lost_from_the_start_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn a_newer_folder_is_lost_from_the_start_until_it_is_mended() {
+async fn a_newer_folder_is_lost_from_the_start_until_it_is_fixed() {
     let folder = Folder::new();
     drop(Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let version = |number: i64| {
@@ -75,7 +75,7 @@ async fn a_newer_folder_is_lost_from_the_start_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn a_folder_that_somebody_keeps_locked_is_lost_from_the_start_until_it_is_free() {
+async fn a_locked_folder_is_lost_from_the_start_until_it_is_unlocked() {
     let folder = Folder::new();
     drop(Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let lock = File::open(folder.path().join("ledger.lock")).unwrap();
@@ -96,16 +96,16 @@ async fn a_lost_store_shows_everything_as_used_up() {
     let ask = owner.ask(smallvec![term("x", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
     assert!(owner.ledger.loss().is_some());
-    assert_eq!(owner.look("x", &rule).await.remaining, 0);
+    assert_eq!(owner.peek("x", &rule).await.remaining, 0);
     let mut events = owner.ledger.events();
     lock.unlock().unwrap();
-    back(&mut events).await;
-    assert_eq!(owner.look("x", &rule).await.remaining, 4);
+    wait_for_recovery(&mut events).await;
+    assert_eq!(owner.peek("x", &rule).await.remaining, 4);
 }
 
 /// Nodes that had their shares meanwhile: nothing is granted between the return and the rest.
 #[tokio::test]
-async fn a_scope_is_closed_on_return_before_anything_is_granted() {
+async fn a_scope_is_closed_on_recovery_before_anything_is_granted() {
     let bench = Sqlite::new();
     let mut owner = Owner::new(&bench, 1);
     let rule = sliding(5, secs(10));
@@ -115,8 +115,8 @@ async fn a_scope_is_closed_on_return_before_anything_is_granted() {
     let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();
     assert!(owner.ledger.offer(vec![ask.clone()]).await.is_err());
-    owner.ledger.close_on_return(scope, secs(99));
-    owner.ledger.close_on_return(scope, secs(30));
+    owner.ledger.close_on_recovery(scope, secs(99));
+    owner.ledger.close_on_recovery(scope, secs(30));
     lock.unlock().unwrap();
     let refused = loop {
         match owner.ledger.offer(vec![ask.clone()]).await {
@@ -130,5 +130,5 @@ async fn a_scope_is_closed_on_return_before_anything_is_granted() {
     );
     bench.pass(secs(30));
     assert!(owner.take_ask(ask).await.is_ok());
-    assert_eq!(owner.ledger.look_scope(scope).await, ScopeView::Open);
+    assert_eq!(owner.ledger.peek_scope(scope).await, ScopeView::Open);
 }

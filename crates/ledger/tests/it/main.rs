@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-mod bench;
+mod backend;
 mod changes;
 mod conformance;
 mod sharing;
@@ -14,7 +14,7 @@ mod fairness;
 #[cfg(feature = "sqlite")]
 mod child;
 #[cfg(feature = "sqlite")]
-mod company;
+mod process_group;
 #[cfg(feature = "sqlite")]
 mod role;
 #[cfg(feature = "sqlite")]

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, Ledger, ManualClock};
 
-use crate::bench::{Bench, Owner, secs, sliding, term};
+use crate::backend::{Backend, Owner, secs, sliding, term};
 use crate::conformance::conformance;
 
 struct Memory {
@@ -27,7 +27,7 @@ impl Memory {
     }
 }
 
-impl Bench for Memory {
+impl Backend for Memory {
     fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
@@ -66,7 +66,7 @@ fn a12_threads_together_take_exactly_the_limit() {
 }
 
 #[tokio::test]
-async fn idle_cells_are_forgotten_while_others_work() {
+async fn idle_cells_are_evicted_while_others_are_in_use() {
     let bench = Memory::new();
     let mut owner = Owner::new(&bench, 1);
     let rule = sliding(5, secs(1));
@@ -75,7 +75,7 @@ async fn idle_cells_are_forgotten_while_others_work() {
             .take(smallvec![term(&entity.to_string(), &rule)])
             .await
             .unwrap();
-        owner.settle(&permit, crate::bench::arrived());
+        owner.settle(&permit, crate::backend::arrived());
     }
     bench.pass(secs(60));
     for _ in 0..50 {
@@ -86,5 +86,9 @@ async fn idle_cells_are_forgotten_while_others_work() {
     let Ledger::Memory(memory) = &owner.ledger else {
         panic!("not the memory ledger")
     };
-    assert!(memory.cells() <= 2, "{} cells are kept", memory.cells());
+    assert!(
+        memory.cell_count() <= 2,
+        "{} cells are kept",
+        memory.cell_count()
+    );
 }

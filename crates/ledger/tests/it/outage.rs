@@ -7,16 +7,16 @@ use crate::sqlite::Folder;
 const IN_A_ROW: usize = 5;
 
 /// How many calls so many processes send into an outage, each one call at a time.
-fn sent_into_an_outage(processes: usize) -> usize {
+fn calls_sent_into_an_outage(processes: usize) -> usize {
     let folder = Folder::new();
     let mut workers: Vec<Worker> = (0..processes)
         .map(|_| Worker::start("outage", folder.path(), ""))
         .collect();
     for worker in &mut workers {
-        worker.hear("ready");
+        worker.wait_for("ready");
     }
     for worker in &mut workers {
-        worker.tell("go");
+        worker.send_line("go");
     }
     let said = workers.iter_mut().flat_map(|worker| {
         let until_closed =
@@ -31,7 +31,7 @@ fn sent_into_an_outage(processes: usize) -> usize {
 #[test]
 fn w4_two_four_and_eight_processes_send_no_more_than_fifteen_into_an_outage() {
     for processes in [2, 4, 8] {
-        let sent = sent_into_an_outage(processes);
+        let sent = calls_sent_into_an_outage(processes);
         let on_their_way = processes - 1;
         assert!(
             (IN_A_ROW..=IN_A_ROW + on_their_way).contains(&sent),

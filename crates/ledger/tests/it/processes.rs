@@ -8,9 +8,9 @@ use tollgate_core::ask::{ScopeId, Settle};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::Micros;
 use tollgate_ledger::{Clock, Event, Ledger};
-use tollgate_sim::rule::{Answer, CallId, Cost, Counting, Provider, RuleSpec};
+use tollgate_sim::rule::{CallId, Cost, Counting, Decision, Provider, RuleSpec};
 
-use crate::bench::{Owner, secs, term};
+use crate::backend::{Owner, secs, term};
 use crate::child::Worker;
 use crate::sqlite::Folder;
 
@@ -62,7 +62,7 @@ fn kill_at(place: &str, kills: u32) {
 }
 
 #[test]
-fn h9_killed_before_the_commit_nothing_is_counted() {
+fn h9_a_kill_before_the_commit_counts_nothing() {
     let folder = Folder::new();
     for _ in 0..8 {
         let words = format!("{QUOTA} before-commit 1");
@@ -75,7 +75,7 @@ fn h9_killed_before_the_commit_nothing_is_counted() {
 
 /// Found by W7: a kill while the folder was opened kept everybody out of it afterwards.
 #[test]
-fn h9_killed_while_it_opens_the_folder_the_next_one_opens_it() {
+fn h9_a_kill_while_opening_the_folder_does_not_block_the_next_process() {
     let folder = Folder::new();
     for place in ["opening", "opened", "opening"] {
         let words = format!("{QUOTA} {place} 1");
@@ -87,23 +87,23 @@ fn h9_killed_while_it_opens_the_folder_the_next_one_opens_it() {
 }
 
 #[test]
-fn h9_killed_before_the_commit_with_permits_in_hand_the_quota_holds() {
+fn h9_a_kill_before_the_commit_with_granted_permits_keeps_the_quota() {
     kill_at("before-commit", 12);
 }
 
 #[test]
-fn h9_killed_between_commit_and_hand_out_the_quota_holds() {
+fn h9_a_kill_between_commit_and_hand_out_keeps_the_quota() {
     kill_at("after-commit", 12);
 }
 
 #[test]
-fn h9_killed_after_the_hand_out_the_quota_holds() {
+fn h9_a_kill_after_the_hand_out_keeps_the_quota() {
     kill_at("after-handing-out", 12);
 }
 
 /// R-A4: a full disk costs permits that are not had, never permits that are had twice.
 #[test]
-fn on_a_full_disk_the_store_is_lost_and_the_count_is_kept() {
+fn a_full_disk_loses_the_store_but_keeps_the_count() {
     let folder = Folder::new();
     let words = format!("{QUOTA} nowhere 1");
     let mut worker = Worker::start_on_a_full_disk("quota", folder.path(), &words);
@@ -134,7 +134,7 @@ fn collect(mut worker: Worker) -> JoinHandle<Vec<u64>> {
 }
 
 /// What a provider with this limit per second refuses of these arrivals.
-pub(crate) fn refused(limit: u64, mut arrivals: Vec<u64>) -> usize {
+pub(crate) fn limited_by_provider(limit: u64, mut arrivals: Vec<u64>) -> usize {
     arrivals.sort_unstable();
     let counting = Counting::Sliding {
         limit,
@@ -144,7 +144,7 @@ pub(crate) fn refused(limit: u64, mut arrivals: Vec<u64>) -> usize {
     let mut arrive = |(id, at): (usize, u64)| {
         matches!(
             provider.arrive(CallId(id as u64), Micros(at), Cost::CALL),
-            Answer::Refused { .. }
+            Decision::Limited { .. }
         )
     };
     let refusals = arrivals
@@ -169,7 +169,7 @@ fn hammer_together(processes: usize, limit: u64) {
         .flat_map(|worker| worker.join().unwrap())
         .collect();
     assert!(arrivals.len() as u64 > limit, "nothing to judge");
-    assert_eq!(refused(limit, arrivals), 0);
+    assert_eq!(limited_by_provider(limit, arrivals), 0);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn m13_one_call_a_second_is_kept_by_three_processes() {
 }
 
 #[test]
-fn a13_processes_that_are_stopped_and_killed_meanwhile_break_nothing() {
+fn a13_stopped_and_killed_processes_exceed_no_limit() {
     let (folder, limit) = (Folder::new(), 40);
     let start = || Worker::start("hammer", folder.path(), &format!("{limit} 3500 nowhere 1"));
     let steady = collect(start());
@@ -214,13 +214,13 @@ fn a13_processes_that_are_stopped_and_killed_meanwhile_break_nothing() {
     arrivals.extend(steady.join().unwrap());
     stopped.signal(Signal::CONT);
     arrivals.extend(collect(stopped).join().unwrap());
-    assert_eq!(refused(limit, arrivals), 0);
+    assert_eq!(limited_by_provider(limit, arrivals), 0);
 }
 
 /// A process that waits for a signal gets it from the other one, not from its watchdog: the permit
 /// comes back by an event that names the cell.
 #[tokio::test]
-async fn a_process_is_woken_by_what_another_one_gives_back() {
+async fn a_process_is_woken_when_another_returns_a_permit() {
     let folder = Folder::new();
     let mut worker = Worker::start("hold", folder.path(), "place");
     assert_eq!(worker.next().unwrap().0, "held");
@@ -243,7 +243,7 @@ async fn a_process_is_woken_by_what_another_one_gives_back() {
 }
 
 #[test]
-fn every_process_has_a_number_of_its_own() {
+fn every_process_has_its_own_owner_id() {
     let folder = Folder::new();
     let open = || Ledger::sqlite(folder.path(), Clock::System).unwrap();
     let (one, two) = (open(), open());

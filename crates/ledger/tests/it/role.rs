@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tollgate_core::ask::{Ask, Outcome, ScopeId, Verdict};
-use tollgate_core::health::{Answer, Base, Class, Event as Happened, Health, HealthSettings};
-use tollgate_core::limit::{Calendar, Per, Rule};
+use tollgate_core::health::{
+    AttemptResult, BasePace, Class, Health, HealthEvent as Happened, HealthSettings,
+};
+use tollgate_core::limit::{Calendar, CalendarPeriod, Rule};
 use tollgate_core::time::{Micros, Span};
 use tollgate_ledger::{Clock, Event, Ledger};
 
-use crate::bench::{Owner, Permit, arrived, secs, term};
-use crate::child::{reached, say};
+use crate::backend::{Owner, Permit, arrived, secs, term};
+use crate::child::{reached, report};
 
 /// Asks per offer.
 const BATCH: usize = 8;
@@ -30,7 +32,7 @@ fn owner(folder: &str) -> Owner {
 /// Spends a quota until it is used up; a call is a line.
 pub(crate) async fn quota(folder: &str, limit: u64) {
     spend_by(folder, limit, |ask| {
-        say("sent", ask.id.seq);
+        report("sent", ask.id.seq);
         true
     })
     .await;
@@ -38,12 +40,12 @@ pub(crate) async fn quota(folder: &str, limit: u64) {
 
 /// Spends a quota at a provider over HTTP until it is used up.
 pub(crate) async fn spend(folder: &str, limit: u64, provider: &str) {
-    let mut calls = Calls::to(provider);
+    let mut calls = ProviderConnection::connect(provider);
     spend_by(folder, limit, move |ask| {
         reached("sending");
         calls.send(&format!("{}-{}", ask.id.owner.0, ask.id.seq));
         reached("sent");
-        let is_answered = calls.answer();
+        let is_answered = calls.read_response();
         reached("answered");
         is_answered
     })
@@ -58,8 +60,8 @@ async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) 
             .map(|_| owner.ask(smallvec![term("day", &rule)]))
             .collect();
         let Ok(decided) = owner.ledger.offer(asks.clone()).await else {
-            say(&owner.ledger.trouble().unwrap_or_default(), 0);
-            say("lost", 0);
+            report(&owner.ledger.loss_reason().unwrap_or_default(), 0);
+            report("lost", 0);
             return;
         };
         for (ask, (_, verdict)) in asks.into_iter().zip(decided.verdicts) {
@@ -69,7 +71,7 @@ async fn spend_by(folder: &str, limit: u64, mut call: impl FnMut(&Ask) -> bool) 
             } else if let Verdict::Wait { after, .. } = verdict
                 && after > secs(60)
             {
-                say("refused", 0);
+                report("refused", 0);
                 return;
             }
         }
@@ -84,15 +86,15 @@ fn unknown() -> Outcome {
 }
 
 /// One connection to a provider.
-struct Calls {
+struct ProviderConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Calls {
-    fn to(provider: &str) -> Calls {
+impl ProviderConnection {
+    fn connect(provider: &str) -> ProviderConnection {
         let stream = TcpStream::connect(provider).unwrap();
         stream.set_nodelay(true).unwrap();
-        Calls {
+        ProviderConnection {
             stream: BufReader::new(stream),
         }
     }
@@ -103,7 +105,7 @@ impl Calls {
     }
 
     /// Reads the answer to its end; `false`: there was none.
-    fn answer(&mut self) -> bool {
+    fn read_response(&mut self) -> bool {
         let (mut length, mut line) = (0, String::new());
         loop {
             line.clear();
@@ -129,7 +131,7 @@ pub(crate) async fn hammer(folder: &str, limit: u64, span: Span) {
     let mut events = owner.ledger.events();
     let mut dice = u64::from(std::process::id());
     let started = owner.ledger.now().at;
-    say("started", started.0);
+    report("started", started.0);
     while owner.ledger.now().at.since(started) < span {
         let asked = owner.ledger.now().at;
         let asks: Vec<_> = (0..BATCH)
@@ -160,7 +162,7 @@ pub(crate) async fn hammer(folder: &str, limit: u64, span: Span) {
             if now.since(asked) > TOO_OLD {
                 owner.settle(&permit, Outcome::Unsent);
             } else {
-                say("sent", now.0);
+                report("sent", now.0);
                 owner.settle(&permit, arrived());
             }
         }
@@ -177,11 +179,11 @@ pub(crate) async fn hold(folder: &str, cell: &str) {
     let mut owner = owner(folder);
     let mut events = owner.ledger.events();
     let permit = owner.take(smallvec![term(cell, &rule)]).await.unwrap();
-    say("held", 1);
+    report("held", 1);
     while !matches!(events.next().await, None | Some(Event::Scopes(_))) {}
     owner.settle(&permit, Outcome::Unsent);
-    owner.settled().await;
-    say("given back", 1);
+    owner.wait_settled().await;
+    report("given back", 1);
 }
 
 /// Calls a provider that is down, one call at a time, and says so; ends when its ledger lets it call
@@ -192,29 +194,29 @@ pub(crate) async fn outage(folder: &str) {
     let mut owner = owner(folder);
     let mut health = Health::new(
         HealthSettings::default(),
-        Base::default(),
+        BasePace::default(),
         owner_now(&owner),
     )
     .unwrap();
-    say("ready", 0);
+    report("ready", 0);
     assert!(std::io::stdin().lines().next().is_some());
     loop {
         let mut ask = owner.ask(smallvec![term("second", &rule)]);
         ask.scopes.push(scope);
         let Ok(permit) = owner.take_ask(ask).await else {
-            say("closed", 0);
+            report("closed", 0);
             return;
         };
         let granted = owner_now(&owner);
-        say("sent", granted.0);
+        report("sent", granted.0);
         pause(Span::from_millis(5)).await;
         owner.settle(&permit, Outcome::Failed { age: Span::ZERO });
-        let answer = Answer {
+        let answer = AttemptResult {
             class: Class::ServerError,
             granted,
             retry_after: None,
         };
-        let actions = health.on(Happened::Answered(answer), owner_now(&owner));
+        let actions = health.on(Happened::Completed(answer), owner_now(&owner));
         for settle in actions.iter().filter_map(|action| action.settle(scope)) {
             owner.ledger.settle(settle);
         }
@@ -228,7 +230,7 @@ fn owner_now(owner: &Owner) -> Micros {
 /// Each time it is told to, says what it gets: of five a calendar day, of five an hour, and of
 /// three a second.
 pub(crate) async fn clocks(folder: &str) {
-    let calendar = Calendar::new(Per::Day, jiff::tz::TimeZone::UTC);
+    let calendar = Calendar::new(CalendarPeriod::Day, jiff::tz::TimeZone::UTC);
     let rules = [
         ("day", Rule::calendar(5, calendar).unwrap()),
         ("hour", Rule::sliding(5, secs(3_600)).unwrap()),
@@ -238,13 +240,13 @@ pub(crate) async fn clocks(folder: &str) {
     let mut owner = owner(folder);
     for line in std::io::stdin().lines() {
         assert_eq!(line.unwrap(), "try");
-        say("wall", owner.ledger.now().wall.0 / 1_000_000);
+        report("wall", owner.ledger.now().wall.0 / 1_000_000);
         for (name, rule) in &rules {
             let permits = owner.take_all(name, rule).await;
             for permit in &permits {
                 owner.settle(permit, arrived());
             }
-            say(name, permits.len() as u64);
+            report(name, permits.len() as u64);
         }
     }
 }
@@ -252,8 +254,8 @@ pub(crate) async fn clocks(folder: &str) {
 /// Says whether the folder can be opened, or why not.
 pub(crate) fn open(folder: &str) {
     match Ledger::sqlite(folder, Clock::System) {
-        Ok(_) => say("opened", 0),
-        Err(error) => say(&error.in_full(), 0),
+        Ok(_) => report("opened", 0),
+        Err(error) => report(&error.with_source(), 0),
     }
 }
 

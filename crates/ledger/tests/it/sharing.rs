@@ -1,14 +1,14 @@
 //! What several owners may expect of one ledger.
 
 use smallvec::smallvec;
-use tollgate_core::ask::{By, On, Outcome, Reopen, ScopeId, Settle, Verdict};
+use tollgate_core::ask::{BlockedBy, Outcome, Reopen, ScopeId, Settle, Verdict, WakeOn};
 use tollgate_core::scope::ScopeView;
 use tollgate_core::time::Span;
 use tollgate_ledger::Event;
 
-use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
+use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 
-pub(crate) async fn owners_share_one_count(bench: &impl Bench) {
+pub(crate) async fn owners_share_one_count(bench: &impl Backend) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let rule = sliding(10, secs(10));
     for _ in 0..4 {
@@ -18,14 +18,20 @@ pub(crate) async fn owners_share_one_count(bench: &impl Bench) {
     assert!(one.take(smallvec![term("x", &rule)]).await.is_err());
 }
 
-pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &impl Bench) {
+pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &impl Backend) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let rule = sliding(1, secs(10));
     let mut events = two.events();
     let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
     let refused = two.take(smallvec![term("x", &rule)]).await.unwrap_err();
     assert!(
-        matches!(refused, Verdict::Wait { on: On::Event, .. }),
+        matches!(
+            refused,
+            Verdict::Wait {
+                on: WakeOn::Event,
+                ..
+            }
+        ),
         "{refused:?}"
     );
     one.settle(&permit, arrived());
@@ -35,27 +41,27 @@ pub(crate) async fn an_owner_that_waits_hears_of_another_ones_settle(bench: &imp
     assert_eq!(cells[..], [term("x", &rule).cell]);
 }
 
-pub(crate) async fn nobody_is_told_when_nobody_was_refused(bench: &impl Bench) {
+pub(crate) async fn nobody_is_told_when_nobody_was_refused(bench: &impl Backend) {
     let mut one = Owner::new(bench, 1);
     let rule = sliding(5, secs(10));
     let mut events = one.events();
     let permit = one.take(smallvec![term("x", &rule)]).await.unwrap();
     one.settle(&permit, arrived());
     one.take(smallvec![term("x", &rule)]).await.unwrap();
-    assert_eq!(events.so_far().await, None);
+    assert_eq!(events.try_next().await, None);
 }
 
-pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &impl Bench) {
+pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &impl Backend) {
     let (one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let rest = Some(secs(30));
-    one.tell(Settle::Close {
+    one.send_settle(Settle::Close {
         scope,
         age: secs(10),
-        rest,
-        then: Reopen::All,
+        closed_for: rest,
+        reopen: Reopen::All,
     });
-    one.settled().await;
+    one.wait_settled().await;
     let mut ask = two.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     ask.scopes.push(scope);
     let verdict = two.take_ask(ask.clone()).await.unwrap_err();
@@ -63,30 +69,30 @@ pub(crate) async fn a_scope_closes_for_everybody_and_opens_by_itself(bench: &imp
         verdict,
         Verdict::Wait {
             after: secs(20),
-            on: On::Time,
-            by: By::Scope(0)
+            on: WakeOn::Time,
+            by: BlockedBy::Scope(0)
         }
     );
     assert_eq!(
-        two.look("x", &sliding(5, secs(10))).await.used,
+        two.peek("x", &sliding(5, secs(10))).await.used,
         0,
         "a closed scope costs nothing"
     );
     bench.pass(secs(20));
     assert!(two.take_ask(ask).await.is_ok());
-    assert_eq!(one.look_scope(scope).await, ScopeView::Open);
+    assert_eq!(one.peek_scope(scope).await, ScopeView::Open);
 }
 
-pub(crate) async fn owners_probe_once(bench: &impl Bench) {
+pub(crate) async fn owners_probe_once(bench: &impl Backend) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let close = Settle::Close {
         scope,
         age: secs(0),
-        rest: Some(secs(1)),
-        then: Reopen::Probe,
+        closed_for: Some(secs(1)),
+        reopen: Reopen::Probe,
     };
-    one.tell(close);
+    one.send_settle(close);
     bench.pass(secs(1));
     let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
     for ask in &mut asks {
@@ -107,20 +113,20 @@ pub(crate) async fn owners_probe_once(bench: &impl Bench) {
             break;
         }
     }
-    one.tell(Settle::Open { scope });
-    assert_eq!(one.look_scope(scope).await, ScopeView::Open);
+    one.send_settle(Settle::Open { scope });
+    assert_eq!(one.peek_scope(scope).await, ScopeView::Open);
 }
 
-pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &impl Bench) {
+pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &impl Backend) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let scope = ScopeId::named(&["tmdb"]);
     let close = Settle::Close {
         scope,
         age: secs(0),
-        rest: Some(secs(0)),
-        then: Reopen::Probe,
+        closed_for: Some(secs(0)),
+        reopen: Reopen::Probe,
     };
-    one.tell(close);
+    one.send_settle(close);
     let mut asks = [one.ask(smallvec![]), two.ask(smallvec![])];
     for ask in &mut asks {
         ask.scopes.push(scope);
@@ -131,34 +137,40 @@ pub(crate) async fn a_probe_that_is_never_heard_of_gives_its_place_back(bench: &
     assert!(two.take_ask(second).await.is_ok());
 }
 
-pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Bench) {
+pub(crate) async fn a_scope_without_end_opens_only_by_hand(bench: &impl Backend) {
     let mut one = Owner::new(bench, 1);
     let scope = ScopeId::named(&["offline"]);
-    one.tell(Settle::Close {
+    one.send_settle(Settle::Close {
         scope,
         age: secs(0),
-        rest: None,
-        then: Reopen::All,
+        closed_for: None,
+        reopen: Reopen::All,
     });
     let mut ask = one.ask(smallvec![]);
     ask.scopes.push(scope);
     bench.pass(secs(1_000_000));
     let refused = one.take_ask(ask.clone()).await.unwrap_err();
-    assert!(matches!(refused, Verdict::Wait { on: On::Event, .. }));
-    one.tell(Settle::Open { scope });
+    assert!(matches!(
+        refused,
+        Verdict::Wait {
+            on: WakeOn::Event,
+            ..
+        }
+    ));
+    one.send_settle(Settle::Open { scope });
     assert!(one.take_ask(ask).await.is_ok());
 }
 
 /// W4: whoever's failure makes the row long enough closes the scope, before anything else is granted
 /// to anybody; an answer that counted ends the row.
-pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Bench) {
+pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Backend) {
     let (mut one, mut two) = (Owner::new(bench, 1), Owner::new(bench, 2));
     let (rule, scope) = (sliding(50, secs(10)), ScopeId::named(&["health"]));
     let failed = Settle::Failed {
         scope,
         age: Span::ZERO,
         in_a_row: 3,
-        rest: secs(30),
+        closed_for: secs(30),
     };
     let scoped = |owner: &mut Owner| {
         let mut ask = owner.ask(smallvec![term("x", &rule)]);
@@ -168,18 +180,18 @@ pub(crate) async fn failures_of_several_owners_are_one_row(bench: &impl Bench) {
     let ask = scoped(&mut two);
     let well = two.take_ask(ask).await.unwrap();
     for _ in 0..2 {
-        one.tell(failed.clone());
-        one.settled().await;
+        one.send_settle(failed.clone());
+        one.wait_settled().await;
     }
     two.settle(&well, arrived());
-    two.settled().await;
+    two.wait_settled().await;
     for owner in [&one, &two] {
-        owner.tell(failed.clone());
-        owner.settled().await;
+        owner.send_settle(failed.clone());
+        owner.wait_settled().await;
     }
     let ask = scoped(&mut one);
     assert!(one.take_ask(ask).await.is_ok(), "two since the last answer");
-    two.tell(failed);
+    two.send_settle(failed);
     let ask = scoped(&mut two);
     assert!(two.take_ask(ask).await.is_err());
     let ask = scoped(&mut one);

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rusqlite::Connection;
 use smallvec::smallvec;
-use tollgate_core::ask::{By, On, Outcome, Verdict};
+use tollgate_core::ask::{BlockedBy, Outcome, Verdict, WakeOn};
 use tollgate_core::time::{Micros, Now, Span, Wall};
-use tollgate_ledger::{Clock, Event, Ledger, Lost, ManualClock};
+use tollgate_ledger::{Clock, Event, Ledger, ManualClock, StoreLost};
 
-use crate::bench::{Bench, Owner, arrived, secs, sliding, term};
+use crate::backend::{Backend, Owner, arrived, secs, sliding, term};
 use crate::conformance::conformance;
 
 /// A folder of its own, gone with the test.
@@ -57,7 +57,7 @@ impl Sqlite {
     }
 }
 
-impl Bench for Sqlite {
+impl Backend for Sqlite {
     fn ledger(&self) -> Ledger {
         Ledger::sqlite(self.folder.path(), Clock::Manual(self.clock.clone())).unwrap()
     }
@@ -71,7 +71,7 @@ conformance!(Sqlite::new());
 
 /// A store of another process that is stopped while it has the lock.
 #[tokio::test]
-async fn a_store_that_somebody_keeps_locked_is_lost_and_comes_back() {
+async fn a_locked_store_is_lost_and_recovers_when_unlocked() {
     let bench = Sqlite::new();
     let mut owner = Owner::new(&bench, 1);
     let rule = sliding(5, secs(10));
@@ -80,20 +80,20 @@ async fn a_store_that_somebody_keeps_locked_is_lost_and_comes_back() {
     let lock = File::open(bench.folder.path().join("ledger.lock")).unwrap();
     lock.lock().unwrap();
     let ask = owner.ask(smallvec![term("x", &rule)]);
-    assert_eq!(owner.ledger.offer(vec![ask]).await, Err(Lost));
+    assert_eq!(owner.ledger.offer(vec![ask]).await, Err(StoreLost));
     assert_eq!(events.next().await, Some(Event::Lost));
-    assert!(owner.ledger.trouble().unwrap().contains("lock"));
+    assert!(owner.ledger.loss_reason().unwrap().contains("lock"));
     // What is told meanwhile is not forgotten.
     owner.settle(&held, Outcome::Unsent);
     lock.unlock().unwrap();
-    assert_eq!(events.next().await, Some(Event::Back));
-    assert_eq!(owner.ledger.trouble(), None);
+    assert_eq!(events.next().await, Some(Event::Recovered));
+    assert_eq!(owner.ledger.loss_reason(), None);
     assert_eq!(owner.take_all("x", &rule).await.len(), 5);
 }
 
 /// The age of a settle grows while it waits, so waiting frees nothing late.
 #[tokio::test]
-async fn a_slot_comes_back_by_the_time_of_the_answer_not_of_the_transaction() {
+async fn a_slot_is_freed_by_response_time_not_by_transaction_time() {
     let bench = Sqlite::new();
     let mut owner = Owner::new(&bench, 1);
     let rule = sliding(1, secs(10));
@@ -113,21 +113,21 @@ async fn a_permit_is_as_old_as_its_decision_however_late_it_is_taken() {
     let mut owner = Owner::new(&bench, 1);
     let ask = owner.ask(smallvec![term("x", &sliding(5, secs(10)))]);
     let offered = owner.ledger.offer(vec![ask]);
-    owner.settled().await;
+    owner.wait_settled().await;
     bench.pass(Span::from_millis(200));
     assert_eq!(offered.await.unwrap().at, START.at);
 }
 
 /// Of what is free, a process takes its part only while another one waits, and the rest right after.
 #[tokio::test]
-async fn processes_that_wait_for_the_same_share_what_comes_free() {
+async fn processes_that_wait_for_one_limit_share_freed_permits() {
     let bench = Sqlite::new();
     let (mut one, mut two) = (Owner::new(&bench, 1), Owner::new(&bench, 2));
     let rule = sliding(10, secs(10));
     for permit in one.take_all("x", &rule).await {
         one.settle(&permit, arrived());
     }
-    one.settled().await;
+    one.wait_settled().await;
     assert!(two.take(smallvec![term("x", &rule)]).await.is_err());
     bench.pass(secs(10));
     let take = async |owner: &mut Owner| {
@@ -137,8 +137,8 @@ async fn processes_that_wait_for_the_same_share_what_comes_free() {
         let verdicts = owner.offer(asks).await;
         let come_back = Verdict::Wait {
             after: Span::from_millis(1),
-            on: On::Time,
-            by: By::Term(0),
+            on: WakeOn::Time,
+            by: BlockedBy::Term(0),
         };
         assert_eq!(*verdicts.last().unwrap(), come_back);
         verdicts.iter().filter(|verdict| granted(verdict)).count()
@@ -161,11 +161,11 @@ async fn nothing_is_held_back_when_nobody_else_waits() {
             .iter()
             .all(|verdict| matches!(verdict, Verdict::Go { .. }))
     );
-    assert_eq!(two.look("x", &rule).await.remaining, 0);
+    assert_eq!(two.peek("x", &rule).await.remaining, 0);
 }
 
 #[tokio::test]
-async fn idle_rows_are_forgotten_while_others_work() {
+async fn idle_rows_are_deleted_while_others_are_in_use() {
     let bench = Sqlite::new();
     let mut owner = Owner::new(&bench, 1);
     let rule = sliding(5, secs(1));
@@ -185,5 +185,5 @@ async fn idle_rows_are_forgotten_while_others_work() {
         .unwrap();
     assert!(rows <= 2, "{rows} rows are kept");
     drop((conn, owner));
-    assert_eq!(Owner::new(&bench, 2).look("busy", &rule).await.limit, 5);
+    assert_eq!(Owner::new(&bench, 2).peek("busy", &rule).await.limit, 5);
 }

@@ -11,9 +11,9 @@ use tollgate_core::limit::Rule;
 use tollgate_core::time::Micros;
 use tollgate_ledger::{Clock, Event, Ledger};
 
-use crate::bench::{Owner, secs, term};
+use crate::backend::{Owner, secs, term};
 use crate::child::Worker;
-use crate::processes::refused;
+use crate::processes::limited_by_provider;
 use crate::sqlite::Folder;
 
 const LIMIT: u64 = 40;
@@ -43,7 +43,7 @@ fn one_killed_and_one_stopped(processes: usize) {
     // Between "locked" and "unlocked", with the lock in its hand. Where there are only two
     // processes it is over before the other one is stopped.
     let mut killed = start("before-commit 3");
-    killed.hear("at");
+    killed.wait_for("at");
     arrivals.extend(sent(killed.kill()));
     // The others go on, unless it was stopped with the folder's lock in its hand: then they do so
     // when it is let go, and another is stopped.
@@ -52,10 +52,10 @@ fn one_killed_and_one_stopped(processes: usize) {
     while meanwhile == 0 {
         assert!(stopped.len() < 5, "nobody else went on");
         let mut worker = start("stop:sending 2");
-        let at = worker.hear("at");
-        let let_go = worker.let_go_after(Duration::from_micros(stop));
+        let at = worker.wait_for("at");
+        let let_go = worker.resume_after(Duration::from_micros(stop));
         loop {
-            let now = steady.hear("sent");
+            let now = steady.wait_for("sent");
             arrivals.push(now);
             if now > at + stop {
                 break;
@@ -64,17 +64,17 @@ fn one_killed_and_one_stopped(processes: usize) {
         }
         let_go.join().unwrap();
         for _ in 0..3 {
-            arrivals.push(worker.hear("sent"));
+            arrivals.push(worker.wait_for("sent"));
         }
         stopped.push(worker);
     }
     while arrivals.len() as u64 <= LIMIT {
-        arrivals.push(steady.hear("sent"));
+        arrivals.push(steady.wait_for("sent"));
     }
     for worker in others.into_iter().chain([steady]).chain(stopped) {
         arrivals.extend(sent(worker.kill()));
     }
-    assert_eq!(refused(LIMIT, arrivals), 0);
+    assert_eq!(limited_by_provider(LIMIT, arrivals), 0);
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn a13_eight_processes_of_which_one_is_killed_and_one_stopped_keep_one_limit() {
 /// second that the store is lost and follow `on_store_loss`; as soon as it is let go they are back by
 /// themselves, and what it had decided before is too old to be used.
 #[tokio::test]
-async fn a_process_stopped_with_the_lock_in_its_hand_loses_the_store_for_others_until_it_goes_on() {
+async fn a_process_stopped_while_holding_the_lock_loses_the_store_until_it_resumes() {
     let folder = Folder::new();
     let mut owner = Owner::of(Ledger::sqlite(folder.path(), Clock::System).unwrap());
     let rule = Arc::new(Rule::sliding(LIMIT, secs(1)).unwrap());
     let mut events = owner.ledger.events();
     let words = format!("{LIMIT} {LONG_ENOUGH_MS} stop:before-commit 3");
     let mut stopped = Worker::start("hammer", folder.path(), &words);
-    let at = stopped.hear("at");
+    let at = stopped.wait_for("at");
     let ask = owner.ask(smallvec![term("second", &rule)]);
     assert!(owner.ledger.offer(vec![ask]).await.is_err());
     let told_after = owner.ledger.now().at.since(Micros(at));
@@ -116,14 +116,17 @@ async fn a_process_stopped_with_the_lock_in_its_hand_loses_the_store_for_others_
         assert!(owner.ledger.offer(vec![ask]).await.is_err());
     }
     assert!(owner.ledger.now().at.since(asked) < secs(1));
-    let let_go = stopped.let_go_after(Duration::from_secs(stop_seconds()));
-    while events.next().await.unwrap() != Event::Back {}
+    let let_go = stopped.resume_after(Duration::from_secs(stop_seconds()));
+    while events.next().await.unwrap() != Event::Recovered {}
     let_go.join().unwrap();
-    assert_eq!((owner.ledger.loss(), owner.ledger.trouble()), (None, None));
+    assert_eq!(
+        (owner.ledger.loss(), owner.ledger.loss_reason()),
+        (None, None)
+    );
     let mut arrivals: Vec<u64> = Vec::new();
     for _ in 0..LIMIT {
-        arrivals.push(stopped.hear("sent"));
+        arrivals.push(stopped.wait_for("sent"));
     }
     arrivals.extend(sent(stopped.kill()));
-    assert_eq!(refused(LIMIT, arrivals), 0);
+    assert_eq!(limited_by_provider(LIMIT, arrivals), 0);
 }

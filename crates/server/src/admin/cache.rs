@@ -11,21 +11,21 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::cache::Row;
-use tollgate::shop::Live;
+use tollgate::cache::CacheUsage;
+use tollgate::providers::ActiveProvider;
 
-use super::answer::{Fault, json};
-use super::routes::Desk;
+use super::response::{ApiError, json};
+use super::routes::ApiState;
 
 /// Which part of the cache.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Which {
+pub(super) struct CacheFilter {
     provider: Option<String>,
     entity: Option<String>,
 }
 
-impl Which {
-    fn has(&self, row: &Row) -> bool {
+impl CacheFilter {
+    fn matches(&self, row: &CacheUsage) -> bool {
         let (provider, entity) = (&self.provider, &self.entity);
         provider.as_ref().is_none_or(|name| *name == row.provider)
             && entity
@@ -35,41 +35,48 @@ impl Which {
 }
 
 /// `GET /v1/cache[?provider=][&entity=]`.
-pub(super) async fn stats(State(desk): State<Desk>, Query(which): Query<Which>) -> Response {
-    let shop = desk.daemon.shop();
-    let rows = shop.cache().rows().await;
-    let kept: Vec<&Row> = rows.iter().filter(|row| which.has(row)).collect();
+pub(super) async fn stats(
+    State(desk): State<ApiState>,
+    Query(which): Query<CacheFilter>,
+) -> Response {
+    let shop = desk.daemon.registry();
+    let rows = shop.cache().usage().await;
+    let kept: Vec<&CacheUsage> = rows.iter().filter(|row| which.matches(row)).collect();
     let started = shop.started();
-    let of = |live: &&Arc<Live>| {
+    let of = |live: &&Arc<ActiveProvider>| {
         let name = which.provider.as_deref();
         name.is_none_or(|name| name == live.name())
     };
-    let saved: Vec<Value> = started.iter().filter(of).map(|live| saved(live)).collect();
+    let saved: Vec<Value> = started
+        .iter()
+        .filter(of)
+        .map(|live| savings_json(live))
+        .collect();
     json(&json!({
-        "answers": kept.iter().map(|row| row.answers).sum::<u64>(),
+        "answers": kept.iter().map(|row| row.responses).sum::<u64>(),
         "bytes": kept.iter().map(|row| row.bytes).sum::<u64>(),
-        "kept": kept.iter().map(|row| shown(row)).collect::<Vec<_>>(),
+        "kept": kept.iter().map(|row| row_json(row)).collect::<Vec<_>>(),
         "saved": saved,
     }))
 }
 
 /// `DELETE /v1/cache[?provider=][&entity=]`.
 pub(super) async fn purge(
-    State(desk): State<Desk>,
-    Query(which): Query<Which>,
-) -> Result<Response, Fault> {
+    State(desk): State<ApiState>,
+    Query(which): Query<CacheFilter>,
+) -> Result<Response, ApiError> {
     if which.entity.is_some() && which.provider.is_none() {
         let hint = "name the provider too, such as ?provider=tmdb&entity=movie";
-        return Err(Fault::bad_request(
+        return Err(ApiError::bad_request(
             "an entity is a part of a provider",
             hint,
         ));
     }
-    let shop = desk.daemon.shop();
+    let shop = desk.daemon.registry();
     if let Some(name) = &which.provider
-        && let Err(unknown) = shop.ordered(name)
+        && let Err(unknown) = shop.named_or_unknown(name)
         // Answers of one that is gone from the files can still be forgotten.
-        && !shop.cache().rows().await.iter().any(|row| row.provider == *name)
+        && !shop.cache().usage().await.iter().any(|row| row.provider == *name)
     {
         return Err(unknown.into());
     }
@@ -80,17 +87,17 @@ pub(super) async fn purge(
     Ok(json(&json!({ "forgotten": forgotten })))
 }
 
-fn shown(row: &Row) -> Value {
+fn row_json(row: &CacheUsage) -> Value {
     json!({
         "provider": row.provider,
         "entity": row.entity,
-        "answers": row.answers,
+        "answers": row.responses,
         "bytes": row.bytes,
     })
 }
 
 /// What a provider's calls were spared since the start.
-fn saved(live: &Live) -> Value {
+fn savings_json(live: &ActiveProvider) -> Value {
     let savings = live.savings();
     json!({
         "provider": live.name(),
@@ -98,7 +105,7 @@ fn saved(live: &Live) -> Value {
         "stale": savings.stale,
         "revalidated": savings.revalidated,
         "misses": savings.misses,
-        "not_kept": savings.not_kept,
+        "not_kept": savings.not_stored,
         "shared": savings.shared,
         "merged": savings.merged,
     })

@@ -9,17 +9,17 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::answer::{Fault, json};
-use super::routes::Desk;
+use super::response::{ApiError, json};
+use super::routes::ApiState;
 
 /// What may be asked about more closely.
 #[derive(Debug, Deserialize)]
-pub(super) struct About {
+pub(super) struct ProviderQuery {
     entity: Option<String>,
 }
 
 /// `GET /v1/providers`.
-pub(super) async fn list(State(desk): State<Desk>) -> Result<Response, Fault> {
+pub(super) async fn list(State(desk): State<ApiState>) -> Result<Response, ApiError> {
     let (providers, problems) = (desk.daemon.list().await, desk.daemon.problems());
     Ok(json(
         &json!({ "providers": providers, "problems": problems }),
@@ -27,11 +27,11 @@ pub(super) async fn list(State(desk): State<Desk>) -> Result<Response, Fault> {
 }
 
 /// `GET /v1/providers/{name}[?entity=]`.
-pub(super) async fn one(
-    State(desk): State<Desk>,
+pub(super) async fn show(
+    State(desk): State<ApiState>,
     Path(name): Path<String>,
-    Query(about): Query<About>,
-) -> Result<Response, Fault> {
+    Query(about): Query<ProviderQuery>,
+) -> Result<Response, ApiError> {
     let described = desk.daemon.describe(&name, about.entity.as_deref()).await?;
     Ok(json(&described))
 }

@@ -16,67 +16,77 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-use super::answer::{Fault, json};
-use super::safety::{self, Safety};
-use super::{cache, orders, providers};
+use super::access::{self, AccessPolicy};
+use super::response::{ApiError, json};
+use super::{cache, commands, providers};
 use crate::daemon::Daemon;
 
 /// How long an answer may take. Reading some hundred files takes less than a second; who waits
 /// longer waits for a disk that hangs.
-const ANSWER_WAIT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What handlers share.
 #[derive(Clone, Debug)]
-pub(super) struct Desk {
+pub(super) struct ApiState {
     pub(super) daemon: Daemon,
-    ending: watch::Receiver<bool>,
+    shutdown: watch::Receiver<bool>,
 }
 
 /// The routes. Decisions, events, metrics and the dashboard will be listed here too.
-pub(super) fn router(daemon: Daemon, safety: Safety, ending: watch::Receiver<bool>) -> Router {
+pub(super) fn router(
+    daemon: Daemon,
+    safety: AccessPolicy,
+    ending: watch::Receiver<bool>,
+) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
-        .route("/v1/reload", post(orders::reload))
+        .route("/v1/reload", post(commands::reload))
         .route("/v1/cache", get(cache::stats).delete(cache::purge))
         .route("/v1/providers", get(providers::list))
-        .route("/v1/providers/{name}", get(providers::one))
-        .route("/v1/providers/{name}/settings", patch(orders::set))
-        .route("/v1/providers/{name}/offline", post(orders::offline))
-        .route("/v1/providers/{name}/cache-only", post(orders::cache_only))
-        .route("/v1/providers/{name}/resume", post(orders::resume))
-        .route("/v1/providers/{name}/reset", post(orders::reset))
-        .fallback(async || Fault::unknown_path().into_response())
-        .method_not_allowed_fallback(async || Fault::wrong_method().into_response())
-        .layer(middleware::from_fn(in_time))
+        .route("/v1/providers/{name}", get(providers::show))
+        .route("/v1/providers/{name}/settings", patch(commands::set))
+        .route("/v1/providers/{name}/offline", post(commands::offline))
+        .route(
+            "/v1/providers/{name}/cache-only",
+            post(commands::cache_only),
+        )
+        .route("/v1/providers/{name}/resume", post(commands::resume))
+        .route("/v1/providers/{name}/reset", post(commands::reset))
+        .fallback(async || ApiError::unknown_path().into_response())
+        .method_not_allowed_fallback(async || ApiError::wrong_method().into_response())
+        .layer(middleware::from_fn(with_timeout))
         .layer(middleware::from_fn_with_state(
             Arc::new(safety),
-            safety::check,
+            access::check,
         ))
-        .with_state(Desk { daemon, ending })
+        .with_state(ApiState {
+            daemon,
+            shutdown: ending,
+        })
 }
 
 async fn health() -> Response {
     json(&json!({ "status": "ok" }))
 }
 
-async fn ready(State(desk): State<Desk>) -> Response {
-    if *desk.ending.borrow() {
-        return Fault::draining().into_response();
+async fn ready(State(desk): State<ApiState>) -> Response {
+    if *desk.shutdown.borrow() {
+        return ApiError::draining().into_response();
     }
-    if let Some(trouble) = desk.daemon.shop().why_closed() {
-        return Fault::store_lost(&trouble).into_response();
+    if let Some(trouble) = desk.daemon.registry().closed_reason() {
+        return ApiError::store_lost(&trouble).into_response();
     }
     json(&json!({ "status": "ready" }))
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
-    let answer = tokio::time::timeout(ANSWER_WAIT, next.run(request)).await;
-    let answer = answer.unwrap_or_else(|_| Fault::too_slow().into_response());
+async fn with_timeout(request: Request, next: Next) -> Response {
+    let answer = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
+    let answer = answer.unwrap_or_else(|_| ApiError::timed_out().into_response());
     let status = answer.status();
     // What the router itself refuses, such as a path that is no text, it refuses in plain text.
     if status.is_client_error() && !is_json(&answer) {
-        return Fault::unreadable(status).into_response();
+        return ApiError::unreadable(status).into_response();
     }
     answer
 }

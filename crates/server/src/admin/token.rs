@@ -42,7 +42,7 @@ pub enum TokenError {
     },
     /// Others can read it, so it is no secret.
     #[error("others can read {0}; run `chmod 600` on it, or remove it to get a new token")]
-    Open(PathBuf),
+    ReadableByOthers(PathBuf),
     /// It is empty.
     #[error("{0} holds no token; remove it to get a new one")]
     Empty(PathBuf),
@@ -104,8 +104,8 @@ impl TokenFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        if is_open(&file).map_err(failed)? {
-            return Err(TokenError::Open(path));
+        if is_readable_by_others(&file).map_err(failed)? {
+            return Err(TokenError::ReadableByOthers(path));
         }
         let mut text = String::new();
         file.take(FILE_MAX)
@@ -138,7 +138,7 @@ fn random() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn is_open(file: &File) -> io::Result<bool> {
+fn is_readable_by_others(file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     Ok(file.metadata()?.mode() & 0o077 != 0)
 }

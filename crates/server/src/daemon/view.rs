@@ -9,18 +9,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 use tollgate::Error;
-use tollgate::shop::{Live, UNKNOWN};
+use tollgate::providers::{ActiveProvider, UNKNOWN};
 use tollgate_config::config::Store;
-use tollgate_config::{Effective, Governed};
+use tollgate_config::{EffectiveValue, LoadedProvider};
 use tollgate_core::ask::Priority;
-use tollgate_core::health::{Breaker, State as HealthState, Status};
+use tollgate_core::health::{Breaker, HealthState, HealthStatus};
 use tollgate_core::time::{Now, Span};
 
-use super::{Daemon, State};
+use super::{Daemon, DaemonState};
 
 /// A provider in a list.
 #[derive(Clone, Debug, Serialize)]
-pub struct Named {
+pub struct ProviderSummary {
     /// Its name.
     pub name: String,
     /// The file it stands in; `preset NAME` for a built-in one.
@@ -41,7 +41,7 @@ pub struct Named {
 
 /// A provider with everything that is known of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Described {
+pub struct ProviderDetails {
     name: String,
     source: String,
     domains: Vec<String>,
@@ -139,45 +139,45 @@ struct Setting {
 
 impl Daemon {
     /// The providers of the files, and of the built-in ones those that were called.
-    pub async fn list(&self) -> Vec<Named> {
-        let state = self.state();
-        let started = self.shared.shop.started();
+    pub async fn list(&self) -> Vec<ProviderSummary> {
+        let state = self.snapshot();
+        let started = self.shared.registry.started();
         let find = |name: &str| started.iter().find(|live| live.name() == name);
         let own = state.loaded.config.providers.len();
-        let store = store_word(self.shared.shop.ledger().trouble().as_ref());
-        let shown = state.loaded.governed.iter().enumerate();
+        let store = store_word(self.shared.registry.ledger().loss_reason().as_ref());
+        let shown = state.loaded.providers.iter().enumerate();
         let shown = shown.filter(|(index, one)| *index < own || find(&one.provider.name).is_some());
         let mut list = Vec::new();
         for (_, one) in shown {
             let live = find(&one.provider.name);
-            let health = self.shared.shop.state_of(&one.provider.name).await;
-            list.push(Named {
+            let health = self.shared.registry.state_of(&one.provider.name).await;
+            list.push(ProviderSummary {
                 name: one.provider.name.clone(),
                 source: one.source.clone(),
                 domains: domains(one),
-                state: health.word(),
+                state: health.as_str(),
                 store,
                 waiting: live.map_or(0, |live| live.waiting()),
                 started: live.is_some(),
                 problems: state.problems_of(one),
             });
         }
-        list.extend(self.held_unknown());
+        list.extend(self.blocked_unknown_domains());
         list
     }
 
     /// All domains that no provider has, while they are held back: nobody would find out why otherwise.
-    fn held_unknown(&self) -> Option<Named> {
-        let shop = &self.shared.shop;
-        let live = shop.ordered(UNKNOWN).ok()?;
+    fn blocked_unknown_domains(&self) -> Option<ProviderSummary> {
+        let shop = &self.shared.registry;
+        let live = shop.named_or_unknown(UNKNOWN).ok()?;
         let health = live.status().state;
         let is_it = shop.named(UNKNOWN).is_err() && health != HealthState::Normal;
-        is_it.then(|| Named {
+        is_it.then(|| ProviderSummary {
             name: UNKNOWN.to_owned(),
             source: "domains that no provider has".to_owned(),
             domains: Vec::new(),
-            state: health.word(),
-            store: store_word(shop.ledger().trouble().as_ref()),
+            state: health.as_str(),
+            store: store_word(shop.ledger().loss_reason().as_ref()),
             waiting: live.waiting(),
             started: true,
             problems: Vec::new(),
@@ -187,29 +187,33 @@ impl Daemon {
     /// Everything that is to be said: of the store while it is lost, then of the configuration.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let state = self.state();
-        let lost = self.shared.shop.ledger().trouble();
+        let state = self.snapshot();
+        let lost = self.shared.registry.ledger().loss_reason();
         let lost = lost.map(|why| format!("error: the store is lost: {why}"));
         let said = state.loaded.problems.iter().map(ToString::to_string);
-        let shut = state.shut.into_iter().map(|shut| shut.why);
+        let shut = state.listen_errors.into_iter().map(|shut| shut.message);
         let told = lost.into_iter().chain(said);
-        told.chain(state.unbuilt).chain(shut).collect()
+        told.chain(state.build_error).chain(shut).collect()
     }
 
     /// One provider with everything that is known of it, of the entities that calls were about, and of
     /// one more if it is named.
-    pub async fn describe(&self, name: &str, entity: Option<&str>) -> Result<Described, Error> {
-        let live = self.shared.shop.ordered(name)?;
-        let state = self.state();
+    pub async fn describe(
+        &self,
+        name: &str,
+        entity: Option<&str>,
+    ) -> Result<ProviderDetails, Error> {
+        let live = self.shared.registry.named_or_unknown(name)?;
+        let state = self.snapshot();
         let loaded = &state.loaded;
-        let governed = loaded.governed(name);
+        let governed = loaded.provider(name);
         let kind = match loaded.config.store {
             Store::Memory => "memory",
             Store::Sqlite(_) => "sqlite",
             Store::Postgres(_) => "postgres",
             Store::Redis(_) => "redis",
         };
-        live.caught_up().await;
+        live.sync_health().await;
         let now = live.now();
         let status = live.status();
         let named = entity.map(str::to_owned);
@@ -217,16 +221,16 @@ impl Daemon {
         for entity in live.entities().into_iter().chain(named) {
             let one = Entity {
                 limits: limits(&live, Some(&entity), now, true).await,
-                cooldown_until: until(&live, Some(&entity), now).await,
+                cooldown_until: cooldown_end(&live, Some(&entity), now).await,
                 degraded: live.is_degraded(Some(&entity)).await,
             };
             entities.insert(entity, one);
         }
         let own = limits(&live, None, now, false).await;
-        let cooldown_until = until(&live, None, now).await;
+        let cooldown_until = cooldown_end(&live, None, now).await;
         let degraded = live.is_degraded(None).await;
-        let trouble = self.shared.shop.ledger().trouble();
-        Ok(Described {
+        let trouble = self.shared.registry.ledger().loss_reason();
+        Ok(ProviderDetails {
             name: live.name().to_owned(),
             source: governed
                 .as_ref()
@@ -259,14 +263,14 @@ fn store_word(trouble: Option<&String>) -> &'static str {
     if trouble.is_some() { "lost" } else { "up" }
 }
 
-fn health(status: &Status, now: Now) -> Health {
+fn health(status: &HealthStatus, now: Now) -> Health {
     let counts = &status.counts;
     Health {
-        state: status.state.word(),
-        breaker: Breaker::word(status.breaker),
-        since: ago(now, status.since),
-        ordered: status.ordered,
-        sleep_until: status.sleep_left.map(|left| at(now, left)),
+        state: status.state.as_str(),
+        breaker: Breaker::as_str(status.breaker),
+        since: epoch_before(now, status.since),
+        ordered: status.by_operator,
+        sleep_until: status.sleep_remaining.map(|left| epoch_after(now, left)),
         reset_in: seconds(status.reset_in),
         consec429: status.consec429,
         err_rate_30s: decimals(u64::from(status.err_rate.0)),
@@ -282,11 +286,18 @@ fn health(status: &Status, now: Now) -> Health {
     }
 }
 
-async fn until(live: &Live, entity: Option<&str>, now: Now) -> Option<f64> {
-    live.cooling(entity).await.map(|left| at(now, left))
+async fn cooldown_end(live: &ActiveProvider, entity: Option<&str>, now: Now) -> Option<f64> {
+    live.cooldown_remaining(entity)
+        .await
+        .map(|left| epoch_after(now, left))
 }
 
-async fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> Vec<Limit> {
+async fn limits(
+    live: &ActiveProvider,
+    entity: Option<&str>,
+    now: Now,
+    own_only: bool,
+) -> Vec<Limit> {
     let looks = live.limits(entity).await.into_iter();
     let looks = looks.filter(|look| !own_only || look.per.word() == "entity");
     looks
@@ -302,15 +313,15 @@ async fn limits(live: &Live, entity: Option<&str>, now: Now, own_only: bool) -> 
                 used: view.map(|view| view.used),
                 remaining: view.map(|view| view.remaining),
                 reserve: look.reserve,
-                window_start: view.and_then(|view| Some(ago(now, view.window_age?))),
-                reset_at: view.and_then(|view| Some(at(now, view.reset_after?))),
+                window_start: view.and_then(|view| Some(epoch_before(now, view.window_age?))),
+                reset_at: view.and_then(|view| Some(epoch_after(now, view.reset_after?))),
             }
         })
         .collect()
 }
 
 /// What kept, shared and merged answers have saved.
-fn saved(live: &Live) -> Saved {
+fn saved(live: &ActiveProvider) -> Saved {
     let savings = live.savings();
     Saved {
         hits: savings.hits,
@@ -321,7 +332,7 @@ fn saved(live: &Live) -> Saved {
 }
 
 /// How long the last one in line waits at the rate in force; 0 where nothing flows or nobody waits.
-fn queue(live: &Live, status: &Status) -> Queue {
+fn queue(live: &ActiveProvider, status: &HealthStatus) -> Queue {
     let waiting = live.waiting() as u64;
     let rate = status.rate.map_or(0, |rate| rate.millionths());
     let flows = status.breaker != Breaker::Open && rate > 0;
@@ -334,7 +345,7 @@ fn queue(live: &Live, status: &Status) -> Queue {
     }
 }
 
-fn setting(value: &Effective) -> Setting {
+fn setting(value: &EffectiveValue) -> Setting {
     Setting {
         key: value.path.clone(),
         value: value.text.clone(),
@@ -342,30 +353,30 @@ fn setting(value: &Effective) -> Setting {
     }
 }
 
-fn domains(one: &Governed) -> Vec<String> {
+fn domains(one: &LoadedProvider) -> Vec<String> {
     let domains = one.provider.domains.iter();
     domains.map(ToString::to_string).collect()
 }
 
-impl State {
+impl DaemonState {
     /// What keeps a newer version from being obeyed comes first, then an address that cannot be had.
-    fn problems_of(&self, one: &Governed) -> Vec<String> {
+    fn problems_of(&self, one: &LoadedProvider) -> Vec<String> {
         let mut problems: Vec<_> = one.problems.iter().collect();
         problems.sort_by_key(|problem| problem.level);
-        let shut = self.shut.iter();
+        let shut = self.listen_errors.iter();
         let shut = shut.filter(|shut| shut.provider == one.provider.name);
         let said = problems.iter().map(ToString::to_string);
-        said.chain(shut.map(|shut| shut.why.clone())).collect()
+        said.chain(shut.map(|shut| shut.message.clone())).collect()
     }
 }
 
 /// An instant ahead, as epoch seconds.
-fn at(now: Now, left: Span) -> f64 {
+fn epoch_after(now: Now, left: Span) -> f64 {
     seconds(Span(now.wall.0.saturating_add(left.0)))
 }
 
 /// An instant behind, as epoch seconds.
-fn ago(now: Now, age: Span) -> f64 {
+fn epoch_before(now: Now, age: Span) -> f64 {
     seconds(Span(now.wall.0.saturating_sub(age.0)))
 }
 

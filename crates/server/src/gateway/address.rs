@@ -9,7 +9,7 @@ use http::Uri;
 use tollgate::Error;
 use tollgate::path::Target;
 
-use super::Door;
+use super::ListenerKind;
 
 /// The longest name of a caller. It stands in logs and metrics.
 const CALLER_MAX: usize = 64;
@@ -41,7 +41,7 @@ pub(super) enum Mount {
 }
 
 impl Address {
-    pub(super) fn of(uri: &Uri, door: &Door) -> Result<Address, Error> {
+    pub(super) fn of(uri: &Uri, door: &ListenerKind) -> Result<Address, Error> {
         let path = uri.path();
         let query = uri.query().map(str::to_owned);
         if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {
@@ -59,7 +59,7 @@ impl Address {
                 mount: Mount::Proxy,
             });
         }
-        if let Door::Provider(name) = door {
+        if let ListenerKind::Provider(name) = door {
             let target = Target::Provider {
                 name: name.clone(),
                 path: rooted(path),
@@ -80,8 +80,8 @@ impl Address {
             "health" => Ok(Address::Health),
             "ready" => Ok(Address::Ready),
             _ => match absolute(rest) {
-                Some((tls, rest)) => Ok(url(tls, rest, query)),
-                None => named(rest, query),
+                Some((tls, rest)) => Ok(by_url(tls, rest, query)),
+                None => by_name(rest, query),
             },
         }
     }
@@ -101,7 +101,7 @@ fn is_tls(scheme: &str) -> Option<bool> {
     is("https").then_some(true).or(is("http").then_some(false))
 }
 
-fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
+fn by_url(tls: bool, rest: &str, query: Option<String>) -> Address {
     let (authority, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
@@ -119,13 +119,13 @@ fn url(tls: bool, rest: &str, query: Option<String>) -> Address {
     }
 }
 
-fn named(rest: &str, query: Option<String>) -> Result<Address, Error> {
+fn by_name(rest: &str, query: Option<String>) -> Result<Address, Error> {
     let (first, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
     };
     let (name, caller) = match first.split_once('@') {
-        Some((name, caller)) => (name, Some(self::caller(caller)?)),
+        Some((name, caller)) => (name, Some(self::parse_caller(caller)?)),
         None => (first, None),
     };
     Ok(Address::Call {
@@ -140,7 +140,7 @@ fn named(rest: &str, query: Option<String>) -> Result<Address, Error> {
 }
 
 /// A caller's name, as it may stand in a log.
-pub(super) fn caller(name: &str) -> Result<String, Error> {
+pub(super) fn parse_caller(name: &str) -> Result<String, Error> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
     if name.is_empty() || name.len() > CALLER_MAX || !name.bytes().all(known) {
         return Err(Error::Malformed(
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Address {
-        Address::of(&text.parse().unwrap(), &Door::All).unwrap()
+        Address::of(&text.parse().unwrap(), &ListenerKind::All).unwrap()
     }
 
     fn provider(name: &str, path: &str, query: Option<&str>) -> Target {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_part_names_a_provider_and_perhaps_a_caller() {
+    fn the_first_path_segment_names_a_provider_and_an_optional_caller() {
         assert_eq!(
             target("/tmdb/3/movie/550?a=b"),
             provider("tmdb", "/3/movie/550", Some("a=b"))
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_url_may_have_lost_a_slash() {
+    fn an_absolute_url_with_a_merged_slash_is_accepted() {
         for text in [
             "/https://api.example.com/x?y=1",
             "/https:/api.example.com/x?y=1",
@@ -225,9 +225,9 @@ mod tests {
 
     /// It would go out as HTTP, which is not what was asked for.
     #[test]
-    fn a_url_of_another_scheme_is_refused() {
+    fn a_url_of_another_scheme_is_rejected() {
         for text in ["ftp://api.example.com/x", "ws://api.example.com/x"] {
-            let refused = Address::of(&text.parse().unwrap(), &Door::All).unwrap_err();
+            let refused = Address::of(&text.parse().unwrap(), &ListenerKind::All).unwrap_err();
             assert!(matches!(refused, Error::Malformed(_)), "{text}: {refused}");
         }
         assert!(matches!(
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_answers_for_itself() {
+    fn the_gateway_serves_its_own_health_and_ready() {
         assert_eq!(of("/health"), Address::Health);
         assert_eq!(of("/ready"), Address::Ready);
     }
 
     #[test]
-    fn an_address_of_its_own_is_the_provider_and_nothing_else() {
-        let door = Door::Provider("tmdb".to_owned());
+    fn a_provider_listener_serves_every_path_of_that_provider() {
+        let door = ListenerKind::Provider("tmdb".to_owned());
         let address = Address::of(&"/health".parse().unwrap(), &door).unwrap();
         let Address::Call { target, .. } = address else {
             panic!("a call");

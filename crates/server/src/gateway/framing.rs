@@ -24,19 +24,19 @@ const CHUNK_MAX: u64 = u64::MAX >> 8;
 /// Where the bytes of one connection stand.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
-    at: At,
+    position: Position,
     line: Vec<u8>,
-    is_line_cut: bool,
-    lengths: u32,
+    is_line_truncated: bool,
+    length_count: u32,
     length: u64,
     is_chunked: bool,
-    is_odd: bool,
+    has_bad_length: bool,
     heads: u64,
-    unclear: Option<u64>,
+    first_ambiguous: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum Position {
     /// Before the first byte of a request.
     #[default]
     Between,
@@ -45,72 +45,76 @@ enum At {
     /// So many bytes of a body are still to come.
     Body(u64),
     /// In the line with the size of a chunk, as far as it has come.
-    Size(u64),
+    ChunkSize(u64),
     /// In what may stand behind a size.
-    Extension(u64),
+    ChunkExtension(u64),
     /// So many bytes of a chunk are still to come, with the end of its line.
     Chunk(u64),
     /// Behind the last chunk. `true`: nothing of this line has come yet.
     Trailer(bool),
     /// Not followed any more.
-    Unfollowed,
+    Untracked,
 }
 
 impl Framing {
     /// Looks at the next bytes.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            match self.at {
-                At::Unfollowed => return,
-                At::Body(left) | At::Chunk(left) => {
+            match self.position {
+                Position::Untracked => return,
+                Position::Body(left) | Position::Chunk(left) => {
                     let here = usize::try_from(left).map_or(bytes.len(), |n| n.min(bytes.len()));
                     bytes = bytes.get(here..).unwrap_or_default();
-                    self.at = match (self.at, left - here as u64) {
-                        (At::Chunk(_), 0) => At::Size(0),
-                        (At::Chunk(_), left) => At::Chunk(left),
-                        (_, 0) => At::Between,
-                        (_, left) => At::Body(left),
+                    self.position = match (self.position, left - here as u64) {
+                        (Position::Chunk(_), 0) => Position::ChunkSize(0),
+                        (Position::Chunk(_), left) => Position::Chunk(left),
+                        (_, 0) => Position::Between,
+                        (_, left) => Position::Body(left),
                     };
                 }
-                At::Size(_) | At::Extension(_) | At::Trailer(_) => {
+                Position::ChunkSize(_) | Position::ChunkExtension(_) | Position::Trailer(_) => {
                     let [first, rest @ ..] = bytes else { return };
-                    self.at = self.at.after(*first);
+                    self.position = self.position.next(*first);
                     bytes = rest;
                 }
-                At::Between | At::Head => bytes = self.feed_line(bytes),
+                Position::Between | Position::Head => bytes = self.feed_line(bytes),
             }
         }
     }
 
     /// Has a head begun that is not yet whole?
     pub(super) fn is_in_head(&self) -> bool {
-        match self.at {
-            At::Head => true,
-            At::Between => !self.line.is_empty(),
-            At::Body(_)
-            | At::Size(_)
-            | At::Extension(_)
-            | At::Chunk(_)
-            | At::Trailer(_)
-            | At::Unfollowed => false,
+        match self.position {
+            Position::Head => true,
+            Position::Between => !self.line.is_empty(),
+            Position::Body(_)
+            | Position::ChunkSize(_)
+            | Position::ChunkExtension(_)
+            | Position::Chunk(_)
+            | Position::Trailer(_)
+            | Position::Untracked => false,
         }
     }
 
     /// Does the next byte begin a request?
     pub(super) fn is_between(&self) -> bool {
-        self.at == At::Between && self.line.is_empty()
+        self.position == Position::Between && self.line.is_empty()
     }
 
     /// A whole request without a body has passed that was not fed.
-    pub(super) fn passed(&mut self) {
+    pub(super) fn skip_request(&mut self) {
         self.heads += 1;
     }
 
     /// Is more of a body still to come?
     pub(super) fn is_in_body(&self) -> bool {
-        match self.at {
-            At::Body(_) | At::Size(_) | At::Extension(_) | At::Chunk(_) | At::Trailer(_) => true,
-            At::Between | At::Head | At::Unfollowed => false,
+        match self.position {
+            Position::Body(_)
+            | Position::ChunkSize(_)
+            | Position::ChunkExtension(_)
+            | Position::Chunk(_)
+            | Position::Trailer(_) => true,
+            Position::Between | Position::Head | Position::Untracked => false,
         }
     }
 
@@ -120,8 +124,8 @@ impl Framing {
     }
 
     /// The number of the first request, counted from 1, whose end is not clear.
-    pub(super) fn unclear(&self) -> Option<u64> {
-        self.unclear
+    pub(super) fn first_ambiguous(&self) -> Option<u64> {
+        self.first_ambiguous
     }
 
     /// Takes bytes up to the end of a line, and gives back the rest.
@@ -130,49 +134,49 @@ impl Framing {
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         if end.is_some() && self.line.is_empty() {
             // Nearly always a line comes whole, and need not be put together.
-            self.line_ended(part.get(..LINE_MAX).unwrap_or(part), part.len() > LINE_MAX);
+            self.on_line(part.get(..LINE_MAX).unwrap_or(part), part.len() > LINE_MAX);
             return rest.get(1..).unwrap_or_default();
         }
         let room = LINE_MAX - self.line.len();
-        self.is_line_cut |= part.len() > room;
+        self.is_line_truncated |= part.len() > room;
         self.line
             .extend_from_slice(part.get(..room).unwrap_or(part));
         if end.is_none() {
             return rest;
         }
         let mut line = std::mem::take(&mut self.line);
-        self.line_ended(&line, self.is_line_cut);
+        self.on_line(&line, self.is_line_truncated);
         line.clear();
         self.line = line;
-        self.is_line_cut = false;
+        self.is_line_truncated = false;
         rest.get(1..).unwrap_or_default()
     }
 
     /// A line is here, or the beginning of one that was cut.
-    fn line_ended(&mut self, line: &[u8], is_cut: bool) {
+    fn on_line(&mut self, line: &[u8], is_cut: bool) {
         let line = match line {
             [whole @ .., b'\r'] if !is_cut => whole,
             _ => line,
         };
-        match (self.at, line.is_empty()) {
+        match (self.position, line.is_empty()) {
             // Empty lines before a request are skipped, as the parser does.
-            (At::Between, true) => {}
-            (At::Between, false) => self.at = At::Head,
-            (At::Head, true) => self.head_ended(),
-            (At::Head, false) => self.header(line, is_cut),
+            (Position::Between, true) => {}
+            (Position::Between, false) => self.position = Position::Head,
+            (Position::Head, true) => self.on_head_end(),
+            (Position::Head, false) => self.on_header(line, is_cut),
             (
-                At::Body(_)
-                | At::Size(_)
-                | At::Extension(_)
-                | At::Chunk(_)
-                | At::Trailer(_)
-                | At::Unfollowed,
+                Position::Body(_)
+                | Position::ChunkSize(_)
+                | Position::ChunkExtension(_)
+                | Position::Chunk(_)
+                | Position::Trailer(_)
+                | Position::Untracked,
                 _,
             ) => {}
         }
     }
 
-    fn header(&mut self, line: &[u8], is_cut: bool) {
+    fn on_header(&mut self, line: &[u8], is_cut: bool) {
         let Some(colon) = memchr::memchr(b':', line) else {
             return;
         };
@@ -180,12 +184,12 @@ impl Framing {
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.is_chunked = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
-            self.lengths += 1;
+            self.length_count += 1;
             let value = value.get(1..).unwrap_or_default().trim_ascii();
             let is_plain = !is_cut
                 && (1..=DIGITS_MAX).contains(&value.len())
                 && value.iter().all(u8::is_ascii_digit);
-            self.is_odd |= !is_plain;
+            self.has_bad_length |= !is_plain;
             self.length = value.iter().take(DIGITS_MAX).fold(0, |sum: u64, digit| {
                 sum.wrapping_mul(10)
                     .wrapping_add(u64::from(digit.wrapping_sub(b'0')))
@@ -193,41 +197,56 @@ impl Framing {
         }
     }
 
-    fn head_ended(&mut self) {
+    fn on_head_end(&mut self) {
         self.heads += 1;
-        let is_unclear = self.is_odd || self.lengths > 1 || (self.lengths > 0 && self.is_chunked);
+        let is_unclear = self.has_bad_length
+            || self.length_count > 1
+            || (self.length_count > 0 && self.is_chunked);
         if is_unclear {
-            self.unclear.get_or_insert(self.heads);
+            self.first_ambiguous.get_or_insert(self.heads);
         }
-        self.at = match self.length {
-            _ if is_unclear => At::Unfollowed,
-            _ if self.is_chunked => At::Size(0),
-            0 => At::Between,
-            length => At::Body(length),
+        self.position = match self.length {
+            _ if is_unclear => Position::Untracked,
+            _ if self.is_chunked => Position::ChunkSize(0),
+            0 => Position::Between,
+            length => Position::Body(length),
         };
-        (self.lengths, self.length) = (0, 0);
-        (self.is_chunked, self.is_odd) = (false, false);
+        (self.length_count, self.length) = (0, 0);
+        (self.is_chunked, self.has_bad_length) = (false, false);
     }
 }
 
-impl At {
+impl Position {
     /// Where a chunked body stands after this byte. What the parser refuses is not followed.
-    fn after(self, byte: u8) -> At {
+    fn next(self, byte: u8) -> Position {
         match (self, byte) {
-            (At::Size(0) | At::Extension(0), b'\n') => At::Trailer(true),
+            (Position::ChunkSize(0) | Position::ChunkExtension(0), b'\n') => {
+                Position::Trailer(true)
+            }
             // The line behind a chunk ends with two bytes.
-            (At::Size(size) | At::Extension(size), b'\n') => At::Chunk(size.saturating_add(2)),
-            (At::Size(size), b'\r') => At::Size(size),
-            (At::Size(size), b';' | b' ' | b'\t') => At::Extension(size),
-            (At::Size(size), digit) => match char::from(digit).to_digit(16) {
-                Some(digit) if size <= CHUNK_MAX => At::Size(size << 4 | u64::from(digit)),
-                Some(_) | None => At::Unfollowed,
+            (Position::ChunkSize(size) | Position::ChunkExtension(size), b'\n') => {
+                Position::Chunk(size.saturating_add(2))
+            }
+            (Position::ChunkSize(size), b'\r') => Position::ChunkSize(size),
+            (Position::ChunkSize(size), b';' | b' ' | b'\t') => Position::ChunkExtension(size),
+            (Position::ChunkSize(size), digit) => match char::from(digit).to_digit(16) {
+                Some(digit) if size <= CHUNK_MAX => {
+                    Position::ChunkSize(size << 4 | u64::from(digit))
+                }
+                Some(_) | None => Position::Untracked,
             },
-            (At::Extension(size), _) => At::Extension(size),
-            (At::Trailer(true), b'\n') => At::Unfollowed,
-            (At::Trailer(is_empty), b'\r') => At::Trailer(is_empty),
-            (At::Trailer(_), byte) => At::Trailer(byte == b'\n'),
-            (At::Between | At::Head | At::Body(_) | At::Chunk(_) | At::Unfollowed, _) => self,
+            (Position::ChunkExtension(size), _) => Position::ChunkExtension(size),
+            (Position::Trailer(true), b'\n') => Position::Untracked,
+            (Position::Trailer(is_empty), b'\r') => Position::Trailer(is_empty),
+            (Position::Trailer(_), byte) => Position::Trailer(byte == b'\n'),
+            (
+                Position::Between
+                | Position::Head
+                | Position::Body(_)
+                | Position::Chunk(_)
+                | Position::Untracked,
+                _,
+            ) => self,
         }
     }
 }
@@ -237,16 +256,16 @@ mod tests {
     use super::*;
 
     /// Fed whole and byte by byte; both must agree.
-    fn unclear(text: &str) -> Option<u64> {
+    fn first_ambiguous(text: &str) -> Option<u64> {
         let mut whole = Framing::default();
         whole.feed(text.as_bytes());
         let mut drops = Framing::default();
         for byte in text.as_bytes() {
             drops.feed(&[*byte]);
         }
-        assert_eq!(whole.unclear(), drops.unclear(), "{text:?}");
+        assert_eq!(whole.first_ambiguous(), drops.first_ambiguous(), "{text:?}");
         assert_eq!(whole.is_in_head(), drops.is_in_head(), "{text:?}");
-        whole.unclear()
+        whole.first_ambiguous()
     }
 
     fn post(lines: &str) -> String {
@@ -254,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_find_the_end_are_unclear() {
+    fn conflicting_lengths_are_ambiguous() {
         for lines in [
             "Content-Length: 4\r\nTransfer-Encoding: chunked",
             "Transfer-Encoding: chunked\r\nContent-Length: 4",
@@ -268,19 +287,19 @@ mod tests {
             "Content-Length: 99999999999999999999",
             "Content-Length:                                                                 4",
         ] {
-            assert_eq!(unclear(&post(lines)), Some(1), "{lines}");
+            assert_eq!(first_ambiguous(&post(lines)), Some(1), "{lines}");
         }
     }
 
     #[test]
-    fn plain_requests_are_clear() {
+    fn plain_requests_are_not_ambiguous() {
         for lines in [
             "X: y",
             "Content-Length: 0",
             "Transfer-Encoding: chunked",
             "X-Content-Length: 4\r\nTransfer-Encoding: chunked",
         ] {
-            assert_eq!(unclear(&post(lines)), None, "{lines}");
+            assert_eq!(first_ambiguous(&post(lines)), None, "{lines}");
         }
     }
 
@@ -289,13 +308,13 @@ mod tests {
         let inside = "Content-Length: 1\r\nTransfer-Encoding: x\r\n\r\n";
         let length = inside.len();
         let first = format!("{}{inside}", post(&format!("Content-Length: {length}")));
-        assert_eq!(unclear(&first), None);
+        assert_eq!(first_ambiguous(&first), None);
         let second = format!(
             "{first}\r\n{}{}",
             post("X: y"),
             post("Content-Length: 1\r\nContent-Length: 1")
         );
-        assert_eq!(unclear(&second), Some(3));
+        assert_eq!(first_ambiguous(&second), Some(3));
     }
 
     #[test]
@@ -316,7 +335,7 @@ mod tests {
 
     /// R-E1: whoever waits for more of a chunked body can tell that from waiting for its answer.
     #[test]
-    fn a_chunked_body_is_followed_to_its_end() {
+    fn a_chunked_body_is_tracked_to_its_end() {
         let text = format!(
             "{}4\r\nfour\r\n0A;x=\"y\"\r\n0123456789\r\n0\r\nX-Sum: 6\r\n\r\n",
             post("Transfer-Encoding: chunked")
@@ -330,21 +349,21 @@ mod tests {
         assert!(!drops.is_in_body() && !drops.is_in_head());
         let mut whole = Framing::default();
         whole.feed(text.as_bytes());
-        assert_eq!(whole.at, At::Unfollowed);
+        assert_eq!(whole.position, Position::Untracked);
     }
 
     #[test]
-    fn what_is_no_size_of_a_chunk_is_not_followed() {
+    fn an_invalid_chunk_size_ends_the_tracking() {
         for size in ["x\r\n", "-1\r\n", "fffffffffffffffffff\r\n"] {
             let mut framing = Framing::default();
             let text = format!("{}{size}", post("Transfer-Encoding: chunked"));
             framing.feed(text.as_bytes());
-            assert_eq!(framing.at, At::Unfollowed, "{size:?}");
+            assert_eq!(framing.position, Position::Untracked, "{size:?}");
         }
     }
 
     #[test]
-    fn a_line_without_end_takes_no_memory() {
+    fn an_endless_line_uses_bounded_memory() {
         let mut framing = Framing::default();
         for _ in 0..1_000 {
             framing.feed(&[b'a'; 1_000]);

@@ -1,7 +1,7 @@
 //! Heads of requests: what callers say about a call, what must not be passed on, what is refused.
 //!
 //! Promises: the `X-Tollgate-*` headers of the documentation are obeyed or refused, others of that
-//! prefix mean nothing, and none is passed on; hop-by-hop headers, `Host` and `Expect` end here; a
+//! prefix mean nothing, and none is passed on; hop-by-hop headers, `ConnectionHandler` and `Expect` end here; a
 //! request that two servers could read differently is refused.
 //!
 //! Never: touches any other header.
@@ -17,23 +17,23 @@ use http::header::{
 use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 use tollgate::Error;
-use tollgate::path::{Said, UseCache};
+use tollgate::path::{CallOptions, UseCache};
 use tollgate_config::provider::Cost;
 use tollgate_config::{Secret, amount};
 use tollgate_core::ask::Priority;
 use tollgate_core::fresh::is_hop_by_hop;
 use tollgate_core::time::Span;
 
-use super::address::caller;
+use super::address::parse_caller;
 
 /// The longest time that a caller may name; past it a connection is dead anyway.
 const TIMEOUT_MAX: Span = Span::from_secs(24 * 3_600);
 
 /// The prefix of our own headers.
-const OWN: &str = "x-tollgate-";
+const OWN_PREFIX: &str = "x-tollgate-";
 
 /// Those that are obeyed. Others of the prefix mean nothing.
-const OBEYED: [&str; 8] = [
+const OPTION_HEADERS: [&str; 8] = [
     "x-tollgate-priority",
     "x-tollgate-caller",
     "x-tollgate-token",
@@ -49,12 +49,12 @@ const FETCH_SITE: &str = "sec-fetch-site";
 
 /// What reverse proxies say of those they speak for. A page cannot: a browser asks beforehand, and is
 /// refused then.
-const FORWARDED: [&str; 4] = ["x-forwarded-for", "x-real-ip", "forwarded", "via"];
+const FORWARDED_BY: [&str; 4] = ["x-forwarded-for", "x-real-ip", "forwarded", "via"];
 
 /// What a caller says about a call.
 #[derive(Debug, Default)]
-pub(super) struct Head {
-    pub(super) said: Said,
+pub(super) struct OptionHeaders {
+    pub(super) options: CallOptions,
 }
 
 /// Shapes that two servers could read differently. What they mean is not worth guessing.
@@ -79,21 +79,21 @@ pub(super) fn check(head: &request::Parts, is_end_clear: bool) -> Result<(), Err
 /// Has a page of another site made a browser of this machine call? On loopback nobody else is kept out,
 /// and a key of ours would go with it. Programs do not say these headers, pages of this machine are its
 /// user's, and a reverse proxy has its own rules.
-pub(super) fn is_of_another_site(headers: &HeaderMap) -> bool {
+pub(super) fn is_cross_site(headers: &HeaderMap) -> bool {
     let is_cross = headers
         .get(FETCH_SITE)
         .is_some_and(|site| site == "cross-site");
     if !is_cross {
         return false;
     }
-    let is_forwarded = FORWARDED.iter().any(|name| headers.contains_key(*name));
+    let is_forwarded = FORWARDED_BY.iter().any(|name| headers.contains_key(*name));
     let page = headers.get(ORIGIN).or_else(|| headers.get(REFERER));
     let page = page.and_then(|page| page.to_str().ok()?.parse::<Uri>().ok());
-    let is_here = page.is_some_and(|page| page.host().is_some_and(is_this_machine));
+    let is_here = page.is_some_and(|page| page.host().is_some_and(is_loopback_host));
     !is_forwarded && !is_here
 }
 
-fn is_this_machine(host: &str) -> bool {
+fn is_loopback_host(host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     host == "localhost"
@@ -103,46 +103,46 @@ fn is_this_machine(host: &str) -> bool {
 
 /// Must nothing follow on this connection? Chunks are not followed beside the parser (`framing`), so
 /// whatever came behind them may have been meant as part of them by somebody in front of us.
-pub(super) fn is_last(headers: &HeaderMap) -> bool {
+pub(super) fn must_close_after(headers: &HeaderMap) -> bool {
     headers.contains_key(TRANSFER_ENCODING)
 }
 
-impl Head {
+impl OptionHeaders {
     /// Reads what a caller says and takes it out of the headers.
-    pub(super) fn take(headers: &mut HeaderMap) -> Result<Head, Error> {
-        if !headers.keys().any(|name| is_said(name.as_str())) {
+    pub(super) fn take(headers: &mut HeaderMap) -> Result<OptionHeaders, Error> {
+        if !headers.keys().any(|name| is_option(name.as_str())) {
             strip(headers);
-            let said = Said {
-                takes_default: true,
-                ..Said::default()
+            let said = CallOptions {
+                uses_default_priority: true,
+                ..CallOptions::default()
             };
-            return Ok(Head { said });
+            return Ok(OptionHeaders { options: said });
         }
-        is_plainly_said(headers)?;
-        let mut head = Head::default();
-        let said = &mut head.said;
+        check_option_headers(headers)?;
+        let mut head = OptionHeaders::default();
+        let said = &mut head.options;
         match text(headers, "x-tollgate-priority") {
-            Some(word) => said.priority = priority(word)?,
-            None => said.takes_default = true,
+            Some(word) => said.priority = parse_priority(word)?,
+            None => said.uses_default_priority = true,
         }
         (said.caller, said.token) = proxy_user(headers);
         if let Some(name) = text(headers, "x-tollgate-caller") {
-            said.caller = Some(caller(name)?);
+            said.caller = Some(parse_caller(name)?);
         }
         if let Some(token) = text(headers, "x-tollgate-token") {
             said.token = Some(Secret::new(token.to_owned()));
         }
         said.entity = text(headers, "x-tollgate-entity").map(str::to_owned);
         if let Some(costs) = text(headers, "x-tollgate-cost") {
-            said.costs = self::costs(costs)?;
+            said.costs = self::parse_costs(costs)?;
         }
         said.timeout = timeout(headers)?;
-        said.alone = match text(headers, "x-tollgate-dedup") {
-            Some(word) => dedup(word)?,
+        said.no_dedup = match text(headers, "x-tollgate-dedup") {
+            Some(word) => parse_dedup(word)?,
             None => false,
         };
         if let Some(word) = text(headers, "x-tollgate-cache") {
-            said.cache = use_cache(word)?;
+            said.cache = parse_cache(word)?;
         }
         strip(headers);
         Ok(head)
@@ -150,8 +150,8 @@ impl Head {
 }
 
 /// Could this header say something about the call?
-fn is_said(name: &str) -> bool {
-    name.starts_with(OWN)
+fn is_option(name: &str) -> bool {
+    name.starts_with(OWN_PREFIX)
         || name == "proxy-authorization"
         || name == "x-stainless-read-timeout"
         || name == "x-envoy-expected-rq-timeout-ms"
@@ -159,10 +159,10 @@ fn is_said(name: &str) -> bool {
 }
 
 /// What is said twice, or in letters that we would not read, cannot be obeyed: it is refused, not dropped.
-fn is_plainly_said(headers: &HeaderMap) -> Result<(), Error> {
+fn check_option_headers(headers: &HeaderMap) -> Result<(), Error> {
     for name in headers
         .keys()
-        .filter(|name| OBEYED.contains(&name.as_str()))
+        .filter(|name| OPTION_HEADERS.contains(&name.as_str()))
     {
         let mut values = headers.get_all(name).iter();
         let is_text = values.next().is_some_and(|value| value.to_str().is_ok());
@@ -184,7 +184,7 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
         let decoded = BASE64.decode(coded.trim()).ok().filter(|_| is_basic)?;
         let pair = String::from_utf8(decoded).ok()?;
         let (name, token) = pair.split_once(':')?;
-        Some((caller(name).ok()?, token.to_owned()))
+        Some((parse_caller(name).ok()?, token.to_owned()))
     });
     let (name, token) = pair.unzip();
     let token = token.filter(|token| !token.is_empty());
@@ -193,12 +193,12 @@ fn proxy_user(headers: &HeaderMap) -> (Option<String>, Option<Secret>) {
 
 /// A header that says nothing about the call, its connection or its body: it is passed on as it is,
 /// and nothing else is done about it.
-pub(super) fn is_plain(name: &HeaderName) -> bool {
+pub(super) fn is_passed_through(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str())
         && name != EXPECT
         && name != CONTENT_LENGTH
         && name != FETCH_SITE
-        && !is_said(name.as_str())
+        && !is_option(name.as_str())
 }
 
 /// Takes out what ends here.
@@ -209,18 +209,18 @@ fn strip(headers: &mut HeaderMap) {
             .windows(8)
             .any(|part| part.eq_ignore_ascii_case(b"trailers"))
     });
-    hop_by_hop(headers);
+    remove_hop_by_hop(headers);
     // The body is read here, so whoever waits to be told to send it has been told.
     headers.remove(EXPECT);
     headers.remove(HOST);
-    own(headers);
+    remove_own(headers);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 }
 
 /// Takes out headers between two neighbours, and those that `Connection` names.
-pub(super) fn hop_by_hop(headers: &mut HeaderMap) {
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: SmallVec<[HeaderName; 4]> = headers
         .get_all(CONNECTION)
         .iter()
@@ -247,15 +247,15 @@ fn remove_all(headers: &mut HeaderMap, is_unwanted: impl Fn(&HeaderName) -> bool
 }
 
 /// Takes out headers of ours: from callers they are orders, from upstreams they would be lies.
-pub(super) fn own(headers: &mut HeaderMap) {
-    remove_all(headers, |name| name.as_str().starts_with(OWN));
+pub(super) fn remove_own(headers: &mut HeaderMap) {
+    remove_all(headers, |name| name.as_str().starts_with(OWN_PREFIX));
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-fn priority(word: &str) -> Result<Priority, Error> {
+fn parse_priority(word: &str) -> Result<Priority, Error> {
     match word.to_ascii_lowercase().as_str() {
         "high" | "user" | "webhook" | "ui" | "manual" => Ok(Priority::High),
         "normal" => Ok(Priority::Normal),
@@ -267,7 +267,7 @@ fn priority(word: &str) -> Result<Priority, Error> {
 }
 
 /// `no` = an answer of its own.
-fn dedup(word: &str) -> Result<bool, Error> {
+fn parse_dedup(word: &str) -> Result<bool, Error> {
     match word.to_ascii_lowercase().as_str() {
         "no" | "off" => Ok(true),
         _ => Err(Error::Malformed(
@@ -276,7 +276,7 @@ fn dedup(word: &str) -> Result<bool, Error> {
     }
 }
 
-fn use_cache(word: &str) -> Result<UseCache, Error> {
+fn parse_cache(word: &str) -> Result<UseCache, Error> {
     match word.to_ascii_lowercase().as_str() {
         "no" => Ok(UseCache::No),
         "only" => Ok(UseCache::Only),
@@ -288,7 +288,7 @@ fn use_cache(word: &str) -> Result<UseCache, Error> {
 }
 
 /// `tokens=1200, points=3`; a bare number is calls.
-fn costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
+fn parse_costs(text: &str) -> Result<Vec<(String, u64)>, Error> {
     let one = |part: &str| {
         let (unit, amount) = part.split_once('=').unwrap_or(("calls", part));
         let amount = amount.trim().parse().ok().filter(|amount| *amount > 0)?;
@@ -315,7 +315,7 @@ fn timeout(headers: &HeaderMap) -> Result<Option<Span>, Error> {
     let told = text(headers, "x-stainless-read-timeout")
         .and_then(seconds)
         .or_else(|| number("x-envoy-expected-rq-timeout-ms").map(Span::from_millis))
-        .or_else(|| text(headers, "grpc-timeout").and_then(grpc));
+        .or_else(|| text(headers, "grpc-timeout").and_then(grpc_timeout));
     Ok(told.map(|told| told.min(TIMEOUT_MAX)))
 }
 
@@ -327,7 +327,7 @@ fn seconds(text: &str) -> Option<Span> {
 }
 
 /// `100m`: at most eight digits and a unit.
-fn grpc(text: &str) -> Option<Span> {
+fn grpc_timeout(text: &str) -> Option<Span> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     let micros = match unit {
@@ -354,12 +354,12 @@ mod tests {
         headers
     }
 
-    fn said(lines: &[(&'static str, &'static str)]) -> Said {
-        Head::take(&mut headers(lines)).unwrap().said
+    fn options_of(lines: &[(&'static str, &'static str)]) -> CallOptions {
+        OptionHeaders::take(&mut headers(lines)).unwrap().options
     }
 
     #[test]
-    fn the_words_of_a_priority_are_three_and_their_other_names() {
+    fn a_priority_accepts_its_three_names_and_their_aliases() {
         for (word, expected) in [
             ("high", Priority::High),
             ("UI", Priority::High),
@@ -367,14 +367,14 @@ mod tests {
             ("normal", Priority::Normal),
             ("background", Priority::Low),
         ] {
-            assert_eq!(priority(word).unwrap(), expected, "{word}");
+            assert_eq!(parse_priority(word).unwrap(), expected, "{word}");
         }
-        priority("urgent").unwrap_err();
+        parse_priority("urgent").unwrap_err();
     }
 
     #[test]
-    fn a_timeout_is_ours_or_the_sdks() {
-        let timeout = |lines: &[(&'static str, &'static str)]| said(lines).timeout;
+    fn the_timeout_comes_from_our_header_or_from_an_sdk_header() {
+        let timeout = |lines: &[(&'static str, &'static str)]| options_of(lines).timeout;
         assert_eq!(
             timeout(&[("x-tollgate-timeout", "500ms"), ("grpc-timeout", "9S")]),
             Some(Span::from_millis(500))
@@ -409,24 +409,27 @@ mod tests {
     #[test]
     fn costs_have_units() {
         assert_eq!(
-            said(&[("x-tollgate-cost", "tokens=1200, points=3")]).costs,
+            options_of(&[("x-tollgate-cost", "tokens=1200, points=3")]).costs,
             [("tokens".to_owned(), 1200), ("points".to_owned(), 3)]
         );
         assert_eq!(
-            said(&[("x-tollgate-cost", "2")]).costs,
+            options_of(&[("x-tollgate-cost", "2")]).costs,
             [("calls".to_owned(), 2)]
         );
-        assert_eq!(costs("Requests=2").unwrap(), [("calls".to_owned(), 2)]);
-        costs("tokens=0").unwrap_err();
-        let unknown = costs("tokenz=5").unwrap_err().to_string();
+        assert_eq!(
+            parse_costs("Requests=2").unwrap(),
+            [("calls".to_owned(), 2)]
+        );
+        parse_costs("tokens=0").unwrap_err();
+        let unknown = parse_costs("tokenz=5").unwrap_err().to_string();
         for unit in Cost::units() {
             assert!(unknown.contains(unit), "{unit} is not named: {unknown}");
         }
-        costs("tokens").unwrap_err();
+        parse_costs("tokens").unwrap_err();
     }
 
     #[test]
-    fn what_is_ours_or_between_neighbours_is_not_passed_on() {
+    fn own_and_hop_by_hop_headers_are_not_forwarded() {
         let mut headers = headers(&[
             ("host", "localhost"),
             ("connection", "keep-alive, x-mine"),
@@ -440,7 +443,7 @@ mod tests {
             ("accept", "*/*"),
             ("trailer", "x-sum"),
         ]);
-        Head::take(&mut headers).unwrap();
+        OptionHeaders::take(&mut headers).unwrap();
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "te", "trailer"]);

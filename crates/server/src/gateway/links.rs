@@ -7,7 +7,7 @@
 //! Never: touches a body, or a link that leads elsewhere.
 
 use http::header::{CONTENT_LOCATION, HeaderMap, LINK, LOCATION};
-use tollgate::shop::{Links, each_link};
+use tollgate::providers::{Links, map_links};
 
 use super::address::Mount;
 
@@ -20,10 +20,10 @@ pub(super) fn has_any(headers: &HeaderMap) -> bool {
 
 /// Rewrites the links of an answer. `here` is the gateway's own address as the caller wrote it.
 pub(super) fn rewrite(headers: &mut HeaderMap, links: &Links, mount: &Mount, here: &str) {
-    each_link(headers, |value| link(value, links, mount, here));
+    map_links(headers, |value| rewrite_link(value, links, mount, here));
 }
 
-fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
+fn rewrite_link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
     let url = links.without_key(url);
     if !links.rewrite {
         return url;
@@ -31,7 +31,7 @@ fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
     match mount {
         Mount::Proxy => url,
         // The caller's own host stands for the upstream, which callers may not know or reach.
-        Mount::Url(origin) => match links.below(&url) {
+        Mount::Url(origin) => match links.caller_path(&url) {
             Some(path) if is_absolute(&url) => format!("{here}/{origin}{path}"),
             Some(path) => format!("/{origin}{path}"),
             None if is_absolute(&url) => format!("{here}/{url}"),
@@ -40,7 +40,7 @@ fn link(url: &str, links: &Links, mount: &Mount, here: &str) -> String {
             }
             None => url,
         },
-        Mount::Under(prefix) => match links.below(&url) {
+        Mount::Under(prefix) => match links.caller_path(&url) {
             Some(path) if is_absolute(&url) => format!("{here}{prefix}{path}"),
             Some(path) => format!("{prefix}{path}"),
             None => url,
@@ -67,7 +67,7 @@ mod tests {
     }
 
     fn to(url: &str, mount: &Mount) -> String {
-        link(url, &links(), mount, "http://127.0.0.1:4290")
+        rewrite_link(url, &links(), mount, "http://127.0.0.1:4290")
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_an_absolute_url_keeps_its_url() {
+    fn a_link_in_a_response_to_an_absolute_url_stays_absolute() {
         let mount = Mount::Url("https://www.example.org".to_owned());
         assert_eq!(
             to("https://elsewhere.org/a", &mount),
@@ -112,7 +112,7 @@ mod tests {
 
     /// H3: a key that the provider repeats in a link does not reach the caller.
     #[test]
-    fn h3_a_key_in_a_link_is_taken_out() {
+    fn h3_a_key_in_a_link_is_removed() {
         let mount = Mount::Under("/x".to_owned());
         assert_eq!(to("/v3/a?api_key=canary&b=1", &mount), "/x/a?b=1");
         assert_eq!(to("/v3/a?api_key=canary#top", &mount), "/x/a#top");

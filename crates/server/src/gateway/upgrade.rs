@@ -14,11 +14,11 @@ use hyper::upgrade::OnUpgrade;
 use tollgate::body::ReplyBody;
 use tollgate::path::Reply;
 
-use super::visit::Visit;
+use super::client_connection::ClientConnection;
 
 /// The protocols that a request may go on in; `None` = it is an ordinary one. A body may come with
 /// an ordinary one only: where it ends and the other protocol begins is nothing to disagree about.
-pub(super) fn wanted(head: &request::Parts) -> Option<HeaderValue> {
+pub(super) fn requested(head: &request::Parts) -> Option<HeaderValue> {
     let headers = &head.headers;
     let has_body = headers.contains_key(TRANSFER_ENCODING)
         || headers
@@ -36,7 +36,7 @@ pub(super) fn wanted(head: &request::Parts) -> Option<HeaderValue> {
 }
 
 /// Passes the wish on.
-pub(super) fn ask(headers: &mut HeaderMap, wanted: Option<HeaderValue>) {
+pub(super) fn add_headers(headers: &mut HeaderMap, wanted: Option<HeaderValue>) {
     if let Some(wanted) = wanted {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, wanted);
@@ -45,13 +45,17 @@ pub(super) fn ask(headers: &mut HeaderMap, wanted: Option<HeaderValue>) {
 
 /// If the upstream agreed, the connection becomes a tunnel behind this answer. Gives back the
 /// protocol that it chose.
-pub(super) fn agree(visit: &Visit, caller: OnUpgrade, reply: &mut Reply) -> Option<HeaderValue> {
+pub(super) fn accept(
+    visit: &ClientConnection,
+    caller: OnUpgrade,
+    reply: &mut Reply,
+) -> Option<HeaderValue> {
     if reply.head.status != StatusCode::SWITCHING_PROTOCOLS {
         return None;
     }
     let tunnel = std::mem::take(&mut reply.body).into_tunnel()?;
     reply.body = ReplyBody::default();
-    visit.becomes_tunnel(caller, tunnel);
+    visit.become_tunnel(caller, tunnel);
     reply.head.headers.get(UPGRADE).cloned()
 }
 
@@ -79,28 +83,28 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn wanted_of(lines: &[(&str, &str)]) -> Option<String> {
+    fn requested_by(lines: &[(&str, &str)]) -> Option<String> {
         let mut request = Request::builder();
         for (name, value) in lines {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        wanted(&head).map(|value| value.to_str().unwrap().to_owned())
+        requested(&head).map(|value| value.to_str().unwrap().to_owned())
     }
 
     #[test]
-    fn only_a_connection_that_names_it_is_upgraded() {
+    fn an_upgrade_must_be_named_in_the_connection_header() {
         let upgrade = ("upgrade", "websocket");
         let asks = [("connection", "keep-alive, Upgrade"), upgrade];
-        assert_eq!(wanted_of(&asks).as_deref(), Some("websocket"));
-        assert_eq!(wanted_of(&[("connection", "keep-alive"), upgrade]), None);
-        assert_eq!(wanted_of(&[upgrade]), None);
-        assert_eq!(wanted_of(&[("connection", "upgrade")]), None);
+        assert_eq!(requested_by(&asks).as_deref(), Some("websocket"));
+        assert_eq!(requested_by(&[("connection", "keep-alive"), upgrade]), None);
+        assert_eq!(requested_by(&[upgrade]), None);
+        assert_eq!(requested_by(&[("connection", "upgrade")]), None);
     }
 
     #[test]
-    fn protocols_that_hide_requests_are_not_offered() {
-        let ask = |offers| wanted_of(&[("connection", "upgrade"), ("upgrade", offers)]);
+    fn protocols_that_carry_requests_are_not_offered() {
+        let ask = |offers| requested_by(&[("connection", "upgrade"), ("upgrade", offers)]);
         for offer in ["h2c", "H2C", "HTTP/2.0", "TLS/1.3", "h2"] {
             assert_eq!(ask(offer), None, "{offer}");
         }
@@ -108,10 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_a_body_is_an_ordinary_one() {
+    fn a_request_with_a_body_is_not_upgraded() {
         let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
         for body in [("transfer-encoding", "chunked"), ("content-length", "3")] {
-            assert_eq!(wanted_of(&[upgrade[0], upgrade[1], body]), None, "{body:?}");
+            assert_eq!(
+                requested_by(&[upgrade[0], upgrade[1], body]),
+                None,
+                "{body:?}"
+            );
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use tollgate::shop::Options;
-use tollgate_server::Door;
+use tollgate::providers::Options;
+use tollgate_server::ListenerKind;
 
 use crate::client::{get, get_with, raw};
-use crate::stand::{Stand, file};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
 fn known(upstream: SocketAddr) -> String {
@@ -17,7 +17,7 @@ fn known(upstream: SocketAddr) -> String {
 #[tokio::test]
 async fn h4_a_url_finds_its_provider_by_its_host() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = Stand::open(&[known(upstream.address)]).await;
+    let stand = TestGateway::start(&[known(upstream.address)]).await;
     for url in [
         "/https://api.example.org/a?b=1",
         "/https:/api.example.org/a?b=1",
@@ -27,7 +27,7 @@ async fn h4_a_url_finds_its_provider_by_its_host() {
         assert_eq!(get(stand.address, url).await.status, 200, "{url}");
     }
     let targets: Vec<_> = upstream
-        .asked()
+        .requests()
         .iter()
         .map(|asked| asked.target.clone())
         .collect();
@@ -36,9 +36,9 @@ async fn h4_a_url_finds_its_provider_by_its_host() {
 
 /// H4: what nobody limits runs without limits.
 #[tokio::test]
-async fn an_unknown_domain_runs_without_limits_and_untouched() {
+async fn an_unknown_domain_is_forwarded_unchanged_without_limits() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = Stand::with(
+    let stand = TestGateway::start_with(
         &[],
         Options {
             private: true,
@@ -53,7 +53,7 @@ async fn an_unknown_domain_runs_without_limits_and_untouched() {
     )
     .await;
     assert_eq!(answer.status, 200);
-    let asked = &upstream.asked()[0];
+    let asked = &upstream.requests()[0];
     assert_eq!(asked.headers["host"], upstream.address.to_string());
     assert_eq!(asked.headers["x-mine"], "1");
 }
@@ -61,30 +61,34 @@ async fn an_unknown_domain_runs_without_limits_and_untouched() {
 #[tokio::test]
 async fn a_proxy_request_is_governed_too() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = Stand::open(&[known(upstream.address)]).await;
+    let stand = TestGateway::start(&[known(upstream.address)]).await;
     let line = "GET http://api.example.org/a HTTP/1.1\r\nHost: api.example.org\r\nProxy-Connection: keep-alive\r\nConnection: close\r\n\r\n";
     let answer = raw(stand.address, line).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(!upstream.asked()[0].headers.contains_key("proxy-connection"));
+    assert!(
+        !upstream.requests()[0]
+            .headers
+            .contains_key("proxy-connection")
+    );
 }
 
 #[tokio::test]
-async fn a_provider_may_have_an_address_of_its_own() {
+async fn a_provider_can_have_its_own_listener() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let mut stand = Stand::open(&[known(upstream.address)]).await;
-    let door = Door::Provider("x".to_owned());
+    let mut stand = TestGateway::start(&[known(upstream.address)]).await;
+    let door = ListenerKind::Provider("x".to_owned());
     let own = stand
         .gateway
         .listen("127.0.0.1:0".parse().unwrap(), door)
         .await
         .unwrap();
     assert_eq!(get(own.address, "/health?x=1").await.body, "fine");
-    assert_eq!(upstream.asked()[0].target, "/health?x=1");
+    assert_eq!(upstream.requests()[0].target, "/health?x=1");
 }
 
 /// Whoever reaches the address of one provider does not reach the rest of the world through it.
 #[tokio::test]
-async fn h4_an_address_of_a_provider_is_no_proxy_to_others() {
+async fn h4_a_provider_listener_does_not_proxy_to_other_hosts() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let other = Upstream::start(|_, _| async { ok() }).await;
     let second = format!(
@@ -95,8 +99,8 @@ async fn h4_an_address_of_a_provider_is_no_proxy_to_others() {
         private: true,
         ..Options::default()
     };
-    let mut stand = Stand::with(&[known(upstream.address), second], options).await;
-    let door = Door::Provider("x".to_owned());
+    let mut stand = TestGateway::start_with(&[known(upstream.address), second], options).await;
+    let door = ListenerKind::Provider("x".to_owned());
     let free = "127.0.0.1:0".parse().unwrap();
     let own = stand.gateway.listen(free, door).await.unwrap().address;
     let ask = async |url: &str| {
@@ -125,7 +129,7 @@ async fn h4_an_address_of_a_provider_is_no_proxy_to_others() {
 }
 
 #[tokio::test]
-async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_caller() {
+async fn tollgate_headers_are_removed_from_requests_and_from_upstream_responses() {
     let upstream = Upstream::start(|_, _| async {
         reply(
             200,
@@ -138,7 +142,7 @@ async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_
         )
     })
     .await;
-    let stand = Stand::open(&[known(upstream.address)]).await;
+    let stand = TestGateway::start(&[known(upstream.address)]).await;
     let headers = [
         ("x-tollgate-priority", "user"),
         ("x-tollgate-caller", "scanner"),
@@ -147,7 +151,7 @@ async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_
         ("x-hop", "1"),
     ];
     let answer = get_with(stand.address, "/x/a", &headers).await;
-    let asked = upstream.asked();
+    let asked = upstream.requests();
     let names: Vec<&str> = asked[0]
         .headers
         .keys()
@@ -166,7 +170,7 @@ async fn headers_for_the_gateway_do_not_reach_the_upstream_and_its_lies_not_the_
 }
 
 #[tokio::test]
-async fn links_come_back_through_the_gateway() {
+async fn links_are_rewritten_to_the_gateway() {
     let upstream = Upstream::start(|_, asked| async move {
         let host = asked.headers["host"].to_str().unwrap().to_owned();
         reply(
@@ -179,7 +183,7 @@ async fn links_come_back_through_the_gateway() {
         )
     })
     .await;
-    let stand = Stand::open(&[known(upstream.address)]).await;
+    let stand = TestGateway::start(&[known(upstream.address)]).await;
     let answer = get(stand.address, "/x@web/a").await;
     assert_eq!(
         (answer.status, answer.header("location")),
@@ -190,8 +194,8 @@ async fn links_come_back_through_the_gateway() {
 }
 
 #[tokio::test]
-async fn the_gateway_answers_for_its_own_health() {
-    let stand = Stand::open(&[]).await;
+async fn the_gateway_serves_its_own_health_and_ready() {
+    let stand = TestGateway::start(&[]).await;
     let health = get(stand.address, "/health").await;
     assert_eq!(
         (health.status, health.body.as_str()),
@@ -205,9 +209,9 @@ async fn the_gateway_answers_for_its_own_health() {
 
 /// H4: `*.example.org` is many hosts, and nobody can know which one is meant by the provider's name.
 #[tokio::test]
-async fn h4_a_provider_of_many_hosts_says_how_to_name_one() {
+async fn h4_a_wildcard_provider_explains_how_to_name_a_host() {
     let text = "name: x\ndomain: '*.example.org'\nlimits: [100/1s]\n".to_owned();
-    let stand = Stand::open(&[text]).await;
+    let stand = TestGateway::start(&[text]).await;
     let answer = get(stand.address, "/x/a").await;
     assert_eq!(answer.status, 400);
     assert!(answer.body.contains("`*.example.org`"), "{answer:?}");
@@ -218,10 +222,10 @@ async fn h4_a_provider_of_many_hosts_says_how_to_name_one() {
 /// A page of another site may not make the user's browser call with our keys; programs, pages of this
 /// machine and reverse proxies may.
 #[tokio::test]
-async fn a_page_of_another_site_is_refused_on_loopback() {
+async fn a_cross_site_page_is_rejected_on_loopback() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = "limits: [100/1s]\ncache: {mode: ttl, ttl: 1h}";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let cross = ("sec-fetch-site", "cross-site");
     let (evil, local) = ("https://evil.example", "http://localhost:3000");
     for (headers, expected) in [

@@ -1,22 +1,22 @@
 //! The admin address: who may ask, and how it says no (R-E8).
 
 use crate::client::{get, raw};
-use crate::desk::{Desk, from_file, raw_ask, write};
+use crate::test_daemon::{TestDaemon, from_file, raw_request, write_file};
 
 const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
 
 type Headers<'a> = Vec<(&'a str, &'a str)>;
 
-async fn desk(path: &str, token: Option<&str>) -> Desk {
-    write(path, FILE);
-    Desk::with(from_file(path), Default::default(), token).await
+async fn start(path: &str, token: Option<&str>) -> TestDaemon {
+    write_file(path, FILE);
+    TestDaemon::start_with(from_file(path), Default::default(), token).await
 }
 
 /// R-E8: without a token. A page of another site has no way in: it cannot set our header, its name
 /// is not ours even if its DNS says so, and a GET changes nothing.
 #[tokio::test]
-async fn without_a_token_only_the_operator_of_this_machine_gets_in() {
-    let desk = desk("admin-open.yaml", None).await;
+async fn without_a_token_only_local_programs_are_allowed() {
+    let desk = start("admin-open.yaml", None).await;
     let port = desk.admin.port();
     let own = desk.admin.to_string();
     let local = format!("localhost:{port}");
@@ -56,7 +56,7 @@ async fn without_a_token_only_the_operator_of_this_machine_gets_in() {
         (("GET", "/health"), vec![host(&rebound)], 200),
     ];
     for ((method, path), headers, expected) in table {
-        let answer = raw_ask(desk.admin, method, path, &headers, "").await;
+        let answer = raw_request(desk.admin, method, path, &headers, "").await;
         assert_eq!(
             answer.status, expected,
             "{method} {path} {headers:?}: {answer:?}"
@@ -70,8 +70,8 @@ async fn without_a_token_only_the_operator_of_this_machine_gets_in() {
 
 /// R-E8: with a token nothing but the probes is answered without it, and it is never repeated.
 #[tokio::test]
-async fn with_a_token_everything_but_the_probes_needs_it() {
-    let desk = desk("admin-token.yaml", Some("s3cret-canary")).await;
+async fn with_a_token_every_path_but_health_and_ready_requires_it() {
+    let desk = start("admin-token.yaml", Some("s3cret-canary")).await;
     let own = desk.admin.to_string();
     let evil = "http://evil.example";
     let bearer = ("authorization", "Bearer s3cret-canary");
@@ -121,15 +121,15 @@ async fn with_a_token_everything_but_the_probes_needs_it() {
         ),
     ];
     for (method, path, headers, expected) in table {
-        let answer = raw_ask(desk.admin, method, path, &headers, "").await;
+        let answer = raw_request(desk.admin, method, path, &headers, "").await;
         assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
         assert!(!answer.everything().contains("s3cret"), "{answer:?}");
     }
 }
 
 #[tokio::test]
-async fn beyond_loopback_it_does_not_start_without_a_token() {
-    let desk = desk("admin-wide.yaml", None).await;
+async fn a_non_loopback_admin_address_requires_a_token() {
+    let desk = start("admin-wide.yaml", None).await;
     let wide = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
     let refused = tollgate_server::Admin::serve(&desk.daemon, wide, Default::default());
     assert!(refused.unwrap_err().to_string().contains("token"));
@@ -137,8 +137,8 @@ async fn beyond_loopback_it_does_not_start_without_a_token() {
 
 /// Whatever is wrong with a request, the answer is JSON with the next step, and nothing changes.
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_in_json() {
-    let desk = desk("admin-odd.yaml", None).await;
+async fn an_invalid_request_is_rejected_in_json() {
+    let desk = start("admin-odd.yaml", None).await;
     let large = format!("{{\"sleep_max\": \"{}\"}}", "9".repeat(70_000));
     let settings = "/v1/providers/x/settings";
     let table = [
@@ -157,7 +157,7 @@ async fn what_cannot_be_read_is_refused_in_json() {
         ("POST", "/v1/providers/y/resume", "", 404),
     ];
     for (method, path, body, expected) in table {
-        let answer = desk.ask(method, path, body).await;
+        let answer = desk.request(method, path, body).await;
         assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         let fault = answer.json();
         assert!(
@@ -171,17 +171,17 @@ async fn what_cannot_be_read_is_refused_in_json() {
 
 /// What it knows is shown, also of a provider that nobody has called yet.
 #[tokio::test]
-async fn a_provider_is_shown_with_everything_that_is_known() {
-    write(
+async fn a_provider_is_shown_with_all_its_fields() {
+    write_file(
         "admin-show.yaml",
         "name: x\ndomain: api.example.org\nlimits: [5/1s, {limit: 9, period: 1h, per: entity}]\n",
     );
-    let desk = Desk::open(from_file("admin-show.yaml")).await;
-    let list = desk.ask("GET", "/v1/providers", "").await.json();
+    let desk = TestDaemon::start(from_file("admin-show.yaml")).await;
+    let list = desk.request("GET", "/v1/providers", "").await.json();
     assert_eq!(list["providers"][0]["name"], "x");
     assert_eq!(list["providers"][0]["started"], false);
     let one = desk
-        .ask("GET", "/v1/providers/x?entity=odds", "")
+        .request("GET", "/v1/providers/x?entity=odds", "")
         .await
         .json();
     assert_eq!(one["domains"][0], "api.example.org");
@@ -202,20 +202,20 @@ async fn a_provider_is_shown_with_everything_that_is_known() {
 
 /// The entities that were called are listed with what is left of theirs, and no more than a bound.
 #[tokio::test]
-async fn a_provider_is_shown_with_the_entities_that_were_called() {
+async fn a_provider_is_shown_with_its_called_entities() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
-    write(
+    write_file(
         "admin-entities.yaml",
-        &crate::stand::file(
+        &crate::test_gateway::file(
             upstream.address,
             "limits: [{limit: 9, period: 1h, per: entity}]",
         ),
     );
-    let desk = Desk::open(from_file("admin-entities.yaml")).await;
+    let desk = TestDaemon::start(from_file("admin-entities.yaml")).await;
     for path in ["/x/odds/1", "/x/odds/2", "/x/teams/1"] {
         assert_eq!(crate::client::get(desk.gateway, path).await.status, 200);
     }
-    let one = desk.ask("GET", "/v1/providers/x", "").await.json();
+    let one = desk.request("GET", "/v1/providers/x", "").await.json();
     let left = |entity: &str| one["entities"][entity]["limits"][0]["remaining"].clone();
     assert_eq!((left("odds"), left("teams")), (7.into(), 8.into()));
     for n in 0..300 {
@@ -225,7 +225,7 @@ async fn a_provider_is_shown_with_the_entities_that_were_called() {
             .map(|(name, value)| (*name, value.as_str()));
         crate::client::get_with(desk.gateway, &format!("/x/{n}"), &entity).await;
     }
-    let one = desk.ask("GET", "/v1/providers/x", "").await.json();
+    let one = desk.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(one["entities"].as_object().unwrap().len(), 256);
 }
 
@@ -234,30 +234,30 @@ async fn a_provider_is_shown_with_the_entities_that_were_called() {
 #[tokio::test]
 async fn a5_offline_sleeps_until_resumed() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
-    write(
+    write_file(
         "admin-off.yaml",
-        &crate::stand::file(upstream.address, "limits: [100/1s]"),
+        &crate::test_gateway::file(upstream.address, "limits: [100/1s]"),
     );
-    let options = tollgate::shop::Options {
+    let options = tollgate::providers::Options {
         offline: true,
         ..Default::default()
     };
-    let desk = Desk::with(from_file("admin-off.yaml"), options, None).await;
+    let desk = TestDaemon::start_with(from_file("admin-off.yaml"), options, None).await;
     let refused = get(desk.gateway, "/x/a").await;
     let body = refused.json();
     assert_eq!(
         (refused.status, &body["health"], &body["resetIn"]),
         (503, &"sleep".into(), &0.into())
     );
-    desk.ask("POST", "/v1/providers/x/reset", "").await;
+    desk.request("POST", "/v1/providers/x/reset", "").await;
     assert_eq!(
         get(desk.gateway, "/x/a").await.status,
         503,
         "reset does not end it"
     );
-    let shown = desk.ask("GET", "/v1/providers/x", "").await.json();
+    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(shown["health"]["sleep_until"], serde_json::Value::Null);
-    let resumed = desk.ask("POST", "/v1/providers/x/resume", "").await;
+    let resumed = desk.request("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(resumed.json()["state"], "normal");
     assert_eq!(get(desk.gateway, "/x/a").await.status, 200);
     assert_eq!(upstream.count(), 1);
@@ -265,15 +265,15 @@ async fn a5_offline_sleeps_until_resumed() {
 
 /// A5: `--offline` holds domains that no provider has as well, until `unknown` is resumed.
 #[tokio::test]
-async fn a5_offline_holds_unknown_domains_too() {
+async fn a5_offline_blocks_unknown_domains_too() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
-    write("admin-dark.yaml", FILE);
-    let options = tollgate::shop::Options {
+    write_file("admin-dark.yaml", FILE);
+    let options = tollgate::providers::Options {
         offline: true,
         private: true,
         ..Default::default()
     };
-    let desk = Desk::with(from_file("admin-dark.yaml"), options, None).await;
+    let desk = TestDaemon::start_with(from_file("admin-dark.yaml"), options, None).await;
     let url = format!("/http://{}/a", upstream.address);
     let refused = get(desk.gateway, &url).await;
     let body = refused.json();
@@ -282,18 +282,20 @@ async fn a5_offline_holds_unknown_domains_too() {
         (503, &"unknown".into(), &"sleep".into())
     );
     assert_eq!(upstream.count(), 0);
-    let resumed = desk.ask("POST", "/v1/providers/unknown/resume", "").await;
+    let resumed = desk
+        .request("POST", "/v1/providers/unknown/resume", "")
+        .await;
     assert_eq!(resumed.json()["state"], "normal");
     assert_eq!(get(desk.gateway, &url).await.status, 200);
 }
 
 /// A7: cache-only by order, for a while or until resumed; a restart finds it as what it is.
 #[tokio::test]
-async fn a7_cache_only_is_ordered_and_survives_a_restart() {
-    write("admin-cache.yaml", FILE);
+async fn a7_cache_only_by_an_operator_survives_a_restart() {
+    write_file("admin-cache.yaml", FILE);
     let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
     let open = || {
-        Desk::on(
+        TestDaemon::start_on(
             ledger.clone(),
             from_file("admin-cache.yaml"),
             Default::default(),
@@ -301,7 +303,9 @@ async fn a7_cache_only_is_ordered_and_survives_a_restart() {
         )
     };
     let first = open().await;
-    let state = first.ask("POST", "/v1/providers/x/cache-only", "").await;
+    let state = first
+        .request("POST", "/v1/providers/x/cache-only", "")
+        .await;
     assert_eq!(state.json()["state"], "cache_only");
     let refused = get(first.gateway, "/x/a").await;
     assert_eq!(
@@ -310,62 +314,62 @@ async fn a7_cache_only_is_ordered_and_survives_a_restart() {
     );
     drop(first);
     let second = open().await;
-    let shown = second.ask("GET", "/v1/providers/x", "").await.json();
+    let shown = second.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(shown["health"]["state"], "cache_only");
     let ends = second
-        .ask("POST", "/v1/providers/x/cache-only?for=30m", "")
+        .request("POST", "/v1/providers/x/cache-only?for=30m", "")
         .await;
     assert_eq!(ends.json()["state"], "cache_only");
-    let shown = second.ask("GET", "/v1/providers/x", "").await.json();
+    let shown = second.request("GET", "/v1/providers/x", "").await.json();
     let left = shown["health"]["reset_in"].as_f64().unwrap();
     assert!((1_790.0..=1_800.0).contains(&left), "{left}");
     drop(second);
     let second = open().await;
-    let shown = second.ask("GET", "/v1/providers/x", "").await.json();
+    let shown = second.request("GET", "/v1/providers/x", "").await.json();
     assert_eq!(shown["health"]["state"], "cache_only", "with its end");
     let left = shown["health"]["reset_in"].as_f64().unwrap();
     assert!((1_780.0..=1_800.0).contains(&left), "{left}");
-    let resumed = second.ask("POST", "/v1/providers/x/resume", "").await;
+    let resumed = second.request("POST", "/v1/providers/x/resume", "").await;
     assert_eq!(resumed.json()["state"], "normal");
 }
 
 /// The end: what is under way is finished, and nothing new is accepted.
 #[tokio::test]
-async fn the_admin_address_ends_in_good_order() {
-    let desk = desk("admin-end.yaml", None).await;
+async fn the_admin_address_shuts_down_gracefully() {
+    let desk = start("admin-end.yaml", None).await;
     let mut kept = crate::client::Session::open(desk.admin).await;
     assert_eq!(kept.get("/ready", &[]).await.status, 200);
     let admin = desk.admin;
-    crate::client::soon(desk.doors.1.drain()).await;
+    crate::client::within_timeout(desk.servers.1.drain()).await;
     assert!(tokio::net::TcpStream::connect(admin).await.is_err());
 }
 
 /// The end of the gateway: a call that still waits after the grace is dropped, and what it held goes
 /// back: nothing is counted that was not sent.
 #[tokio::test]
-async fn a_call_that_waits_past_the_grace_leaves_nothing_behind() {
+async fn a_call_waiting_past_the_grace_period_is_not_counted() {
     let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
-    let file = crate::stand::file(upstream.address, "limits: [1/30s]");
+    let file = crate::test_gateway::file(upstream.address, "limits: [1/30s]");
     let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
-    let providers = crate::stand::providers(&[file]);
-    let shop = tollgate::Shop::build(providers, ledger, Default::default()).unwrap();
+    let providers = crate::test_gateway::providers(&[file]);
+    let shop = tollgate::ProviderRegistry::build(providers, ledger, Default::default()).unwrap();
     let options = tollgate_server::GatewayOptions {
         grace: tollgate_core::time::Span::from_millis(50),
         ..Default::default()
     };
     let mut gateway = tollgate_server::Gateway::new(shop.clone(), options);
     let free = "127.0.0.1:0".parse().unwrap();
-    let all = tollgate_server::Door::All;
+    let all = tollgate_server::ListenerKind::All;
     let address = gateway.listen(free, all).await.unwrap().address;
     assert_eq!(get(address, "/x/a").await.status, 200);
     let mut waiting = crate::client::Session::open(address).await;
     let call = crate::client::request("GET", "/x/b", &[], "");
     let call = tokio::spawn(async move { waiting.send(call).await.status() });
     let live = shop.named("x").unwrap();
-    crate::client::until(|| live.waiting() == 1).await;
-    crate::client::soon(gateway.drain()).await;
+    crate::client::wait_until(|| live.waiting() == 1).await;
+    crate::client::within_timeout(gateway.drain()).await;
     assert!(call.await.is_err(), "its connection was cut");
-    crate::client::until(|| live.waiting() == 0).await;
+    crate::client::wait_until(|| live.waiting() == 0).await;
     assert_eq!(
         (
             live.limits(None).await[0].view.unwrap().used,

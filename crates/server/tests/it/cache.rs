@@ -6,28 +6,32 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 use tollgate::cache::Cache;
-use tollgate::shop::Options;
+use tollgate::providers::Options;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, ManualClock};
 
-use crate::client::{Session, get, get_with, pause, post, request, until};
-use crate::stand::{Stand, file};
-use crate::upstream::{Asked, Reply, Upstream, ok, reply};
+use crate::client::{Session, get, get_with, pause, post, request, wait_until};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{ReceivedRequest, Reply, Upstream, ok, reply};
 
 pub(crate) const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
 
 /// A gateway whose time passes when it is told to.
-pub(crate) struct Still {
-    pub(crate) stand: Stand,
+pub(crate) struct ManualClockGateway {
+    pub(crate) gateway: TestGateway,
     pub(crate) clock: Arc<ManualClock>,
 }
 
-impl Still {
-    pub(crate) async fn open(upstream: &Upstream, rest: &str) -> Still {
-        Still::with(upstream, rest, Options::default()).await
+impl ManualClockGateway {
+    pub(crate) async fn start(upstream: &Upstream, rest: &str) -> ManualClockGateway {
+        ManualClockGateway::start_with(upstream, rest, Options::default()).await
     }
 
-    pub(crate) async fn with(upstream: &Upstream, rest: &str, options: Options) -> Still {
+    pub(crate) async fn start_with(
+        upstream: &Upstream,
+        rest: &str,
+        options: Options,
+    ) -> ManualClockGateway {
         // Ids of calls begin with the time, and the log is shared by all tests.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let apart = NUMBER.fetch_add(1_000, Ordering::Relaxed);
@@ -40,11 +44,15 @@ impl Still {
             wall: Wall(start + apart),
         });
         let files = [file(upstream.address, rest)];
-        let stand = Stand::on(Clock::Manual(clock.clone()), &files, options).await;
-        Still { stand, clock }
+        let stand =
+            TestGateway::start_on_clock(Clock::Manual(clock.clone()), &files, options).await;
+        ManualClockGateway {
+            gateway: stand,
+            clock,
+        }
     }
 
-    pub(crate) fn pass(&self, secs: u64) {
+    pub(crate) fn advance(&self, secs: u64) {
         self.clock.pass(Span::from_secs(secs));
     }
 
@@ -52,13 +60,18 @@ impl Still {
     pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String, String) {
         // A slot that comes back now is free a moment later.
         self.clock.pass(Span::from_millis(1));
-        let answer = get_with(self.stand.address, path, headers).await;
+        let answer = get_with(self.gateway.address, path, headers).await;
         let source = answer.header("x-tollgate-source").to_owned();
         (answer.status, source, answer.body)
     }
 }
 
-pub(crate) fn is(answer: &(u16, String, String), status: u16, source: &str, body: &str) {
+pub(crate) fn assert_response(
+    answer: &(u16, String, String),
+    status: u16,
+    source: &str,
+    body: &str,
+) {
     assert_eq!(
         (answer.0, answer.1.as_str(), answer.2.as_str()),
         (status, source, body)
@@ -73,34 +86,34 @@ pub(crate) async fn counting() -> Upstream {
 
 /// S3, S8: the cache comes before the permit: what it has costs nothing, for the entity's time.
 #[tokio::test]
-async fn s3_s8_a_kept_answer_costs_no_permit_and_lives_as_long_as_its_entity_says() {
+async fn s3_s8_a_cached_response_costs_no_permit_and_lives_for_the_ttl_of_its_entity() {
     let upstream = counting().await;
     let rest = "limits: [2/1h]\ncache: {ttl: 1h}\nentities: {ttl: {odds: 4s}}";
-    let still = Still::open(&upstream, rest).await;
-    is(&still.get("/x/odds", &[]).await, 200, "upstream", "0");
-    is(&still.get("/x/teams", &[]).await, 200, "upstream", "1");
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&still.get("/x/odds", &[]).await, 200, "upstream", "0");
+    assert_response(&still.get("/x/teams", &[]).await, 200, "upstream", "1");
     for _ in 0..10 {
-        is(&still.get("/x/odds", &[]).await, 200, "cache", "0");
-        is(&still.get("/x/teams?", &[]).await, 200, "cache", "1");
+        assert_response(&still.get("/x/odds", &[]).await, 200, "cache", "0");
+        assert_response(&still.get("/x/teams?", &[]).await, 200, "cache", "1");
     }
-    still.pass(3);
-    let aged = get(still.stand.address, "/x/odds").await;
+    still.advance(3);
+    let aged = get(still.gateway.address, "/x/odds").await;
     assert_eq!(
         (aged.header("x-tollgate-source"), aged.header("age")),
         ("cache", "3")
     );
     assert_eq!(aged.header("x-tollgate-attempts"), "0");
-    still.pass(1);
+    still.advance(1);
     // The limit is used up: what is old stands in, and says so.
-    is(&still.get("/x/odds", &[]).await, 200, "stale", "0");
-    is(&still.get("/x/teams", &[]).await, 200, "cache", "1");
+    assert_response(&still.get("/x/odds", &[]).await, 200, "stale", "0");
+    assert_response(&still.get("/x/teams", &[]).await, 200, "cache", "1");
     assert_eq!(upstream.count(), 2);
 }
 
 /// M11: what is kept for ever is there after a restart, and a range is kept too.
 #[tokio::test]
-async fn m11_forever_survives_a_restart() {
-    let folder = Folder::new();
+async fn m11_ttl_forever_survives_a_restart() {
+    let folder = TempFolder::new();
     let upstream = counting().await;
     for (round, source) in ["upstream", "cache", "cache"].into_iter().enumerate() {
         let options = Options {
@@ -108,26 +121,26 @@ async fn m11_forever_survives_a_restart() {
             ..Options::default()
         };
         let rest = "limits: [100/1s]\ncache: {ttl: forever}\nentities: {ttl: {a: 24h..48h}}";
-        let still = Still::with(&upstream, rest, options).await;
-        still.pass(round as u64 * 10 * 365 * 86_400);
-        is(&still.get("/x/b", &[]).await, 200, source, "0");
+        let still = ManualClockGateway::start_with(&upstream, rest, options).await;
+        still.advance(round as u64 * 10 * 365 * 86_400);
+        assert_response(&still.get("/x/b", &[]).await, 200, source, "0");
         if round == 0 {
-            is(&still.get("/x/a", &[]).await, 200, "upstream", "1");
-            still.pass(86_400 - 1);
-            is(&still.get("/x/a", &[]).await, 200, "cache", "1");
+            assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "1");
+            still.advance(86_400 - 1);
+            assert_response(&still.get("/x/a", &[]).await, 200, "cache", "1");
         }
-        still.stand.shop.cache().flush().await;
+        still.gateway.registry.cache().flush().await;
     }
     assert_eq!(upstream.count(), 2);
 }
 
 /// S11: per call, the cache is used, not used, asked alone or refreshed.
 #[tokio::test]
-async fn s11_a_call_says_how_it_uses_the_cache() {
+async fn s11_a_request_header_selects_the_cache_mode() {
     let upstream = counting().await;
-    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
+    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 10s}").await;
     let with = |word| [("x-tollgate-cache", word)];
-    let missing = get_with(still.stand.address, "/x/a", &with("only")).await;
+    let missing = get_with(still.gateway.address, "/x/a", &with("only")).await;
     assert_eq!(
         (
             missing.status,
@@ -136,25 +149,25 @@ async fn s11_a_call_says_how_it_uses_the_cache() {
         ),
         (504, &json!("NotInCache"), &json!("cache_only"))
     );
-    is(&still.get("/x/a", &with("no")).await, 200, "upstream", "0");
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "1");
-    is(&still.get("/x/a", &with("no")).await, 200, "upstream", "2");
-    is(&still.get("/x/a", &with("only")).await, 200, "cache", "1");
-    is(
+    assert_response(&still.get("/x/a", &with("no")).await, 200, "upstream", "0");
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "1");
+    assert_response(&still.get("/x/a", &with("no")).await, 200, "upstream", "2");
+    assert_response(&still.get("/x/a", &with("only")).await, 200, "cache", "1");
+    assert_response(
         &still.get("/x/a", &with("refresh")).await,
         200,
         "upstream",
         "3",
     );
-    is(&still.get("/x/a", &[]).await, 200, "cache", "3");
-    still.pass(60);
-    is(&still.get("/x/a", &with("only")).await, 200, "stale", "3");
-    let odd = get_with(still.stand.address, "/x/a", &with("maybe")).await;
+    assert_response(&still.get("/x/a", &[]).await, 200, "cache", "3");
+    still.advance(60);
+    assert_response(&still.get("/x/a", &with("only")).await, 200, "stale", "3");
+    let odd = get_with(still.gateway.address, "/x/a", &with("maybe")).await;
     assert_eq!(odd.status, 400);
     assert_eq!(upstream.count(), 4);
 }
 
-pub(crate) async fn tagged(_: usize, asked: Asked) -> Reply {
+pub(crate) async fn tagged(_: usize, asked: ReceivedRequest) -> Reply {
     match asked.headers.get("if-none-match") {
         Some(tag) if tag == "\"a\"" => reply(304, &[("x-new", "1"), ("etag", "\"a\"")], ""),
         _ => reply(200, &[("etag", "\"a\""), ("x-old", "1")], "body"),
@@ -164,14 +177,14 @@ pub(crate) async fn tagged(_: usize, asked: Asked) -> Reply {
 /// An old answer is asked about with its validator; a 304 renews it and, where the provider does
 /// not count 304s, costs no permit.
 #[tokio::test]
-async fn an_old_answer_is_renewed_by_a_304_that_costs_nothing() {
+async fn a_stale_response_is_revalidated_by_a_304_that_costs_no_permit() {
     let upstream = Upstream::start(tagged).await;
     let rest = "limits: [2/1h]\nfree_status: [304]\ncache: {ttl: 10s}";
-    let still = Still::open(&upstream, rest).await;
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "body");
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "body");
     for _ in 0..5 {
-        still.pass(10);
-        let renewed = get(still.stand.address, "/x/a").await;
+        still.advance(10);
+        let renewed = get(still.gateway.address, "/x/a").await;
         assert_eq!(
             (
                 renewed.status,
@@ -184,7 +197,7 @@ async fn an_old_answer_is_renewed_by_a_304_that_costs_nothing() {
             (renewed.header("x-new"), renewed.header("x-old")),
             ("1", "1")
         );
-        is(&still.get("/x/a", &[]).await, 200, "cache", "body");
+        assert_response(&still.get("/x/a", &[]).await, 200, "cache", "body");
     }
     assert_eq!(upstream.count(), 6);
 }
@@ -192,11 +205,11 @@ async fn an_old_answer_is_renewed_by_a_304_that_costs_nothing() {
 /// An old answer makes waiting optional: it is served at once, and a new one is fetched when its
 /// turn comes, behind everybody else.
 #[tokio::test]
-async fn an_old_answer_is_served_in_place_of_a_wait_and_renewed_beside_it() {
+async fn a_stale_response_is_served_instead_of_waiting_and_refreshed_later() {
     for period in ["300ms", "3s", "10s"] {
         let upstream = counting().await;
         let rest = format!("limits: [1/{period}]\ncache: {{ttl: 1ms}}");
-        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
         assert_eq!(get(stand.address, "/x/a").await.body, "0");
         pause(2).await; // longer than it is good
         let answer = get(stand.address, "/x/a").await;
@@ -210,7 +223,7 @@ async fn an_old_answer_is_served_in_place_of_a_wait_and_renewed_beside_it() {
             answer.header("cache-status"),
             "tollgate; hit; detail=waiting"
         );
-        until(|| upstream.count() == 2).await; // and nobody has asked
+        wait_until(|| upstream.count() == 2).await; // and nobody has asked
         return;
     }
     panic!("there was never anything to wait for");
@@ -218,7 +231,7 @@ async fn an_old_answer_is_served_in_place_of_a_wait_and_renewed_beside_it() {
 
 /// A provider that fails, refuses or is gone is covered by what was kept.
 #[tokio::test]
-async fn an_old_answer_stands_in_for_a_provider_that_fails() {
+async fn a_stale_response_is_served_when_the_provider_fails() {
     for (status, rest) in [(503, NO_RETRY), (429, NO_RETRY), (500, "")] {
         let upstream = Upstream::start(move |number, _| async move {
             match number {
@@ -228,29 +241,29 @@ async fn an_old_answer_stands_in_for_a_provider_that_fails() {
         })
         .await;
         let rest = format!("limits: [100/1s]\ncache: {{ttl: 10s, stale: 1h}}\n{rest}");
-        let still = Still::open(&upstream, &rest).await;
-        is(&still.get("/x/a", &[]).await, 200, "upstream", "fine");
-        still.pass(11);
-        is(&still.get("/x/a", &[]).await, 200, "stale", "fine");
+        let still = ManualClockGateway::start(&upstream, &rest).await;
+        assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "fine");
+        still.advance(11);
+        assert_response(&still.get("/x/a", &[]).await, 200, "stale", "fine");
         // Nothing is tried twice while there is something to fall back to.
         assert_eq!(upstream.count(), 2);
-        still.pass(3_600);
+        still.advance(3_600);
         let late = still.get("/x/a", &[("x-tollgate-timeout", "100ms")]).await;
         assert_ne!(late.1, "stale", "{status}: too old to stand in");
     }
 }
 
 #[tokio::test]
-async fn an_old_answer_stands_in_for_a_provider_that_is_gone() {
+async fn a_stale_response_is_served_when_the_provider_is_unreachable() {
     let upstream = counting().await;
     let rest =
         "limits: [100/1s]\ncache: {ttl: 10s}\nretry: {retries: {high: 0, normal: 0, low: 0}}";
-    let still = Still::open(&upstream, rest).await;
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
     drop(upstream);
-    still.pass(11);
-    is(&still.get("/x/a", &[]).await, 200, "stale", "0");
-    is(&still.get("/x/a", &[]).await, 200, "stale", "0");
+    still.advance(11);
+    assert_response(&still.get("/x/a", &[]).await, 200, "stale", "0");
+    assert_response(&still.get("/x/a", &[]).await, 200, "stale", "0");
 }
 
 /// S6: below the threshold the entity is served from the cache only, old answers included and
@@ -270,10 +283,10 @@ async fn s6_a_degraded_entity_is_served_from_the_cache_only() {
     })
     .await;
     let rest = "limits: [{limit: 3000, period: 1h, per: entity}]\ndegrade: {below: 200, recover: 400}\ncache: {ttl: 10s}";
-    let still = Still::open(&upstream, rest).await;
-    is(&still.get("/x/odds/1", &[]).await, 200, "upstream", "0");
-    is(&still.get("/x/odds/2", &[]).await, 200, "upstream", "1");
-    let fresh = get(still.stand.address, "/x/odds/1").await;
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&still.get("/x/odds/1", &[]).await, 200, "upstream", "0");
+    assert_response(&still.get("/x/odds/2", &[]).await, 200, "upstream", "1");
+    let fresh = get(still.gateway.address, "/x/odds/1").await;
     assert_eq!(
         (
             fresh.header("x-tollgate-source"),
@@ -281,8 +294,8 @@ async fn s6_a_degraded_entity_is_served_from_the_cache_only() {
         ),
         ("cache", "true")
     );
-    still.pass(11);
-    let old = get(still.stand.address, "/x/odds/1").await;
+    still.advance(11);
+    let old = get(still.gateway.address, "/x/odds/1").await;
     assert_eq!(
         (
             old.header("x-tollgate-source"),
@@ -291,7 +304,7 @@ async fn s6_a_degraded_entity_is_served_from_the_cache_only() {
         ),
         ("stale", "true", "11")
     );
-    let missing = get(still.stand.address, "/x/odds/3").await;
+    let missing = get(still.gateway.address, "/x/odds/3").await;
     assert_eq!(
         (
             missing.status,
@@ -305,56 +318,56 @@ async fn s6_a_degraded_entity_is_served_from_the_cache_only() {
 
 /// S13: lifetimes grow while nothing changes, shrink when it does, and stay in their range.
 #[tokio::test]
-async fn s13_lifetimes_follow_what_changes() {
+async fn s13_an_adaptive_ttl_follows_how_often_a_response_changes() {
     let upstream = Upstream::start(|number, _| async move {
         reply(200, &[], if number < 3 { "same" } else { "other" })
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 100s..1000s, adaptive: true}";
-    let still = Still::open(&upstream, rest).await;
+    let still = ManualClockGateway::start(&upstream, rest).await;
     // 100, unchanged: 150, unchanged: 225, changed: 112.
     for (lifetime, count) in [(100, 1), (150, 2), (225, 3), (112, 4)] {
         still.get("/x/a", &[]).await;
         assert_eq!(upstream.count(), count);
-        still.pass(lifetime - 1);
+        still.advance(lifetime - 1);
         assert_eq!(still.get("/x/a", &[]).await.1, "cache", "{lifetime}");
-        still.pass(2);
+        still.advance(2);
     }
 }
 
 /// S13: while the quota is short, an answer is good for twice its lifetime.
 #[tokio::test]
-async fn s13_lifetimes_double_while_the_quota_is_short() {
+async fn s13_the_ttl_doubles_while_little_quota_remains() {
     let upstream = counting().await;
     let rest = "limits: [10/1h]\ncache: {ttl: 100s..1000s, adaptive: true}";
-    let still = Still::open(&upstream, rest).await;
+    let still = ManualClockGateway::start(&upstream, rest).await;
     still.get("/x/a", &[]).await;
     for other in 0..8 {
         still.get(&format!("/x/{other}"), &[]).await;
     }
-    still.pass(150);
-    is(&still.get("/x/a", &[]).await, 200, "cache", "0");
-    still.pass(60);
+    still.advance(150);
+    assert_response(&still.get("/x/a", &[]).await, 200, "cache", "0");
+    still.advance(60);
     assert_eq!(still.get("/x/a", &[]).await.1, "upstream");
 }
 
 #[tokio::test]
-async fn absence_is_kept_only_by_setting() {
+async fn a_404_is_cached_only_if_configured() {
     let upstream = Upstream::start(|_, _| async { reply(404, &[], "no such thing") }).await;
-    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
     still.get("/x/a", &[]).await;
-    is(
+    assert_response(
         &still.get("/x/a", &[]).await,
         404,
         "upstream",
         "no such thing",
     );
     let negative = "limits: [100/1s]\ncache: {ttl: 1h, negative: 5s}";
-    let still = Still::open(&upstream, negative).await;
+    let still = ManualClockGateway::start(&upstream, negative).await;
     still.get("/x/a", &[]).await;
-    is(&still.get("/x/a", &[]).await, 404, "cache", "no such thing");
-    still.pass(5);
-    is(
+    assert_response(&still.get("/x/a", &[]).await, 404, "cache", "no such thing");
+    still.advance(5);
+    assert_response(
         &still.get("/x/a", &[]).await,
         404,
         "upstream",
@@ -364,20 +377,20 @@ async fn absence_is_kept_only_by_setting() {
 
 /// A HEAD is answered by what was kept of a GET; a client that has it already gets a 304.
 #[tokio::test]
-async fn heads_and_conditions_are_answered_from_what_is_kept() {
+async fn head_and_conditional_requests_are_served_from_the_cache() {
     let upstream = Upstream::start(tagged).await;
-    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
     still.get("/x/a", &[]).await;
-    let mut session = Session::open(still.stand.address).await;
+    let mut session = Session::open(still.gateway.address).await;
     let head = session.send(request("HEAD", "/x/a", &[], "")).await;
     assert_eq!(head.headers()["x-tollgate-source"], "cache");
     assert_eq!(head.headers()["content-length"], "4");
-    let same = get_with(still.stand.address, "/x/a", &[("if-none-match", "\"a\"")]).await;
+    let same = get_with(still.gateway.address, "/x/a", &[("if-none-match", "\"a\"")]).await;
     assert_eq!(
         (same.status, same.header("etag"), same.body.as_str()),
         (304, "\"a\"", "")
     );
-    is(
+    assert_response(
         &still.get("/x/a", &[("if-none-match", "\"b\"")]).await,
         200,
         "cache",
@@ -388,7 +401,7 @@ async fn heads_and_conditions_are_answered_from_what_is_kept() {
 
 /// A change makes what was kept of its URL invalid, whoever asked for it; a failed one does not.
 #[tokio::test]
-async fn a_successful_change_makes_what_was_kept_invalid() {
+async fn a_successful_write_invalidates_the_cached_response() {
     let upstream = Upstream::start(|number, asked| async move {
         match asked.method.as_str() {
             "POST" if asked.body == "bad" => reply(400, &[], ""),
@@ -397,27 +410,27 @@ async fn a_successful_change_makes_what_was_kept_invalid() {
         }
     })
     .await;
-    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
     let other = [("x-api-key", "other")];
     for path in ["/x/a", "/x/b", "/x/c"] {
         still.get(path, &[]).await;
     }
     still.get("/x/a", &other).await;
-    post(still.stand.address, "/x/a", &[], "bad").await;
-    is(&still.get("/x/a", &[]).await, 200, "cache", "0");
-    still.pass(1);
-    post(still.stand.address, "/x/a", &[], "good").await;
-    still.pass(1);
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "6");
-    is(&still.get("/x/a", &other).await, 200, "upstream", "7");
-    is(&still.get("/x/b", &[]).await, 200, "upstream", "8");
-    is(&still.get("/x/c", &[]).await, 200, "cache", "2");
-    is(&still.get("/x/a", &other).await, 200, "cache", "7");
+    post(still.gateway.address, "/x/a", &[], "bad").await;
+    assert_response(&still.get("/x/a", &[]).await, 200, "cache", "0");
+    still.advance(1);
+    post(still.gateway.address, "/x/a", &[], "good").await;
+    still.advance(1);
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "6");
+    assert_response(&still.get("/x/a", &other).await, 200, "upstream", "7");
+    assert_response(&still.get("/x/b", &[]).await, 200, "upstream", "8");
+    assert_response(&still.get("/x/c", &[]).await, 200, "cache", "2");
+    assert_response(&still.get("/x/a", &other).await, 200, "cache", "7");
 }
 
 /// Nothing is kept half, and nothing that is too large.
 #[tokio::test]
-async fn a_body_that_breaks_off_or_is_too_large_is_not_kept() {
+async fn a_truncated_or_oversized_body_is_not_cached() {
     let large = "x".repeat(3_000);
     let upstream = Upstream::start(move |_, _| {
         let large = large.clone();
@@ -425,7 +438,7 @@ async fn a_body_that_breaks_off_or_is_too_large_is_not_kept() {
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h, max_object: 2KiB}";
-    let still = Still::open(&upstream, rest).await;
+    let still = ManualClockGateway::start(&upstream, rest).await;
     still.get("/x/a", &[]).await;
     assert_eq!(still.get("/x/a", &[]).await.1, "upstream");
     drop(upstream);
@@ -441,7 +454,7 @@ async fn a_body_that_breaks_off_or_is_too_large_is_not_kept() {
             stream.write_all(half).await.unwrap();
         }
     });
-    let stand = Stand::open(&[file(address, "limits: [100/1s]\ncache: {ttl: 1h}")]).await;
+    let stand = TestGateway::start(&[file(address, "limits: [100/1s]\ncache: {ttl: 1h}")]).await;
     for _ in 0..2 {
         let mut session = Session::open(stand.address).await;
         let answer = session.send(request("GET", "/x/a", &[], "")).await;
@@ -453,30 +466,30 @@ async fn a_body_that_breaks_off_or_is_too_large_is_not_kept() {
 
 /// A purge forgets by provider and entity, and what was on its way then is not kept.
 #[tokio::test]
-async fn a_purge_forgets() {
+async fn a_purge_removes_cached_responses() {
     let upstream = counting().await;
-    let still = Still::open(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
+    let still = ManualClockGateway::start(&upstream, "limits: [100/1s]\ncache: {ttl: 1h}").await;
     still.get("/x/odds", &[]).await;
     still.get("/x/teams", &[]).await;
-    let cache = still.stand.shop.cache();
+    let cache = still.gateway.registry.cache();
     assert_eq!(cache.purge(Some("x"), Some("odds")).await, 1);
     assert_eq!(still.get("/x/odds", &[]).await.1, "upstream");
     assert_eq!(still.get("/x/teams", &[]).await.1, "cache");
 }
 
 /// A folder that goes with its test.
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct TempFolder(pub(crate) PathBuf);
 
-impl Folder {
-    pub(crate) fn new() -> Folder {
+impl TempFolder {
+    pub(crate) fn new() -> TempFolder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-gateway-cache-{}-{number}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
+        TempFolder(std::env::temp_dir().join(name))
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.0).ok();
     }

@@ -11,29 +11,29 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tollgate::cache::Cache;
-use tollgate::shop::Options;
+use tollgate::providers::Options;
 
-use crate::cache::{Folder, counting};
-use crate::client::{Session, get, request, soon, until, whole};
-use crate::stand::{Stand, file};
-use crate::streaming::Told;
+use crate::cache::{TempFolder, counting};
+use crate::client::{Session, get, read_response, request, wait_until, within_timeout};
+use crate::streaming::ChannelBody;
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, reply};
 
 const REST: &str = "limits: [1000/1s]\ncache: {ttl: 1h}\nhealth: off\nretry: {retries: {high: 0, normal: 0, low: 0}}";
 
-fn source(answer: &crate::client::Answer) -> &str {
+fn source(answer: &crate::client::ClientResponse) -> &str {
     answer.header("x-tollgate-source")
 }
 
 /// The first answer streams what it is told; the others say their number.
-async fn told_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
+async fn streaming_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
     let (say, told) = mpsc::channel(64);
     let told = parking_lot::Mutex::new(Some(told));
     let upstream = Upstream::start(move |number, _| {
         let told = told.lock().take();
         async move {
             match told {
-                Some(told) => Response::new(Told(told).boxed()),
+                Some(told) => Response::new(ChannelBody(told).boxed()),
                 None => reply(200, &[], &number.to_string()),
             }
         }
@@ -44,9 +44,9 @@ async fn told_at_first() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
 
 /// A client that leaves in the middle takes nothing half with it; the next one gets a whole answer.
 #[tokio::test]
-async fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
-    let (upstream, say) = told_at_first().await;
-    let stand = Stand::open(&[file(upstream.address, REST)]).await;
+async fn a_client_disconnect_mid_body_stores_nothing_partial() {
+    let (upstream, say) = streaming_at_first().await;
+    let stand = TestGateway::start(&[file(upstream.address, REST)]).await;
     say.send(Frame::data(Bytes::from("half"))).await.unwrap();
     let mut session = Session::open(stand.address).await;
     let mut body = session
@@ -54,7 +54,7 @@ async fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
         .await
         .into_body();
     assert_eq!(
-        soon(body.frame())
+        within_timeout(body.frame())
             .await
             .unwrap()
             .unwrap()
@@ -63,7 +63,7 @@ async fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
         "half"
     );
     drop((body, session));
-    until(|| say.is_closed()).await;
+    wait_until(|| say.is_closed()).await;
     let next = get(stand.address, "/x/a").await;
     assert_eq!((source(&next), next.body.as_str()), ("upstream", "1"));
     let kept = get(stand.address, "/x/a").await;
@@ -73,7 +73,7 @@ async fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
 /// An upstream that cuts its answer, with and without a length, is a broken answer for the client
 /// and none for the cache.
 #[tokio::test]
-async fn an_answer_that_is_cut_off_is_not_kept() {
+async fn a_truncated_response_is_not_cached() {
     for half in [
         "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
@@ -89,16 +89,16 @@ async fn an_answer_that_is_cut_off_is_not_kept() {
                 stream.write_all(half.as_bytes()).await.unwrap();
             }
         });
-        let stand = Stand::open(&[file(address, REST)]).await;
+        let stand = TestGateway::start(&[file(address, REST)]).await;
         for _ in 0..2 {
             let mut session = Session::open(stand.address).await;
             let answer = session.send(request("GET", "/x/a", &[], "")).await;
             assert_eq!(answer.headers()["x-tollgate-source"], "upstream", "{half}");
-            let is_cut = soon(answer.into_body().collect()).await.is_err();
+            let is_cut = within_timeout(answer.into_body().collect()).await.is_err();
             assert_eq!(is_cut, !half.contains("ends with"), "{half}");
         }
-        soon(cuts).await.unwrap();
-        assert!(stand.shop.cache().rows().await.is_empty(), "{half}");
+        within_timeout(cuts).await.unwrap();
+        assert!(stand.registry.cache().usage().await.is_empty(), "{half}");
     }
 }
 
@@ -118,7 +118,7 @@ async fn begun(to: std::net::SocketAddr) -> (tokio::net::TcpStream, Vec<u8>) {
 /// Clients that leave or stand still in the middle of a large kept answer, which goes to them as a file,
 /// take nothing from others, and who reads on gets the rest of it.
 #[tokio::test]
-async fn who_leaves_or_stands_still_within_a_kept_answer_harms_nobody() {
+async fn a_stalled_or_disconnected_reader_of_a_cached_file_affects_nobody() {
     let text: String = (0..170_000).map(|number| format!("{number:06}")).collect();
     let answer = text.clone();
     let upstream = Upstream::start(move |_, _| {
@@ -127,7 +127,7 @@ async fn who_leaves_or_stands_still_within_a_kept_answer_harms_nobody() {
     })
     .await;
     let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     assert_eq!(get(stand.address, "/x/a").await.body.len(), text.len());
     let (mut still, mut read) = begun(stand.address).await;
     for _ in 0..20 {
@@ -142,7 +142,7 @@ async fn who_leaves_or_stands_still_within_a_kept_answer_harms_nobody() {
         .unwrap()
         + 4;
     let mut rest = vec![0; head + text.len() - read.len()];
-    soon(still.read_exact(&mut rest)).await.unwrap();
+    within_timeout(still.read_exact(&mut rest)).await.unwrap();
     read.extend(rest);
     assert!(read.ends_with(text.as_bytes()));
     assert_eq!(upstream.count(), 1);
@@ -150,14 +150,14 @@ async fn who_leaves_or_stands_still_within_a_kept_answer_harms_nobody() {
 
 /// A large answer that is read slowly holds nobody up, is kept whole, and lies on disk afterwards.
 #[tokio::test]
-async fn a_slow_reader_of_a_large_answer_holds_nobody_up() {
-    let (upstream, say) = told_at_first().await;
-    let folder = Folder::new();
+async fn a_slow_reader_of_a_large_response_blocks_nobody() {
+    let (upstream, say) = streaming_at_first().await;
+    let folder = TempFolder::new();
     let options = Options {
         cache: Cache::open(&folder.0),
         ..Options::default()
     };
-    let stand = Stand::with(&[file(upstream.address, REST)], options).await;
+    let stand = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
     let mut session = Session::open(stand.address).await;
     let (pieces, piece) = (96, Bytes::from(vec![b'x'; 65_536]));
     let sending = tokio::spawn(async move {
@@ -171,12 +171,12 @@ async fn a_slow_reader_of_a_large_answer_holds_nobody_up() {
         let other = get(stand.address, &format!("/x/{number}")).await;
         assert_eq!(other.body, number.to_string());
     }
-    assert_eq!(whole(slow).await.body.len(), pieces * 65_536);
-    soon(sending).await.unwrap();
+    assert_eq!(read_response(slow).await.body.len(), pieces * 65_536);
+    within_timeout(sending).await.unwrap();
     let kept = get(stand.address, "/x/large").await;
     assert_eq!((source(&kept), kept.body.len()), ("cache", pieces * 65_536));
-    stand.shop.cache().flush().await;
-    let rows = tollgate::cache::rows(&folder.0).unwrap();
+    stand.registry.cache().flush().await;
+    let rows = tollgate::cache::usage(&folder.0).unwrap();
     let large = rows
         .iter()
         .find(|row| row.entity.as_deref() == Some("large"));
@@ -185,7 +185,7 @@ async fn a_slow_reader_of_a_large_answer_holds_nobody_up() {
 
 /// What turns out to be too large, announced or not, passes whole and is not kept.
 #[tokio::test]
-async fn an_answer_above_the_bound_passes_and_is_not_kept() {
+async fn an_oversized_response_is_forwarded_and_not_cached() {
     let upstream = Upstream::start(|_, asked| async move {
         let text = "y".repeat(3_000);
         if asked.target == "/announced" {
@@ -196,31 +196,31 @@ async fn an_answer_above_the_bound_passes_and_is_not_kept() {
             let piece = Bytes::copy_from_slice(piece);
             say.try_send(Frame::data(piece)).unwrap();
         }
-        let body = Told(told);
+        let body = ChannelBody(told);
         Response::new(BodyExt::map_err(body, |never: Infallible| match never {}).boxed())
     })
     .await;
     let rest = REST.replace("ttl: 1h", "ttl: 1h, max_object: 2KiB");
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
     for path in ["/x/announced", "/x/streamed"] {
         for _ in 0..2 {
             let answer = get(stand.address, path).await;
             assert_eq!((source(&answer), answer.body.len()), ("upstream", 3_000));
         }
     }
-    assert!(stand.shop.cache().rows().await.is_empty());
+    assert!(stand.registry.cache().usage().await.is_empty());
 }
 
 /// R-G: `cache.db` may vanish, be held, or turn to rubbish while the gateway runs: calls go on.
 #[tokio::test]
-async fn the_gateway_serves_whatever_becomes_of_the_file() {
-    let folder = Folder::new();
+async fn the_gateway_serves_while_cache_db_is_missing_locked_or_corrupt() {
+    let folder = TempFolder::new();
     let upstream = counting().await;
     let options = Options {
         cache: Cache::open(&folder.0),
         ..Options::default()
     };
-    let stand = Stand::with(&[file(upstream.address, REST)], options).await;
+    let stand = TestGateway::start_with(&[file(upstream.address, REST)], options).await;
     let serves = async |path: &str| {
         let first = get(stand.address, path).await;
         assert_eq!((first.status, source(&first)), (200, "upstream"), "{path}");
@@ -229,7 +229,7 @@ async fn the_gateway_serves_whatever_becomes_of_the_file() {
         assert_eq!(first.body, second.body);
     };
     serves("/x/before").await;
-    stand.shop.cache().flush().await;
+    stand.registry.cache().flush().await;
     let database = folder.0.join(tollgate::cache::DATABASE);
     let holder = std::fs::File::options()
         .write(true)
@@ -241,6 +241,6 @@ async fn the_gateway_serves_whatever_becomes_of_the_file() {
     serves("/x/rubbish").await;
     std::fs::remove_dir_all(&folder.0).unwrap();
     serves("/x/gone").await;
-    assert!(stand.shop.cache().purge(None, None).await > 0);
+    assert!(stand.registry.cache().purge(None, None).await > 0);
     assert_eq!(source(&get(stand.address, "/x/before").await), "upstream");
 }

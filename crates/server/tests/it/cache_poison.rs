@@ -6,15 +6,15 @@ use std::sync::Arc;
 use serde_json::json;
 use tollgate_core::time::Span;
 
-use crate::cache::{Still, is};
-use crate::client::{Session, get_with, request, soon, whole};
-use crate::stand::{Stand, file};
-use crate::upstream::{Asked, Reply, Upstream, reply};
+use crate::cache::{ManualClockGateway, assert_response};
+use crate::client::{Session, get_with, read_response, request, within_timeout};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 const OPEN: &str = "limits: [100000/1s]\ncache: {ttl: 1h}\nhealth: off";
 
 /// Names whoever asks, by everything that may name somebody; slowly enough to be joined.
-async fn owned(_: usize, asked: Asked) -> Reply {
+async fn owned(_: usize, asked: ReceivedRequest) -> Reply {
     tokio::task::yield_now().await;
     let owner = owner(&asked.target, &|name| {
         let value = asked.headers.get(name)?;
@@ -38,10 +38,10 @@ fn owner(target: &str, header: &dyn Fn(&str) -> Option<String>) -> String {
 }
 
 /// Small dice, the same in every run.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, most: usize) -> usize {
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -53,11 +53,11 @@ impl Dice {
 /// that everybody's answer meets, some when what is kept is old, some at the same time: every body
 /// names whoever asked, or is nothing at all.
 #[tokio::test]
-async fn no_answer_of_one_user_reaches_another_at_the_same_time() {
+async fn concurrent_users_never_receive_each_others_responses() {
     let upstream = Upstream::start(owned).await;
     let rest = "limits: [100000/1s]\ncache: {ttl: 1s, stale: 1h, ignore: [authorization, private]}\n\
                 dedup: true\nauth: {replace: false}\nhealth: off";
-    let still = Arc::new(Still::open(&upstream, rest).await);
+    let still = Arc::new(ManualClockGateway::start(&upstream, rest).await);
     let workers: Vec<_> = (0..8)
         .map(|worker| {
             let still = still.clone();
@@ -65,29 +65,29 @@ async fn no_answer_of_one_user_reaches_another_at_the_same_time() {
         })
         .collect();
     for worker in workers {
-        soon(worker).await.unwrap();
+        within_timeout(worker).await.unwrap();
     }
     // It would prove nothing if everybody had asked alone.
-    let spared = still.stand.shop.named("x").unwrap().savings();
+    let spared = still.gateway.registry.named("x").unwrap().savings();
     assert!(spared.hits + spared.shared > 1_000, "{spared:?}");
 }
 
 /// One connection with many users behind it.
-async fn one_of_many(still: &Still, worker: u64) {
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (worker % 4));
-    let mut session = Session::open(still.stand.address).await;
+async fn one_of_many(still: &ManualClockGateway, worker: u64) {
+    let mut dice = Random(0x9e37_79b9_7f4a_7c15 ^ (worker % 4));
+    let mut session = Session::open(still.gateway.address).await;
     for _ in 0..600 {
-        let user = format!("user-{}", dice.roll(3_000) / dice.roll(40).max(1));
-        let target = ["/me", "/me?b=2&a=1", "/me?a=1&b=2"][dice.roll(3)];
-        let mut headers = vec![(NAMES[dice.roll(NAMES.len())], user.as_str())];
-        match dice.roll(6) {
+        let user = format!("user-{}", dice.below(3_000) / dice.below(40).max(1));
+        let target = ["/me", "/me?b=2&a=1", "/me?a=1&b=2"][dice.below(3)];
+        let mut headers = vec![(NAMES[dice.below(NAMES.len())], user.as_str())];
+        match dice.below(6) {
             // All of the names, nothing of the target.
             0 => headers.push(("range", "bytes=0-15")),
             1 => headers.push(("if-none-match", "\"one for all\"")),
             2 => headers.push(("x-tollgate-cache", "refresh")),
             _ => {}
         }
-        if dice.roll(20) == 0 {
+        if dice.below(20) == 0 {
             still.clock.pass(Span::from_secs(1));
         }
         still.clock.pass(Span::from_millis(1));
@@ -110,15 +110,15 @@ async fn one_of_many(still: &Still, worker: u64) {
 }
 
 /// Says what it was asked.
-async fn echo(_: usize, asked: Asked) -> Reply {
+async fn echo(_: usize, asked: ReceivedRequest) -> Reply {
     reply(200, &[], &asked.target)
 }
 
 /// R-E5: two spellings are one question only if every server reads them alike.
 #[tokio::test]
-async fn another_spelling_is_another_question_unless_it_means_the_same() {
+async fn url_spellings_share_a_cache_key_only_if_equivalent() {
     let upstream = Upstream::start(echo).await;
-    let still = Still::open(&upstream, OPEN).await;
+    let still = ManualClockGateway::start(&upstream, OPEN).await;
     for (first, second, is_same) in [
         ("/p?a=1&b=2", "/p?b=2&a=1", true),
         ("/p?c=1&&d=2", "/p?d=2&c=1", true),
@@ -136,25 +136,25 @@ async fn another_spelling_is_another_question_unless_it_means_the_same() {
         ("/s", "/s/", false),
     ] {
         let (one, two) = (format!("/x{first}"), format!("/x{second}"));
-        is(&still.get(&one, &[]).await, 200, "upstream", first);
+        assert_response(&still.get(&one, &[]).await, 200, "upstream", first);
         let answer = still.get(&two, &[]).await;
         if is_same {
-            is(&answer, 200, "cache", first);
+            assert_response(&answer, 200, "cache", first);
         } else {
-            is(&answer, 200, "upstream", second);
+            assert_response(&answer, 200, "upstream", second);
         }
     }
 }
 
 /// The host that a client names is not the host that is asked, whatever it looks like.
 #[tokio::test]
-async fn the_clients_host_reaches_nobody() {
-    let upstream = Upstream::start(|_, asked: Asked| async move {
+async fn the_host_header_of_a_client_is_not_forwarded() {
+    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
         let host = asked.headers["host"].to_str().unwrap().to_owned();
         reply(200, &[], &host)
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, OPEN)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, OPEN)]).await;
     let own = upstream.address.to_string();
     for (number, host) in ["evil.example", "GATEWAY", "gateway.", "gateway:81"]
         .iter()
@@ -162,7 +162,7 @@ async fn the_clients_host_reaches_nobody() {
     {
         let mut asks = request("GET", &format!("/x/{number}"), &[], "");
         asks.headers_mut().insert("host", host.parse().unwrap());
-        let answer = whole(Session::open(stand.address).await.send(asks).await).await;
+        let answer = read_response(Session::open(stand.address).await.send(asks).await).await;
         assert_eq!(answer.body, own, "{host}");
         let next = get_with(stand.address, &format!("/x/{number}"), &[]).await;
         assert_eq!(
@@ -174,22 +174,22 @@ async fn the_clients_host_reaches_nobody() {
 
 /// A GET whose body some servers obey is neither kept nor answered from what is kept.
 #[tokio::test]
-async fn a_get_with_a_body_poisons_nothing() {
-    let upstream = Upstream::start(|_, asked: Asked| async move {
+async fn a_get_with_a_body_bypasses_the_cache() {
+    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
         reply(200, &[], &String::from_utf8_lossy(&asked.body))
     })
     .await;
-    let still = Still::open(&upstream, OPEN).await;
+    let still = ManualClockGateway::start(&upstream, OPEN).await;
     let evil = request("GET", "/x/a", &[], "evil");
-    let answer = whole(Session::open(still.stand.address).await.send(evil).await).await;
+    let answer = read_response(Session::open(still.gateway.address).await.send(evil).await).await;
     assert_eq!(answer.body, "evil");
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "");
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "");
 }
 
 /// What one client cannot read is not given to it because another can.
 #[tokio::test]
-async fn an_encoded_answer_is_for_those_who_asked_for_it() {
-    let upstream = Upstream::start(|_, asked: Asked| async move {
+async fn an_encoded_response_is_served_only_to_clients_that_accept_it() {
+    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
         match asked.headers.get("accept-encoding") {
             Some(coding) if !coding.to_str().unwrap().contains("q=0") => {
                 reply(200, &[("content-encoding", "gzip")], "zipped")
@@ -198,15 +198,15 @@ async fn an_encoded_answer_is_for_those_who_asked_for_it() {
         }
     })
     .await;
-    let still = Still::open(&upstream, OPEN).await;
+    let still = ManualClockGateway::start(&upstream, OPEN).await;
     let coding = |line| [("accept-encoding", line)];
-    is(
+    assert_response(
         &still.get("/x/a", &coding("gzip, br")).await,
         200,
         "upstream",
         "zipped",
     );
-    is(
+    assert_response(
         &still.get("/x/a", &coding("BR,gzip")).await,
         200,
         "cache",
@@ -225,23 +225,23 @@ async fn an_encoded_answer_is_for_those_who_asked_for_it() {
 
 /// A caller that names another entity does not choose how long others are given its answer.
 #[tokio::test]
-async fn the_lifetime_that_a_caller_chooses_is_its_own() {
+async fn the_ttl_of_an_entity_named_by_one_caller_does_not_apply_to_others() {
     let upstream =
         Upstream::start(|number, _| async move { reply(200, &[], &number.to_string()) }).await;
     let rest = format!("{OPEN}\nentities: {{ttl: {{odds: 4s, teams: 24h}}}}");
-    let still = Still::open(&upstream, &rest).await;
+    let still = ManualClockGateway::start(&upstream, &rest).await;
     let long = [("x-tollgate-entity", "teams")];
-    is(&still.get("/x/odds", &long).await, 200, "upstream", "0");
-    is(&still.get("/x/odds", &[]).await, 200, "upstream", "1");
-    still.pass(5);
-    is(&still.get("/x/odds", &[]).await, 200, "upstream", "2");
-    is(&still.get("/x/odds", &long).await, 200, "cache", "0");
+    assert_response(&still.get("/x/odds", &long).await, 200, "upstream", "0");
+    assert_response(&still.get("/x/odds", &[]).await, 200, "upstream", "1");
+    still.advance(5);
+    assert_response(&still.get("/x/odds", &[]).await, 200, "upstream", "2");
+    assert_response(&still.get("/x/odds", &long).await, 200, "cache", "0");
 }
 
 /// R-D6: what is not kept says so, and why, to whoever asked.
 #[tokio::test]
-async fn the_answer_itself_says_how_the_cache_came_by_it() {
-    let upstream = Upstream::start(|_, asked: Asked| async move {
+async fn cache_status_says_why_a_response_was_not_cached() {
+    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
         let headers = match asked.target.as_str() {
             "/cookie" => ("set-cookie", "sid=1"),
             "/cookie2" => ("set-cookie2", "sid=1"),
@@ -255,7 +255,7 @@ async fn the_answer_itself_says_how_the_cache_came_by_it() {
     })
     .await;
     let rest = "limits: [1000/1s]\ncache: {ttl: 10s, max_object: 2KiB}";
-    let still = Still::open(&upstream, rest).await;
+    let still = ManualClockGateway::start(&upstream, rest).await;
     let own = [("authorization", "Bearer mine")];
     let none: &[(&str, &str)] = &[];
     for (path, headers, why) in [
@@ -269,19 +269,19 @@ async fn the_answer_itself_says_how_the_cache_came_by_it() {
         ("/x/a", none, "fwd=miss"),
         ("/x/a", none, "hit"),
     ] {
-        let answer = get_with(still.stand.address, path, headers).await;
+        let answer = get_with(still.gateway.address, path, headers).await;
         let said: Vec<_> = answer.headers.get_all("cache-status").iter().collect();
         let said = said.last().unwrap().to_str().unwrap();
         assert_eq!(said, format!("tollgate; {why}"), "{path}");
         assert!(!answer.everything().contains("Bearer mine"));
     }
     // What other caches say of themselves stays, and ours is not kept with it.
-    let again = get_with(still.stand.address, "/x/a", &[]).await;
+    let again = get_with(still.gateway.address, "/x/a", &[]).await;
     assert_eq!(again.headers.get_all("cache-status").iter().count(), 2);
     assert_eq!(again.header("cache-status"), "cdn; hit");
     // Where the cache is not used it says nothing.
     let not_used = get_with(
-        still.stand.address,
+        still.gateway.address,
         "/x/star",
         &[("x-tollgate-cache", "no")],
     )

@@ -1,13 +1,13 @@
 //! Parts of answers: a part is cut out of a whole that was kept, and never kept for the whole.
 
-use crate::cache::{NO_RETRY, Still, is};
-use crate::client::{Answer, Session, get_with, request};
-use crate::upstream::{Asked, Reply, Upstream, reply};
+use crate::cache::{ManualClockGateway, NO_RETRY, assert_response};
+use crate::client::{ClientResponse, Session, get_with, request};
+use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 const REST: &str = "limits: [1000/1s]\ncache: {ttl: 10s, stale: 1h}\nhealth: off";
 
 /// Has ten digits, gives a part to whoever asks for it, and knows a name for them.
-async fn digits(_: usize, asked: Asked) -> Reply {
+async fn digits(_: usize, asked: ReceivedRequest) -> Reply {
     let tag = [("etag", "\"a\""), ("connection", "close")];
     let has = |name: &str, value: &str| asked.headers.get(name).is_some_and(|found| found == value);
     if has("if-none-match", "\"a\"") || has("if-none-match", "\"theirs\"") {
@@ -20,16 +20,21 @@ async fn digits(_: usize, asked: Asked) -> Reply {
     reply(200, &tag, "0123456789")
 }
 
-async fn part(still: &Still, path: &str, range: &str, more: &[(&str, &str)]) -> Answer {
+async fn part(
+    still: &ManualClockGateway,
+    path: &str,
+    range: &str,
+    more: &[(&str, &str)],
+) -> ClientResponse {
     let mut headers = vec![("range", range)];
     headers.extend(more);
-    get_with(still.stand.address, path, &headers).await
+    get_with(still.gateway.address, path, &headers).await
 }
 
 #[tokio::test]
-async fn a_part_that_comes_from_the_provider_is_not_kept() {
+async fn a_partial_response_of_the_provider_is_not_cached() {
     let upstream = Upstream::start(digits).await;
-    let still = Still::open(&upstream, REST).await;
+    let still = ManualClockGateway::start(&upstream, REST).await;
     for count in 1..=2 {
         let answer = part(&still, "/x/a", "bytes=2-4", &[]).await;
         assert_eq!((answer.status, answer.body.as_str()), (206, "234"));
@@ -39,12 +44,12 @@ async fn a_part_that_comes_from_the_provider_is_not_kept() {
         );
         assert!(answer.header("cache-status").contains("detail=partial"));
     }
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "0123456789");
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0123456789");
 }
 
 /// Also where nobody has asked for a part.
 #[tokio::test]
-async fn a_part_that_nobody_asked_for_is_not_kept_either() {
+async fn an_unrequested_partial_response_is_not_cached() {
     let upstream = Upstream::start(|number, _| async move {
         match number {
             0 => reply(206, &[("content-range", "bytes 0-0/2")], "a"),
@@ -52,16 +57,16 @@ async fn a_part_that_nobody_asked_for_is_not_kept_either() {
         }
     })
     .await;
-    let still = Still::open(&upstream, REST).await;
-    is(&still.get("/x/a", &[]).await, 206, "upstream", "a");
-    is(&still.get("/x/a", &[]).await, 200, "upstream", "ab");
-    is(&still.get("/x/a", &[]).await, 200, "cache", "ab");
+    let still = ManualClockGateway::start(&upstream, REST).await;
+    assert_response(&still.get("/x/a", &[]).await, 206, "upstream", "a");
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "ab");
+    assert_response(&still.get("/x/a", &[]).await, 200, "cache", "ab");
 }
 
 #[tokio::test]
-async fn one_part_is_cut_out_of_what_was_kept_whole() {
+async fn a_single_range_is_served_from_a_complete_cached_response() {
     let upstream = Upstream::start(digits).await;
-    let still = Still::open(&upstream, REST).await;
+    let still = ManualClockGateway::start(&upstream, REST).await;
     still.get("/x/a", &[]).await;
     for (range, more, status, content_range, body) in [
         ("bytes=2-4", None, 206, "bytes 2-4/10", "234"),
@@ -105,15 +110,15 @@ async fn one_part_is_cut_out_of_what_was_kept_whole() {
     assert_eq!(upstream.count(), 1);
     // A HEAD has no part.
     let head = request("HEAD", "/x/a", &[("range", "bytes=2-4")], "");
-    let head = Session::open(still.stand.address).await.send(head).await;
+    let head = Session::open(still.gateway.address).await.send(head).await;
     assert_eq!(head.headers()["x-tollgate-source"], "upstream");
 }
 
 /// A provider that knows no parts sends the whole, and that is kept.
 #[tokio::test]
-async fn a_whole_that_comes_in_place_of_a_part_is_kept() {
+async fn a_complete_response_to_a_range_request_is_cached() {
     let upstream = Upstream::start(digits).await;
-    let still = Still::open(&upstream, REST).await;
+    let still = ManualClockGateway::start(&upstream, REST).await;
     let answer = part(&still, "/x/deaf", "bytes=2-4", &[]).await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "0123456789"));
     let answer = part(&still, "/x/deaf", "bytes=2-4", &[]).await;
@@ -123,18 +128,18 @@ async fn a_whole_that_comes_in_place_of_a_part_is_kept() {
 
 /// A part of what is old is asked for as it was asked, and stands in when the provider is gone.
 #[tokio::test]
-async fn a_part_of_an_old_answer_is_asked_for_and_stands_in() {
+async fn a_range_of_a_stale_response_is_revalidated_or_served_on_failure() {
     let upstream = Upstream::start(digits).await;
     let rest = format!("{REST}\n{NO_RETRY}");
-    let still = Still::open(&upstream, &rest).await;
+    let still = ManualClockGateway::start(&upstream, &rest).await;
     still.get("/x/a", &[]).await;
-    still.pass(11);
+    still.advance(11);
     let answer = part(&still, "/x/a", "bytes=2-4", &[]).await;
     assert_eq!(
         (answer.status, answer.header("x-tollgate-source")),
         (206, "upstream")
     );
-    assert!(!upstream.asked()[1].headers.contains_key("if-none-match"));
+    assert!(!upstream.requests()[1].headers.contains_key("if-none-match"));
     drop(upstream);
     let answer = part(&still, "/x/a", "bytes=3-5", &[]).await;
     assert_eq!(
@@ -149,18 +154,18 @@ async fn a_part_of_an_old_answer_is_asked_for_and_stands_in() {
 
 /// A 304 to a condition of the client's own is about what the client has: it renews nothing here.
 #[tokio::test]
-async fn a_304_to_a_clients_own_condition_does_not_renew_what_is_kept() {
+async fn a_304_to_a_clients_own_condition_does_not_refresh_the_cache() {
     let theirs = ("if-none-match", "\"theirs\"");
     for (method, headers) in [
         ("HEAD", vec![theirs]),
         ("GET", vec![theirs, ("range", "bytes=2-4")]),
     ] {
         let upstream = Upstream::start(digits).await;
-        let still = Still::open(&upstream, REST).await;
+        let still = ManualClockGateway::start(&upstream, REST).await;
         still.get("/x/a", &[]).await;
-        still.pass(11);
+        still.advance(11);
         let asks = request(method, "/x/a", &headers, "");
-        let answer = Session::open(still.stand.address).await.send(asks).await;
+        let answer = Session::open(still.gateway.address).await.send(asks).await;
         assert_eq!(answer.status(), 304, "{method}");
         assert_eq!(answer.headers()["x-tollgate-source"], "upstream");
         still.get("/x/a", &[]).await;

@@ -8,9 +8,9 @@ use tollgate_config::config::Caller;
 use tollgate_core::ask::Priority;
 use tollgate_core::ratio::Ppm;
 
-use crate::client::{Session, get, get_with, soon, until};
+use crate::client::{Session, get, get_with, wait_until, within_timeout};
 use crate::flights::{gated, plain};
-use crate::stand::{Stand, file};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 const TOKEN: &str = "canary-caller-token-5e";
@@ -35,17 +35,17 @@ fn backfill() -> Caller {
     }
 }
 
-async fn stand(limits: &str, callers: &[Caller]) -> (Upstream, Stand) {
+async fn start(limits: &str, callers: &[Caller]) -> (Upstream, TestGateway) {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = Stand::open(&[file(upstream.address, limits)]).await;
-    stand.shop.know(callers);
+    let stand = TestGateway::start(&[file(upstream.address, limits)]).await;
+    stand.registry.set_callers(callers);
     (upstream, stand)
 }
 
 /// A caller with a token is that caller only with it, however it is shown; none of it goes on.
 #[tokio::test]
-async fn a_caller_with_a_token_must_show_it() {
-    let (upstream, stand) = stand("limits: [100/1h]", &[backfill()]).await;
+async fn a_caller_with_a_token_must_send_it() {
+    let (upstream, stand) = start("limits: [100/1h]", &[backfill()]).await;
     // `backfill:` and the token, as clients of a proxy send it.
     let basic = "Basic YmFja2ZpbGw6Y2FuYXJ5LWNhbGxlci10b2tlbi01ZQ==";
     for (path, headers, status) in [
@@ -65,20 +65,20 @@ async fn a_caller_with_a_token_must_show_it() {
         }
         assert!(!answer.everything().contains(TOKEN));
     }
-    for asked in upstream.asked() {
+    for asked in upstream.requests() {
         let sent = format!("{:?} {}", asked.headers, asked.target);
         assert!(
             !sent.contains("x-tollgate") && !sent.contains("proxy-auth") && !sent.contains(TOKEN)
         );
     }
-    assert!(!crate::log::so_far().contains(TOKEN));
+    assert!(!crate::log::captured().contains(TOKEN));
 }
 
 /// A caller that says nothing but who it is has its part and its urgency: as clients of a proxy show
 /// themselves, and by its address.
 #[tokio::test]
-async fn who_says_no_more_than_its_name_is_that_caller() {
-    let (_upstream, at_proxy) = stand("limits: [10/1h]", &[backfill()]).await;
+async fn a_caller_can_be_named_by_proxy_user_or_address_alone() {
+    let (_upstream, at_proxy) = start("limits: [10/1h]", &[backfill()]).await;
     // `backfill:` and the token.
     let basic = "Basic YmFja2ZpbGw6Y2FuYXJ5LWNhbGxlci10b2tlbi01ZQ==";
     let mut statuses = Vec::new();
@@ -88,7 +88,7 @@ async fn who_says_no_more_than_its_name_is_that_caller() {
     }
     assert_eq!(statuses, [200, 200, 200, 429]);
     let web = [caller("web", Priority::High)];
-    let (_upstream, named) = stand("limits: [{limit: 2, period: 1h, reserve: 1}]", &web).await;
+    let (_upstream, named) = start("limits: [{limit: 2, period: 1h, reserve: 1}]", &web).await;
     let mut statuses = Vec::new();
     for path in ["/x/a", "/x/a", "/x@web/a"] {
         statuses.push(get(named.address, path).await.status);
@@ -98,8 +98,8 @@ async fn who_says_no_more_than_its_name_is_that_caller() {
 
 /// `at_most`: a part of every limit, and not more, whatever is free.
 #[tokio::test]
-async fn a_caller_gets_at_most_its_part() {
-    let (_upstream, stand) = stand("limits: [10/1h]", &[backfill()]).await;
+async fn a_caller_gets_at_most_its_share() {
+    let (_upstream, stand) = start("limits: [10/1h]", &[backfill()]).await;
     let token = ("x-tollgate-token", TOKEN);
     let mut statuses = Vec::new();
     for _ in 0..4 {
@@ -120,12 +120,12 @@ async fn a_caller_gets_at_most_its_part() {
 
 /// R-C2: a caller is as urgent as the configuration lets it be: the reserve is for urgent calls.
 #[tokio::test]
-async fn r_c2_urgency_is_granted_and_not_taken() {
+async fn r_c2_the_configuration_caps_the_priority_of_a_caller() {
     let callers = [
         caller("web", Priority::High),
         caller("job", Priority::Normal),
     ];
-    let (_upstream, stand) = stand("limits: [{limit: 3, period: 1h, reserve: 2}]", &callers).await;
+    let (_upstream, stand) = start("limits: [{limit: 3, period: 1h, reserve: 2}]", &callers).await;
     assert_eq!(get_with(stand.address, "/x/a", &[SOON]).await.status, 200);
     let high = ("x-tollgate-priority", "high");
     for path in ["/x/a", "/x@job/a", "/x@stranger/a"] {
@@ -146,7 +146,7 @@ async fn r_c2_urgency_is_granted_and_not_taken() {
 
 /// `at_least` reaches the gate: under a flood the promised half is kept, and a reload takes it back.
 #[tokio::test]
-async fn a_caller_gets_at_least_its_share_under_a_flood() {
+async fn a_caller_gets_at_least_its_share_under_load() {
     let word = Arc::new(Semaphore::new(0));
     let heard = word.clone();
     let upstream = Upstream::start(move |_, _| {
@@ -158,8 +158,8 @@ async fn a_caller_gets_at_least_its_share_under_a_flood() {
     })
     .await;
     let rest = "dedup: off\nconcurrency: 1\nlimits: [1000/1s]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
-    stand.shop.know(&[
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    stand.registry.set_callers(&[
         Caller {
             at_least: Some(Ppm::percent(50)),
             ..caller("web", Priority::Normal)
@@ -169,18 +169,18 @@ async fn a_caller_gets_at_least_its_share_under_a_flood() {
     let address = stand.address;
     let call = |path: &'static str| tokio::spawn(async move { get(address, path).await });
     let first = call("/x/first");
-    until(|| upstream.count() == 1).await;
+    wait_until(|| upstream.count() == 1).await;
     let flood: Vec<_> = (0..12).map(|_| call("/x@flood/f")).collect();
     let web: Vec<_> = (0..4).map(|_| call("/x@web/w")).collect();
-    let live = stand.shop.named("x").unwrap();
+    let live = stand.registry.named("x").unwrap();
     // Nobody is answered before all are in line, however long that takes.
-    until(|| live.waiting() == 16).await;
+    wait_until(|| live.waiting() == 16).await;
     word.add_permits(1);
     for call in flood.into_iter().chain(web).chain([first]) {
-        assert_eq!(soon(call).await.unwrap().status, 200);
+        assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
     let order: Vec<String> = upstream
-        .asked()
+        .requests()
         .iter()
         .map(|asked| asked.target.clone())
         .collect();
@@ -198,7 +198,7 @@ async fn a_caller_gets_at_least_its_share_under_a_flood() {
 /// S7, R-C2: whoever has limits of its own waits under them, and not under those of somebody who asks
 /// the same: a part of every limit, a limit for each caller, a limit for each address.
 #[tokio::test]
-async fn s7_callers_with_limits_of_their_own_do_not_share_a_permit() {
+async fn s7_callers_with_their_own_limits_do_not_share_a_permit() {
     let own = |per| format!("limits: [1000/1s, {{limit: 1000, period: 1s, per: {per}}}]");
     let token = ("x-tollgate-token", TOKEN);
     let elsewhere = [127, 0, 0, 2];
@@ -221,9 +221,9 @@ async fn s7_callers_with_limits_of_their_own_do_not_share_a_permit() {
         (own("ip"), [("/x/a", here); 2], 1),
     ] {
         let (upstream, word) = gated(plain).await;
-        let stand = Stand::open(&[file(upstream.address, &limits)]).await;
-        stand.shop.know(&[backfill()]);
-        let live = stand.shop.named("x").unwrap();
+        let stand = TestGateway::start(&[file(upstream.address, &limits)]).await;
+        stand.registry.set_callers(&[backfill()]);
+        let live = stand.registry.named("x").unwrap();
         let asked = calls.map(|(path, from)| {
             let to = stand.address;
             tokio::spawn(async move {
@@ -233,10 +233,10 @@ async fn s7_callers_with_limits_of_their_own_do_not_share_a_permit() {
                     .await
             })
         });
-        until(|| upstream.count() + usize::try_from(live.joined()).unwrap() == 2).await;
+        wait_until(|| upstream.count() + usize::try_from(live.joined()).unwrap() == 2).await;
         assert_eq!(upstream.count(), expected, "{limits} {calls:?}");
         for call in asked {
-            until(|| {
+            wait_until(|| {
                 word.notify_one();
                 call.is_finished()
             })

@@ -15,21 +15,21 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// Far beyond what loopback needs on a busy machine: turns a test that would hang into one that
 /// fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Times for a call that is to run out of time at a certain stage. The first is for a quick machine;
 /// on one so busy that it was over before that stage, the next is tried.
-pub(crate) const TIMES: [&str; 3] = ["50ms", "1s", "10s"];
+pub(crate) const TIMEOUTS: [&str; 3] = ["50ms", "1s", "10s"];
 
 /// A whole answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ClientResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl ClientResponse {
     /// A header; empty if it is absent.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers
@@ -70,13 +70,17 @@ impl Session {
 
     /// The head of the answer; the body is still to come.
     pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        soon(self.0.ready()).await.expect("an open connection");
-        soon(self.0.send_request(request)).await.expect("an answer")
+        within_timeout(self.0.ready())
+            .await
+            .expect("an open connection");
+        within_timeout(self.0.send_request(request))
+            .await
+            .expect("an answer")
     }
 
-    pub(crate) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> ClientResponse {
         let response = self.send(request("GET", path, headers, "")).await;
-        whole(response).await
+        read_response(response).await
     }
 }
 
@@ -99,10 +103,13 @@ pub(crate) fn request(
 }
 
 /// Reads an answer to its end.
-pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
+pub(crate) async fn read_response(response: Response<Incoming>) -> ClientResponse {
     let (head, body) = response.into_parts();
-    let body = soon(body.collect()).await.expect("a whole body").to_bytes();
-    Answer {
+    let body = within_timeout(body.collect())
+        .await
+        .expect("a whole body")
+        .to_bytes();
+    ClientResponse {
         status: head.status.as_u16(),
         headers: head.headers,
         body: String::from_utf8(body.to_vec()).unwrap(),
@@ -110,18 +117,22 @@ pub(crate) async fn whole(response: Response<Incoming>) -> Answer {
 }
 
 /// One GET on a connection of its own.
-pub(crate) async fn get(to: SocketAddr, path: &str) -> Answer {
+pub(crate) async fn get(to: SocketAddr, path: &str) -> ClientResponse {
     get_with(to, path, &[]).await
 }
 
-pub(crate) async fn get_with(to: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Answer {
+pub(crate) async fn get_with(
+    to: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> ClientResponse {
     Session::open(to).await.get(path, headers).await
 }
 
 /// A GET whose time is to run out in line.
-pub(crate) async fn late(to: SocketAddr, path: &str) -> Answer {
+pub(crate) async fn get_until_late(to: SocketAddr, path: &str) -> ClientResponse {
     let mut answer = None;
-    for time in TIMES {
+    for time in TIMEOUTS {
         let late = get_with(to, path, &[("x-tollgate-timeout", time)]).await;
         let is_late = late.status == 504;
         answer = Some(late);
@@ -137,12 +148,12 @@ pub(crate) async fn post(
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> Answer {
+) -> ClientResponse {
     let response = Session::open(to)
         .await
         .send(request("POST", path, headers, body))
         .await;
-    whole(response).await
+    read_response(response).await
 }
 
 /// Sends bytes as they are and reads until the other side closes.
@@ -153,15 +164,15 @@ pub(crate) async fn raw(to: SocketAddr, bytes: &str) -> String {
         .await
         .expect("a connection");
     let mut answer = Vec::new();
-    soon(stream.read_to_end(&mut answer))
+    within_timeout(stream.read_to_end(&mut answer))
         .await
         .expect("a closed connection");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
 /// Waits until something has happened; gives way to other tasks meanwhile.
-pub(crate) async fn until(happened: impl Fn() -> bool) {
-    soon(async {
+pub(crate) async fn wait_until(happened: impl Fn() -> bool) {
+    within_timeout(async {
         while !happened() {
             tokio::task::yield_now().await;
         }
@@ -176,8 +187,8 @@ pub(crate) async fn pause(millis: u64) {
 }
 
 /// What must come although nobody knows when.
-pub(crate) async fn soon<T>(answer: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, answer)
+pub(crate) async fn within_timeout<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TIMEOUT, answer)
         .await
         .expect("it should have come by now")
 }

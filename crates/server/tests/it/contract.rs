@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tollgate::shop::{Options, Unknown};
+use tollgate::providers::{Options, Unknown};
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 
-use crate::client::{Answer, get, get_with, late, soon, until};
-use crate::stand::{Stand, file};
+use crate::client::{ClientResponse, get, get_until_late, get_with, wait_until, within_timeout};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
 const NO_RETRY: &str = "retry: {retries: {high: 0, normal: 0, low: 0}}";
@@ -36,7 +36,7 @@ fn expected(
 }
 
 /// Everything that holds for every refusal but M10's.
-fn check(refused: &Answer, expected: &Expected) {
+fn check(refused: &ClientResponse, expected: &Expected) {
     let body = refused.json();
     let what = format!("{refused:?}");
     assert_eq!(refused.status, expected.status, "{what}");
@@ -75,7 +75,7 @@ fn check(refused: &Answer, expected: &Expected) {
     times_agree(refused, retry_in);
 }
 
-fn times_agree(refused: &Answer, millis: Option<u64>) {
+fn times_agree(refused: &ClientResponse, millis: Option<u64>) {
     let after = refused.header("retry-after").parse().ok();
     let after_ms = refused.header("retry-after-ms").parse().ok();
     assert_eq!(
@@ -100,20 +100,20 @@ async fn silent() -> Upstream {
     Upstream::start(|_, _| async { std::future::pending().await }).await
 }
 
-async fn soonest(stand: &Stand, headers: &[(&str, &str)]) -> Answer {
+async fn get_with_short_timeout(stand: &TestGateway, headers: &[(&str, &str)]) -> ClientResponse {
     // Shorter than every wait here, which is known, so that it is refused at once.
     let mut all = vec![("x-tollgate-timeout", "10s")];
     all.extend_from_slice(headers);
-    soon(get_with(stand.address, "/x/a", &all)).await
+    within_timeout(get_with(stand.address, "/x/a", &all)).await
 }
 
 #[tokio::test]
 async fn a_limit_is_429_with_its_name_and_time() {
     let upstream = fine().await;
     for (limits, is_long) in [("limits: [1/30s]", false), ("limits: [1/1h]", true)] {
-        let stand = Stand::open(&[file(upstream.address, limits)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, limits)]).await;
         get(stand.address, "/x/a").await;
-        let refused = soonest(&stand, &[]).await;
+        let refused = get_with_short_timeout(&stand, &[]).await;
         check(
             &refused,
             &expected(429, "RateLimitExceeded", Some("limit"), true),
@@ -131,12 +131,12 @@ async fn a_limit_is_429_with_its_name_and_time() {
 async fn a_cooldown_is_429() {
     let upstream = Upstream::start(|_, _| async { reply(429, &[("retry-after", "70")], "") }).await;
     let rest = format!("limits: [100/1s]\n{NO_RETRY}");
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
     assert_eq!(
         get(stand.address, "/x/a").await.header("x-tollgate-source"),
         "upstream"
     );
-    let refused = soonest(&stand, &[]).await;
+    let refused = get_with_short_timeout(&stand, &[]).await;
     check(
         &refused,
         &expected(429, "RateLimitExceeded", Some("cooldown"), true),
@@ -147,13 +147,13 @@ async fn a_cooldown_is_429() {
 /// As many as allowed are on their way: whoever has no time at all is told so; whoever has some
 /// waits, and its time runs out.
 #[tokio::test]
-async fn calls_at_a_time_are_429_without_time_and_504_when_it_ran_out() {
+async fn a_concurrency_limit_is_429_without_a_time_and_504_after_the_deadline() {
     let upstream = silent().await;
     let rest = "dedup: off\nconcurrency: 1\nlimits: [100/1s]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let _first = tokio::spawn(get(stand.address, "/x/a"));
-    until(|| upstream.count() == 1).await;
-    let late = late(stand.address, "/x/a").await;
+    wait_until(|| upstream.count() == 1).await;
+    let late = get_until_late(stand.address, "/x/a").await;
     check(
         &late,
         &expected(504, "DeadlineExceeded", Some("deadline"), false),
@@ -176,8 +176,8 @@ fn later() -> String {
 async fn off_peak_hours_are_429_for_background_calls_only() {
     let upstream = fine().await;
     let rest = format!("limits: [100/1s]\noff_peak: {{hours: {}}}", later());
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
-    let refused = soonest(&stand, &[("x-tollgate-priority", "background")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+    let refused = get_with_short_timeout(&stand, &[("x-tollgate-priority", "background")]).await;
     check(
         &refused,
         &expected(429, "RateLimitExceeded", Some("off_peak"), true),
@@ -189,8 +189,8 @@ async fn off_peak_hours_are_429_for_background_calls_only() {
 async fn a_cost_above_the_limit_is_429_without_a_time() {
     let upstream = fine().await;
     let rest = "limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
-    let refused = soonest(&stand, &[("x-tollgate-cost", "tokens=101")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let refused = get_with_short_timeout(&stand, &[("x-tollgate-cost", "tokens=101")]).await;
     check(
         &refused,
         &expected(429, "RateLimitExceeded", Some("too_costly"), false),
@@ -202,11 +202,11 @@ async fn a_cost_above_the_limit_is_429_without_a_time() {
 async fn a_full_queue_is_503() {
     let upstream = fine().await;
     let rest = "dedup: off\nlimits: [1/1h]\nqueue: {max: 1, timeout: 2h}";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     get(stand.address, "/x/a").await;
-    let _waits: JoinHandle<Answer> = tokio::spawn(get(stand.address, "/x/a"));
-    let live = stand.shop.named("x").unwrap();
-    until(|| live.waiting() == 1).await;
+    let _waits: JoinHandle<ClientResponse> = tokio::spawn(get(stand.address, "/x/a"));
+    let live = stand.registry.named("x").unwrap();
+    wait_until(|| live.waiting() == 1).await;
     let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "2h")]).await;
     check(
         &refused,
@@ -216,10 +216,10 @@ async fn a_full_queue_is_503() {
 
 /// S6 over sockets: little left means that only the cache is used, and it says so.
 #[tokio::test]
-async fn s6_degrade_mode_is_504_and_marked() {
+async fn s6_degrade_mode_is_504_with_the_degraded_header() {
     let upstream = fine().await;
     let rest = "limits: [10/1h]\ndegrade: {below: 9, recover: 10}";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     while get(stand.address, "/x/a").await.status == 200 {
         assert!(upstream.count() < 5, "it degrades at two calls");
     }
@@ -233,10 +233,10 @@ async fn s6_degrade_mode_is_504_and_marked() {
 }
 
 #[tokio::test]
-async fn only_the_cache_is_504() {
+async fn a_miss_in_cache_only_mode_is_504() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let refused = soonest(&stand, &[("x-tollgate-cache", "only")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let refused = get_with_short_timeout(&stand, &[("x-tollgate-cache", "only")]).await;
     check(
         &refused,
         &expected(504, "NotInCache", Some("cache_only"), false),
@@ -246,10 +246,10 @@ async fn only_the_cache_is_504() {
 
 /// Every header that names a deadline is obeyed, and time that runs out upstream is 504.
 #[tokio::test]
-async fn deadlines_come_from_four_headers() {
+async fn each_of_four_headers_sets_a_deadline() {
     let upstream = silent().await;
     let rest = format!("limits: [100/1s]\n{NO_RETRY}");
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let calls = [
         ("x-tollgate-timeout", "80ms", 80),
         ("x-stainless-read-timeout", "1", 1_000),
@@ -259,7 +259,7 @@ async fn deadlines_come_from_four_headers() {
     .map(|(name, value, millis)| {
         tokio::spawn(async move {
             let began = Clock::System.now().at;
-            let late = soon(get_with(stand.address, "/x/a", &[(name, value)])).await;
+            let late = within_timeout(get_with(stand.address, "/x/a", &[(name, value)])).await;
             check(
                 &late,
                 &expected(504, "DeadlineExceeded", Some("deadline"), false),
@@ -276,9 +276,9 @@ async fn deadlines_come_from_four_headers() {
 
 /// A wait that is known to pass the deadline is refused at once, not after it.
 #[tokio::test]
-async fn a_known_wait_is_refused_at_once() {
+async fn a_wait_known_to_pass_the_deadline_is_rejected_at_once() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
     get(stand.address, "/x/a").await;
     let began = Clock::System.now().at;
     let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "50s")]).await;
@@ -287,7 +287,7 @@ async fn a_known_wait_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_nobodys_limit_has_its_own_errors() {
+async fn errors_that_are_not_limits_have_their_own_codes() {
     let options = Options {
         unknown: Unknown::Refuse,
         private: true,
@@ -298,7 +298,7 @@ async fn what_is_nobodys_limit_has_its_own_errors() {
         &format!("{NO_RETRY}\nlimits: [100/1s]"),
     );
     let homeless = "name: homeless\nacquire_only: true\nlimits: [100/1s]\n".to_owned();
-    let stand = Stand::with(&[dead, homeless], options).await;
+    let stand = TestGateway::start_with(&[dead, homeless], options).await;
     for (path, headers, wanted) in [
         ("/x/a", vec![], expected(502, "UpstreamError", None, false)),
         (
@@ -358,10 +358,10 @@ async fn a_loop_is_508() {
         ..Options::default()
     };
     let files = [file(own, &format!("limits: [100/1s]\n{NO_RETRY}"))];
-    let mut stand = Stand::with(&files, options).await;
+    let mut stand = TestGateway::start_with(&files, options).await;
     stand
         .gateway
-        .listen(own, tollgate_server::Door::All)
+        .listen(own, tollgate_server::ListenerKind::All)
         .await
         .unwrap();
     for path in [
@@ -384,7 +384,7 @@ async fn a_lost_store_is_503() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("lost_store");
     let ledger = Ledger::sqlite(&folder, Clock::System).unwrap();
     let files = [file(upstream.address, "limits: [100/1s]")];
-    let stand = Stand::over(ledger.clone(), &files, Options::default()).await;
+    let stand = TestGateway::start_on_ledger(ledger.clone(), &files, Options::default()).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let lock = std::fs::File::options()
         .write(true)
@@ -392,13 +392,13 @@ async fn a_lost_store_is_503() {
         .unwrap();
     lock.lock().unwrap();
     let short = [("x-tollgate-timeout", "30s")];
-    let first = soon(get_with(stand.address, "/x/a", &short)).await;
+    let first = within_timeout(get_with(stand.address, "/x/a", &short)).await;
     check(
         &first,
         &expected(503, "StoreLost", Some("store_lost"), true),
     );
     lock.unlock().unwrap();
-    until(|| ledger.trouble().is_none()).await;
+    wait_until(|| ledger.loss_reason().is_none()).await;
     assert_eq!(
         get(stand.address, "/x/a").await.status,
         200,

@@ -7,8 +7,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_body_util::{BodyExt, Full};
 
-use crate::client::{Session, get_with, post, request, soon};
-use crate::stand::{Stand, file};
+use crate::client::{Session, get_with, post, request, within_timeout};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Reply, Upstream, ok, reply};
 
 const LIMIT: &str = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]\ncost: {tokens: {before: [max_tokens], else: 60, after: usage.total_tokens}}";
@@ -16,12 +16,12 @@ const LIMIT: &str = "limits: [{name: tpm, limit: 100, period: 1h, unit: tokens}]
 const SOON: (&str, &str) = ("x-tollgate-timeout", "30s");
 
 /// How many calls go before one is refused, at most ten.
-async fn goes(stand: &Stand, body: &str) -> usize {
+async fn calls_until_rejected(stand: &TestGateway, body: &str) -> usize {
     for count in 0..10 {
         let mut session = Session::open(stand.address).await;
         let answer = session.send(request("POST", "/x/a", &[SOON], body)).await;
         let status = answer.status();
-        soon(answer.into_body().collect()).await.unwrap();
+        within_timeout(answer.into_body().collect()).await.unwrap();
         if status == 429 {
             return count;
         }
@@ -30,13 +30,15 @@ async fn goes(stand: &Stand, body: &str) -> usize {
     10
 }
 
-async fn stand(answer: impl Fn() -> Reply + Clone + Send + Sync + 'static) -> (Upstream, Stand) {
+async fn start(
+    answer: impl Fn() -> Reply + Clone + Send + Sync + 'static,
+) -> (Upstream, TestGateway) {
     let upstream = Upstream::start(move |_, _| {
         let answer = answer.clone();
         async move { answer() }
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, LIMIT)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, LIMIT)]).await;
     (upstream, stand)
 }
 
@@ -46,19 +48,19 @@ const USAGE: &str = "{\"text\":\"hi\",\"usage\":{\"total_tokens\":10}}";
 #[tokio::test]
 async fn a_cost_is_held_before_and_settled_after() {
     let (_upstream, stand) =
-        stand(|| reply(200, &[("content-type", "application/json")], USAGE)).await;
-    assert_eq!(goes(&stand, "{}").await, 5);
+        start(|| reply(200, &[("content-type", "application/json")], USAGE)).await;
+    assert_eq!(calls_until_rejected(&stand, "{}").await, 5);
     assert_eq!(
-        goes(&stand, "{\"max_tokens\": 50}").await,
+        calls_until_rejected(&stand, "{\"max_tokens\": 50}").await,
         1,
         "what the body says is held"
     );
 }
 
 #[tokio::test]
-async fn without_a_word_of_the_answer_the_held_cost_stays() {
-    let (_upstream, stand) = stand(ok).await;
-    assert_eq!(goes(&stand, "{}").await, 1);
+async fn without_usage_in_the_response_the_estimated_cost_stays() {
+    let (_upstream, stand) = start(ok).await;
+    assert_eq!(calls_until_rejected(&stand, "{}").await, 1);
 }
 
 /// The last event of a stream that tells the usage.
@@ -66,12 +68,12 @@ async fn without_a_word_of_the_answer_the_held_cost_stays() {
 async fn a_stream_settles_by_its_last_event() {
     let events = format!("data: {{\"usage\":null}}\n\ndata: {USAGE}\n\ndata: [DONE]\n\n");
     let answer = move || reply(200, &[("content-type", "text/event-stream")], &events);
-    let (_upstream, stand) = stand(answer).await;
-    assert_eq!(goes(&stand, "{}").await, 5);
+    let (_upstream, stand) = start(answer).await;
+    assert_eq!(calls_until_rejected(&stand, "{}").await, 5);
 }
 
 #[tokio::test]
-async fn a_compressed_answer_settles_too() {
+async fn a_compressed_response_settles_the_cost_too() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(USAGE.as_bytes()).unwrap();
     let body = Bytes::from(gzip.finish().unwrap());
@@ -83,14 +85,14 @@ async fn a_compressed_answer_settles_too() {
         let (parts, _) = reply(200, &head, "").into_parts();
         Reply::from_parts(parts, Full::new(body.clone()).boxed())
     };
-    let (_upstream, stand) = stand(answer).await;
-    assert_eq!(goes(&stand, "{}").await, 5);
+    let (_upstream, stand) = start(answer).await;
+    assert_eq!(calls_until_rejected(&stand, "{}").await, 5);
 }
 
 /// What the caller says it costs is taken at its word, and what is too much is refused for good.
 #[tokio::test]
-async fn a_caller_can_say_what_its_call_costs() {
-    let (upstream, stand) = stand(ok).await;
+async fn a_caller_can_send_the_cost_of_its_call() {
+    let (upstream, stand) = start(ok).await;
     for (cost, status) in [("tokens=30", 200), ("tokens=70", 200), ("tokens=1", 429)] {
         let headers = [SOON, ("x-tollgate-cost", cost)];
         assert_eq!(
@@ -122,18 +124,18 @@ fn large(fields: &str, bytes: usize) -> String {
 
 /// A body that tells the cost is read up to 1 MiB, not only as far as any other.
 #[tokio::test]
-async fn the_cost_in_a_large_body_is_held() {
-    let (_upstream, stand) = stand(ok).await;
+async fn the_cost_in_a_large_body_is_reserved() {
+    let (_upstream, stand) = start(ok).await;
     let body = large("\"max_tokens\": 25", 300 << 10);
-    assert_eq!(goes(&stand, &body).await, 4);
+    assert_eq!(calls_until_rejected(&stand, &body).await, 4);
 }
 
 /// S1: no size of a body dodges the limit of the entity that it names; past 1 MiB the caller names it.
 #[tokio::test]
-async fn s1_a_large_body_does_not_dodge_the_limit_of_its_entity() {
+async fn s1_a_large_body_does_not_bypass_the_limit_of_its_entity() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = "limits: [{limit: 1, period: 1h, per: entity}]\nentities: {from: 'body:model'}";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let small = "{\"model\": \"m\"}";
     let medium = large("\"model\": \"m\"", 300 << 10);
     let huge = large("\"model\": \"m\"", 2 << 20);

@@ -9,11 +9,11 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Frame;
 use hyper::{HeaderMap, Method, Response};
 use tokio::sync::mpsc;
-use tollgate::path::{self, Call, Reply, Said, Target, Trail};
+use tollgate::path::{self, Call, CallOptions, CallTrace, Reply, Target};
 
-use crate::client::{Session, get_with, request, soon, until, whole};
-use crate::stand::{Stand, file};
-use crate::streaming::Told;
+use crate::client::{Session, get_with, read_response, request, wait_until, within_timeout};
+use crate::streaming::ChannelBody;
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
 pub(crate) fn call() -> Call<Empty<Bytes>> {
@@ -26,7 +26,7 @@ pub(crate) fn call() -> Call<Empty<Bytes>> {
         method: Method::GET,
         headers: HeaderMap::new(),
         body: Empty::new(),
-        said: Said::default(),
+        options: CallOptions::default(),
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn polled<F: Future>(mut future: Pin<&mut F>, times: usize) -> 
 }
 
 pub(crate) async fn text(reply: Reply) -> Bytes {
-    soon(reply.body.collect())
+    within_timeout(reply.body.collect())
         .await
         .expect("a whole body")
         .to_bytes()
@@ -53,28 +53,32 @@ pub(crate) async fn text(reply: Reply) -> Bytes {
 
 /// S7, R-C7: wherever the first one is dropped, the other gets the one answer.
 #[tokio::test]
-async fn s7_a_first_caller_dropped_at_any_await_takes_nobody_with_it() {
+async fn s7_a_leader_dropped_at_any_await_does_not_fail_its_followers() {
     let upstream = Upstream::start(|_, _| async { reply(200, &[], &"x".repeat(100_000)) }).await;
     let mut rounds = 0;
     loop {
         rounds += 1;
-        let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
-        let live = stand.shop.named("x").unwrap();
-        let shop = stand.shop.clone();
-        let mut trail = Trail::default();
-        let mut first = Box::pin(path::call(&stand.shop, call(), &mut trail));
+        let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let live = stand.registry.named("x").unwrap();
+        let shop = stand.registry.clone();
+        let mut trail = CallTrace::default();
+        let mut first = Box::pin(path::call(&stand.registry, call(), &mut trail));
         let mut done = polled(first.as_mut(), 1).await;
         let second = tokio::spawn(async move {
-            let reply = path::call(&shop, call(), &mut Trail::default()).await;
+            let reply = path::call(&shop, call(), &mut CallTrace::default()).await;
             text(reply.expect("an answer")).await
         });
-        until(|| live.joined() == 1 || live.shared() == 1).await;
+        wait_until(|| live.joined() == 1 || live.shared() == 1).await;
         if done.is_none() && rounds > 1 {
-            done = soon(polled(first.as_mut(), rounds - 1)).await;
+            done = within_timeout(polled(first.as_mut(), rounds - 1)).await;
         }
         let is_over = done.is_some();
         drop((first, done));
-        assert_eq!(soon(second).await.unwrap().len(), 100_000, "{rounds}");
+        assert_eq!(
+            within_timeout(second).await.unwrap().len(),
+            100_000,
+            "{rounds}"
+        );
         assert_eq!(upstream.count(), rounds);
         if is_over {
             break;
@@ -84,14 +88,14 @@ async fn s7_a_first_caller_dropped_at_any_await_takes_nobody_with_it() {
 }
 
 /// An upstream that streams what it is told; each request has a stream of its own.
-async fn streaming(headers: &'static [(&'static str, &'static str)]) -> (Upstream, Saying) {
+async fn streaming(headers: &'static [(&'static str, &'static str)]) -> (Upstream, FrameSender) {
     let (say, told) = mpsc::channel(64);
     let told = parking_lot::Mutex::new(Some(told));
     let upstream = Upstream::start(move |_, _| {
         let told = told.lock().take();
         async move {
             let Some(told) = told else { return ok() };
-            let mut response = Response::new(Told(told).boxed());
+            let mut response = Response::new(ChannelBody(told).boxed());
             for (name, value) in headers {
                 response.headers_mut().insert(*name, value.parse().unwrap());
             }
@@ -102,7 +106,7 @@ async fn streaming(headers: &'static [(&'static str, &'static str)]) -> (Upstrea
     (upstream, say)
 }
 
-type Saying = mpsc::Sender<Frame<Bytes>>;
+type FrameSender = mpsc::Sender<Frame<Bytes>>;
 
 fn chunk(text: impl Into<Bytes>) -> Frame<Bytes> {
     Frame::data(text.into())
@@ -110,16 +114,16 @@ fn chunk(text: impl Into<Bytes>) -> Frame<Bytes> {
 
 /// S7: who comes while the body comes gets it from its beginning.
 #[tokio::test]
-async fn s7_a_late_joiner_gets_the_body_from_its_beginning() {
+async fn s7_a_late_follower_gets_the_body_from_the_start() {
     let (upstream, say) = streaming(&[]).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
     let mut first = Session::open(stand.address).await;
     say.send(chunk("one ")).await.unwrap();
     let mut first = first
         .send(request("GET", "/x/a", &[], ""))
         .await
         .into_body();
-    let frame = soon(first.frame()).await.unwrap().unwrap();
+    let frame = within_timeout(first.frame()).await.unwrap().unwrap();
     assert_eq!(frame.into_data().unwrap(), "one ");
     let mut late = Session::open(stand.address).await;
     let late = late.send(request("GET", "/x/a", &[], "")).await;
@@ -127,15 +131,15 @@ async fn s7_a_late_joiner_gets_the_body_from_its_beginning() {
     drop(first); // and nobody depends on who came first
     say.send(chunk("two")).await.unwrap();
     drop(say);
-    assert_eq!(whole(late).await.body, "one two");
+    assert_eq!(read_response(late).await.body, "one two");
     assert_eq!(upstream.count(), 1);
 }
 
 /// What nobody has announced to be large is shared in pieces, and held only in part.
 #[tokio::test]
-async fn s7_a_body_above_the_cap_reaches_all_who_read() {
+async fn s7_a_body_above_the_cap_reaches_every_reader() {
     let (upstream, say) = streaming(&[]).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
     let (mut first, mut second) = (
         Session::open(stand.address).await,
         Session::open(stand.address).await,
@@ -143,15 +147,15 @@ async fn s7_a_body_above_the_cap_reaches_all_who_read() {
     let both = tokio::spawn(async move {
         let first = first.send(request("GET", "/x/a", &[], "")).await;
         let second = second.send(request("GET", "/x/a", &[], "")).await;
-        let (first, second) = tokio::join!(whole(first), whole(second));
+        let (first, second) = tokio::join!(read_response(first), read_response(second));
         (first.body, second.body)
     });
     for number in 0..160_u32 {
         let piece = format!("{number:08}").repeat(8_192);
-        soon(say.send(chunk(piece))).await.unwrap();
+        within_timeout(say.send(chunk(piece))).await.unwrap();
     }
     drop(say);
-    let (first, second) = soon(both).await.unwrap();
+    let (first, second) = within_timeout(both).await.unwrap();
     assert_eq!(first.len(), 160 * 65_536);
     assert_eq!(first, second);
     assert_eq!(upstream.count(), 1);
@@ -159,34 +163,36 @@ async fn s7_a_body_above_the_cap_reaches_all_who_read() {
 
 /// A reader that stands still does not hold the others for ever.
 #[tokio::test]
-async fn s7_the_slowest_is_left_behind_after_the_idle_time() {
+async fn s7_a_stalled_reader_is_dropped_after_the_idle_timeout() {
     let (upstream, say) = streaming(&[]).await;
     let rest = "timeout: {idle: 300ms}\nlimits: [1/1h]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
-    let shop = stand.shop.clone();
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let shop = stand.registry.clone();
     let first = tokio::spawn(async move {
-        let reply = path::call(&shop, call(), &mut Trail::default()).await;
+        let reply = path::call(&shop, call(), &mut CallTrace::default()).await;
         text(reply.expect("an answer")).await
     });
-    until(|| upstream.count() == 1).await;
-    let mut trail = Trail::default();
-    let mut slow = pin!(path::call(&stand.shop, call(), &mut trail));
+    wait_until(|| upstream.count() == 1).await;
+    let mut trail = CallTrace::default();
+    let mut slow = pin!(path::call(&stand.registry, call(), &mut trail));
     assert!(polled(slow.as_mut(), 1).await.is_none());
     for _ in 0..160 {
-        soon(say.send(chunk(vec![7; 65_536]))).await.unwrap();
+        within_timeout(say.send(chunk(vec![7; 65_536])))
+            .await
+            .unwrap();
     }
     drop(say);
-    let slow = soon(slow).await;
-    assert_eq!(soon(first).await.unwrap().len(), 160 * 65_536);
+    let slow = within_timeout(slow).await;
+    assert_eq!(within_timeout(first).await.unwrap().len(), 160 * 65_536);
     // It came to its head, or finds that it came too late; either way it was not waited for.
     if let Ok(slow) = slow {
-        assert!(soon(slow.body.collect()).await.is_err());
+        assert!(within_timeout(slow.body.collect()).await.is_err());
     }
 }
 
 /// R-E6: a thousand users at once, each asking several times, and each body names its owner.
 #[tokio::test]
-async fn s7_an_answer_never_reaches_another_user() {
+async fn s7_a_shared_response_never_reaches_another_user() {
     static WORD: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(0);
     let upstream = Upstream::start(|_, asked| async move {
         let _word = WORD.acquire().await.unwrap();
@@ -199,7 +205,7 @@ async fn s7_an_answer_never_reaches_another_user() {
     })
     .await;
     let rest = "dedup: true\nconnections: 64\nlimits: [100000/1s]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let address = stand.address;
     let calls: Vec<_> = (0..2_000_u32)
         .map(|n| {
@@ -222,11 +228,11 @@ async fn s7_an_answer_never_reaches_another_user() {
             })
         })
         .collect();
-    let live = stand.shop.named("x").unwrap();
-    until(|| live.joined() == 1_000).await;
+    let live = stand.registry.named("x").unwrap();
+    wait_until(|| live.joined() == 1_000).await;
     WORD.add_permits(1_000);
     for call in calls {
-        let (body, expected) = soon(call).await.unwrap();
+        let (body, expected) = within_timeout(call).await.unwrap();
         assert_eq!(body, expected);
     }
     assert_eq!((upstream.count(), live.shared()), (1_000, 1_000));

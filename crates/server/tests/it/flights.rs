@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tollgate::shop::Live;
+use tollgate::providers::ActiveProvider;
 
-use crate::client::{Answer, Session, TIMES, get_with, request, soon, until, whole};
-use crate::stand::{Stand, file};
-use crate::upstream::{Asked, Reply, Upstream, reply};
+use crate::client::{
+    ClientResponse, Session, TIMEOUTS, get_with, read_response, request, wait_until, within_timeout,
+};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 /// An upstream whose answers wait for a word.
-pub(crate) async fn gated(answer: fn(usize, &Asked) -> Reply) -> (Upstream, Arc<Notify>) {
+pub(crate) async fn gated(answer: fn(usize, &ReceivedRequest) -> Reply) -> (Upstream, Arc<Notify>) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
     let upstream = Upstream::start(move |number, asked| {
@@ -25,113 +27,113 @@ pub(crate) async fn gated(answer: fn(usize, &Asked) -> Reply) -> (Upstream, Arc<
     (upstream, word)
 }
 
-pub(crate) fn plain(_: usize, asked: &Asked) -> Reply {
+pub(crate) fn plain(_: usize, asked: &ReceivedRequest) -> Reply {
     reply(200, &[("etag", "\"a\"")], &asked.target)
 }
 
-pub(crate) fn ask(stand: &Stand, path: &str) -> JoinHandle<Answer> {
-    ask_with(stand, path, &[])
+pub(crate) fn spawn_get(stand: &TestGateway, path: &str) -> JoinHandle<ClientResponse> {
+    spawn_get_with(stand, path, &[])
 }
 
-pub(crate) fn ask_with(
-    stand: &Stand,
+pub(crate) fn spawn_get_with(
+    stand: &TestGateway,
     path: &str,
     headers: &[(&'static str, &'static str)],
-) -> JoinHandle<Answer> {
+) -> JoinHandle<ClientResponse> {
     let (address, path, headers) = (stand.address, path.to_owned(), headers.to_vec());
     tokio::spawn(async move { get_with(address, &path, &headers).await })
 }
 
 /// A provider that takes one call at a time, with one on its way: whoever comes stands in line.
-pub(crate) struct Line {
+pub(crate) struct BusyProvider {
     pub(crate) upstream: Upstream,
-    pub(crate) stand: Stand,
-    word: Arc<Notify>,
-    busy: JoinHandle<Answer>,
+    pub(crate) gateway: TestGateway,
+    release: Arc<Notify>,
+    busy: JoinHandle<ClientResponse>,
 }
 
-impl Line {
-    pub(crate) async fn with(rest: &str) -> Line {
+impl BusyProvider {
+    pub(crate) async fn start(rest: &str) -> BusyProvider {
         let (upstream, word) = gated(plain).await;
         let rest = format!("concurrency: 1\nlimits: [100/1s]\n{rest}");
-        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
-        let busy = ask(&stand, "/x/busy");
-        until(|| upstream.count() == 1).await;
-        Line {
+        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let busy = spawn_get(&stand, "/x/busy");
+        wait_until(|| upstream.count() == 1).await;
+        BusyProvider {
             upstream,
-            stand,
-            word,
+            gateway: stand,
+            release: word,
             busy,
         }
     }
 
-    pub(crate) fn live(&self) -> Arc<Live> {
-        self.stand.shop.named("x").unwrap()
+    pub(crate) fn provider(&self) -> Arc<ActiveProvider> {
+        self.gateway.registry.named("x").unwrap()
     }
 
     /// A call that stands in line by itself.
-    pub(crate) async fn waiting(
+    pub(crate) async fn enqueue(
         &self,
         path: &str,
         headers: &[(&'static str, &'static str)],
-    ) -> JoinHandle<Answer> {
-        let (live, before) = (self.live(), self.live().waiting());
-        let call = ask_with(&self.stand, path, headers);
-        until(|| live.waiting() == before + 1).await;
+    ) -> JoinHandle<ClientResponse> {
+        let (live, before) = (self.provider(), self.provider().waiting());
+        let call = spawn_get_with(&self.gateway, path, headers);
+        wait_until(|| live.waiting() == before + 1).await;
         call
     }
 
     /// A call that joins one that stands there.
-    pub(crate) async fn joins(
+    pub(crate) async fn join(
         &self,
         path: &str,
         headers: &[(&'static str, &'static str)],
-    ) -> JoinHandle<Answer> {
-        let (live, before) = (self.live(), self.live().joined());
-        let call = ask_with(&self.stand, path, headers);
-        until(|| live.joined() == before + 1).await;
+    ) -> JoinHandle<ClientResponse> {
+        let (live, before) = (self.provider(), self.provider().joined());
+        let call = spawn_get_with(&self.gateway, path, headers);
+        wait_until(|| live.joined() == before + 1).await;
         call
     }
 
     /// Lets everybody through, one by one, and says what they were told.
-    pub(crate) async fn ends(&self, calls: Vec<JoinHandle<Answer>>) -> Vec<u16> {
+    pub(crate) async fn finish_all(&self, calls: Vec<JoinHandle<ClientResponse>>) -> Vec<u16> {
         let mut statuses = Vec::new();
         for call in calls {
-            until(|| {
-                self.word.notify_one();
+            wait_until(|| {
+                self.release.notify_one();
                 call.is_finished()
             })
             .await;
-            statuses.push(soon(call).await.unwrap().status);
+            statuses.push(within_timeout(call).await.unwrap().status);
         }
         assert!(self.busy.is_finished());
         statuses
     }
 
     /// Lets one through.
-    fn next(&self) {
-        self.word.notify_one();
+    fn release_one(&self) {
+        self.release.notify_one();
     }
 }
 
 /// Asks twice, the second while the first is on its way, and says where the answers came from.
-async fn twice(
-    stand: &Stand,
+async fn sources_of_two(
+    stand: &TestGateway,
     (upstream, word): (&Upstream, &Notify),
     first: &[(&'static str, &'static str)],
     second: &[(&'static str, &'static str)],
 ) -> [String; 2] {
     let before = upstream.count();
-    let joined = stand.shop.named("x").unwrap().joined();
-    let first = ask_with(stand, "/x/a", first);
-    until(|| upstream.count() == before + 1).await;
-    let second = ask_with(stand, "/x/a", second);
-    let live = stand.shop.named("x").unwrap();
-    until(|| live.joined() > joined || upstream.count() == before + 2).await;
+    let joined = stand.registry.named("x").unwrap().joined();
+    let first = spawn_get_with(stand, "/x/a", first);
+    wait_until(|| upstream.count() == before + 1).await;
+    let second = spawn_get_with(stand, "/x/a", second);
+    let live = stand.registry.named("x").unwrap();
+    wait_until(|| live.joined() > joined || upstream.count() == before + 2).await;
     let mut sources = [String::new(), String::new()];
     word.notify_one();
     let mut second = Some(second);
-    let first = soon(first).await.unwrap();
+    let first = within_timeout(first).await.unwrap();
     first
         .header("x-tollgate-source")
         .clone_into(&mut sources[0]);
@@ -140,9 +142,9 @@ async fn twice(
     }
     // Released at the head, it goes its own way.
     let second = second.take().unwrap();
-    until(|| second.is_finished() || upstream.count() == before + 2).await;
+    wait_until(|| second.is_finished() || upstream.count() == before + 2).await;
     word.notify_one();
-    let second = soon(second).await.unwrap();
+    let second = within_timeout(second).await.unwrap();
     assert_eq!(second.status, first.status);
     second
         .header("x-tollgate-source")
@@ -152,20 +154,20 @@ async fn twice(
 
 /// S7, S3: a thousand at once are one upstream call and one permit, and all get the whole answer.
 #[tokio::test]
-async fn s7_a_thousand_identical_calls_are_one() {
+async fn s7_a_thousand_identical_calls_make_one_upstream_call() {
     let (upstream, word) = gated(plain).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let live = stand.shop.named("x").unwrap();
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let live = stand.registry.named("x").unwrap();
     let calls: Vec<_> = (0..1_000)
         // The order of parameters is nobody's question.
-        .map(|n| ask(&stand, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
+        .map(|n| spawn_get(&stand, ["/x/a?b=1&c=2", "/x/a?c=2&b=1"][n % 2]))
         .collect();
-    until(|| live.joined() == 999).await;
+    wait_until(|| live.joined() == 999).await;
     word.notify_one();
     let mut sources = [0, 0];
     let mut bodies = std::collections::HashSet::new();
     for call in calls {
-        let answer = soon(call).await.unwrap();
+        let answer = within_timeout(call).await.unwrap();
         assert_eq!(answer.status, 200);
         bodies.insert(answer.body.clone());
         match answer.header("x-tollgate-source") {
@@ -180,51 +182,59 @@ async fn s7_a_thousand_identical_calls_are_one() {
 
 /// S3: cache, then flight, then permit, then the call, and then the cache again.
 #[tokio::test]
-async fn s3_what_is_kept_or_on_its_way_costs_no_permit() {
+async fn s3_a_cached_or_in_flight_response_costs_no_permit() {
     let (upstream, word) = gated(plain).await;
     let rest = "cache: {ttl: 1h}\nlimits: [1/1h]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
-    let live = stand.shop.named("x").unwrap();
-    let calls: Vec<_> = (0..10).map(|_| ask(&stand, "/x/a")).collect();
-    until(|| live.joined() == 9).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let live = stand.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..10).map(|_| spawn_get(&stand, "/x/a")).collect();
+    wait_until(|| live.joined() == 9).await;
     word.notify_one();
     for call in calls {
-        assert_eq!(soon(call).await.unwrap().status, 200);
+        assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
-    let later = soon(ask(&stand, "/x/a")).await.unwrap();
+    let later = within_timeout(spawn_get(&stand, "/x/a")).await.unwrap();
     assert_eq!(
         (later.status, later.header("x-tollgate-source")),
         (200, "cache")
     );
-    let other = ask_with(&stand, "/x/b", &[("x-tollgate-timeout", "30s")]);
-    assert_eq!(soon(other).await.unwrap().status, 429, "one permit an hour");
+    let other = spawn_get_with(&stand, "/x/b", &[("x-tollgate-timeout", "30s")]);
+    assert_eq!(
+        within_timeout(other).await.unwrap().status,
+        429,
+        "one permit an hour"
+    );
     assert_eq!(upstream.count(), 1);
 }
 
 /// S7: a client's conditions are its own, whatever the cache asks the provider.
 #[tokio::test]
-async fn s7_a_client_with_a_condition_does_not_share_with_one_without() {
+async fn s7_conditional_and_unconditional_requests_do_not_share() {
     let (upstream, word) = gated(plain).await;
     let rest = "cache: {ttl: 1h}\nlimits: [100/1s]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let condition = [("if-none-match", "\"a\"")];
-    let calls = [ask_with(&stand, "/x/a", &condition), ask(&stand, "/x/a")];
-    until(|| upstream.count() == 2).await;
+    let calls = [
+        spawn_get_with(&stand, "/x/a", &condition),
+        spawn_get(&stand, "/x/a"),
+    ];
+    wait_until(|| upstream.count() == 2).await;
     for call in calls {
-        until(|| {
+        wait_until(|| {
             word.notify_one();
             call.is_finished()
         })
         .await;
     }
-    assert_eq!(stand.shop.named("x").unwrap().joined(), 0);
+    assert_eq!(stand.registry.named("x").unwrap().joined(), 0);
 }
 
 /// S7: what tells two questions apart.
 #[tokio::test]
-async fn s7_another_method_parameter_credential_or_cookie_is_another_question() {
+async fn s7_method_parameters_credentials_and_cookies_separate_flights() {
     let (upstream, word) = gated(plain).await;
-    let stand = Stand::open(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
+    let stand =
+        TestGateway::start(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
     let others = [
         ("GET", "/x/a", vec![]),
         ("HEAD", "/x/a", vec![]),
@@ -245,54 +255,54 @@ async fn s7_another_method_parameter_credential_or_cookie_is_another_question() 
         .map(|(method, path, headers)| {
             let request = request(method, path, headers, "");
             let address = stand.address;
-            tokio::spawn(
-                async move { whole(Session::open(address).await.send(request).await).await },
-            )
+            tokio::spawn(async move {
+                read_response(Session::open(address).await.send(request).await).await
+            })
         })
         .collect();
-    until(|| upstream.count() == others.len()).await;
+    wait_until(|| upstream.count() == others.len()).await;
     for _ in &others {
         word.notify_one();
         tokio::task::yield_now().await;
     }
     for call in calls {
-        until(|| {
+        wait_until(|| {
             word.notify_one();
             call.is_finished()
         })
         .await;
         assert_eq!(call.await.unwrap().header("x-tollgate-source"), "upstream");
     }
-    assert_eq!(stand.shop.named("x").unwrap().joined(), 0);
+    assert_eq!(stand.registry.named("x").unwrap().joined(), 0);
 }
 
 /// S7: the modes of `dedup`, by provider and by entity.
 #[tokio::test]
-async fn s7_what_may_not_be_cached_is_shared_only_where_the_file_says_so() {
-    fn unkept(_: usize, _: &Asked) -> Reply {
+async fn s7_an_uncacheable_response_is_shared_only_if_configured() {
+    fn uncacheable(_: usize, _: &ReceivedRequest) -> Reply {
         reply(200, &[("cache-control", "no-store")], "x")
     }
     for (answer, rest, expected) in [
-        (plain as fn(usize, &Asked) -> Reply, "", "shared"),
+        (plain as fn(usize, &ReceivedRequest) -> Reply, "", "shared"),
         (plain, "dedup: cacheable", "shared"),
         (plain, "dedup: off", "upstream"),
         (plain, "entities: {dedup: {a: off}}", "upstream"),
-        (unkept, "dedup: cacheable", "upstream"),
-        (unkept, "dedup: true", "shared"),
-        (unkept, "entities: {dedup: {a: true}}", "shared"),
+        (uncacheable, "dedup: cacheable", "upstream"),
+        (uncacheable, "dedup: true", "shared"),
+        (uncacheable, "entities: {dedup: {a: true}}", "shared"),
     ] {
         let (upstream, word) = gated(answer).await;
         let rest = format!("{rest}\nlimits: [100/1s]");
-        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
-        let [_, second] = twice(&stand, (&upstream, &word), &[], &[]).await;
+        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let [_, second] = sources_of_two(&stand, (&upstream, &word), &[], &[]).await;
         assert_eq!(second, expected, "{rest}");
     }
 }
 
 /// What is one user's, or varies by what is not compared, releases those who wait.
 #[tokio::test]
-async fn s7_private_answers_cookies_streams_and_other_variants_are_not_shared() {
-    type Script = fn(usize, &Asked) -> Reply;
+async fn s7_private_cookie_stream_and_variant_responses_are_not_shared() {
+    type Script = fn(usize, &ReceivedRequest) -> Reply;
     let scripts: [(&str, Script); 6] = [
         ("private", |_, _| {
             reply(200, &[("cache-control", "private")], "x")
@@ -307,9 +317,10 @@ async fn s7_private_answers_cookies_streams_and_other_variants_are_not_shared() 
     ];
     for (name, script) in scripts {
         let (upstream, word) = gated(script).await;
-        let stand = Stand::open(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
+        let stand =
+            TestGateway::start(&[file(upstream.address, "dedup: true\nlimits: [100/1s]")]).await;
         let (one, two) = ([("user-agent", "one")], [("user-agent", "two")]);
-        let sources = twice(&stand, (&upstream, &word), &one, &two).await;
+        let sources = sources_of_two(&stand, (&upstream, &word), &one, &two).await;
         assert_eq!(sources, ["upstream", "upstream"], "{name}");
         assert_eq!(upstream.count(), 2, "{name}");
     }
@@ -317,15 +328,15 @@ async fn s7_private_answers_cookies_streams_and_other_variants_are_not_shared() 
 
 /// Callers do not wait for an answer that was not for them the last time.
 #[tokio::test]
-async fn s7_a_question_whose_answer_was_not_shared_is_not_waited_for_again() {
-    let script = |_: usize, _: &Asked| reply(200, &[("cache-control", "private")], "x");
+async fn s7_a_request_whose_response_was_not_shared_does_not_wait_again() {
+    let script = |_: usize, _: &ReceivedRequest| reply(200, &[("cache-control", "private")], "x");
     let (upstream, word) = gated(script).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
-    twice(&stand, (&upstream, &word), &[], &[]).await;
-    let calls = [ask(&stand, "/x/a"), ask(&stand, "/x/a")];
-    until(|| upstream.count() == 4).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    sources_of_two(&stand, (&upstream, &word), &[], &[]).await;
+    let calls = [spawn_get(&stand, "/x/a"), spawn_get(&stand, "/x/a")];
+    wait_until(|| upstream.count() == 4).await;
     for call in calls {
-        until(|| {
+        wait_until(|| {
             word.notify_one();
             call.is_finished()
         })
@@ -335,92 +346,92 @@ async fn s7_a_question_whose_answer_was_not_shared_is_not_waited_for_again() {
 
 /// S7, R-C7: who asked first may leave; those who wait get the one answer all the same.
 #[tokio::test]
-async fn s7_a_first_caller_that_leaves_takes_nobody_with_it() {
+async fn s7_a_leader_that_leaves_does_not_fail_its_followers() {
     let (upstream, word) = gated(plain).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
-    let live = stand.shop.named("x").unwrap();
-    let first = ask(&stand, "/x/a");
-    until(|| upstream.count() == 1).await;
-    let others: Vec<_> = (0..5).map(|_| ask(&stand, "/x/a")).collect();
-    until(|| live.joined() == 5).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let live = stand.registry.named("x").unwrap();
+    let first = spawn_get(&stand, "/x/a");
+    wait_until(|| upstream.count() == 1).await;
+    let others: Vec<_> = (0..5).map(|_| spawn_get(&stand, "/x/a")).collect();
+    wait_until(|| live.joined() == 5).await;
     first.abort();
     assert!(first.await.is_err());
     others[0].abort();
     word.notify_one();
     for other in others.into_iter().skip(1) {
-        assert_eq!(soon(other).await.unwrap().status, 200);
+        assert_eq!(within_timeout(other).await.unwrap().status, 200);
     }
     assert_eq!(upstream.count(), 1);
 }
 
 /// The same while it waits for a permit: the others get its place in line.
 #[tokio::test]
-async fn s7_a_first_caller_that_leaves_the_line_leaves_its_place() {
-    let line = Line::with("").await;
-    let first = line.waiting("/x/a", &[]).await;
-    let second = line.joins("/x/a", &[]).await;
+async fn s7_followers_inherit_the_queue_position_of_a_leader_that_leaves() {
+    let line = BusyProvider::start("").await;
+    let first = line.enqueue("/x/a", &[]).await;
+    let second = line.join("/x/a", &[]).await;
     first.abort();
     assert!(first.await.is_err());
-    line.next();
-    until(|| line.upstream.count() == 2).await;
-    assert_eq!(line.ends(vec![second]).await, [200]);
+    line.release_one();
+    wait_until(|| line.upstream.count() == 2).await;
+    assert_eq!(line.finish_all(vec![second]).await, [200]);
     assert_eq!(line.upstream.count(), 2);
 }
 
 /// A flight that everybody has left is never sent.
 #[tokio::test]
-async fn s7_a_flight_that_everybody_leaves_is_not_sent() {
-    let line = Line::with("").await;
-    let first = line.waiting("/x/a", &[]).await;
-    let second = line.joins("/x/a", &[]).await;
+async fn s7_a_flight_without_callers_is_not_sent() {
+    let line = BusyProvider::start("").await;
+    let first = line.enqueue("/x/a", &[]).await;
+    let second = line.join("/x/a", &[]).await;
     for call in [first, second] {
         call.abort();
         assert!(call.await.is_err());
     }
-    let live = line.live();
-    until(|| live.waiting() == 0).await;
-    line.next();
-    until(|| line.busy.is_finished()).await;
+    let live = line.provider();
+    wait_until(|| live.waiting() == 0).await;
+    line.release_one();
+    wait_until(|| line.busy.is_finished()).await;
     assert_eq!(line.upstream.count(), 1);
 }
 
 /// S7: one more urgent that joins makes the waiting call as urgent.
 #[tokio::test]
-async fn s7_an_urgent_joiner_promotes_a_background_call() {
-    let line = Line::with("").await;
+async fn s7_a_high_priority_follower_promotes_a_background_call() {
+    let line = BusyProvider::start("").await;
     let background = line
-        .waiting("/x/a", &[("x-tollgate-priority", "low")])
+        .enqueue("/x/a", &[("x-tollgate-priority", "low")])
         .await;
-    let normal = line.waiting("/x/normal", &[]).await;
-    let urgent = line.joins("/x/a", &[("x-tollgate-priority", "high")]).await;
+    let normal = line.enqueue("/x/normal", &[]).await;
+    let urgent = line.join("/x/a", &[("x-tollgate-priority", "high")]).await;
     let calls = vec![background, urgent, normal];
-    assert_eq!(line.ends(calls).await, [200; 3]);
-    let asked = line.upstream.asked().into_iter();
+    assert_eq!(line.finish_all(calls).await, [200; 3]);
+    let asked = line.upstream.requests().into_iter();
     let targets: Vec<_> = asked.map(|asked| asked.target).collect();
     assert_eq!(targets, ["/busy", "/a", "/normal"]);
 }
 
 /// S7: each has its own time. One that is short neither ends the flight nor waits for it.
 #[tokio::test]
-async fn s7_each_caller_has_its_own_time() {
-    for time in TIMES {
+async fn s7_each_caller_has_its_own_deadline() {
+    for time in TIMEOUTS {
         let (upstream, word) = gated(plain).await;
-        let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
-        let live = stand.shop.named("x").unwrap();
+        let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
+        let live = stand.registry.named("x").unwrap();
         let short = [("x-tollgate-timeout", time)];
-        let first = ask_with(&stand, "/x/a", &short);
-        until(|| upstream.count() == 1 || first.is_finished()).await;
-        let patient = ask_with(&stand, "/x/a", &[("x-tollgate-timeout", "30s")]);
-        let short = ask_with(&stand, "/x/a", &short);
-        until(|| live.joined() == 2 || first.is_finished() || short.is_finished()).await;
+        let first = spawn_get_with(&stand, "/x/a", &short);
+        wait_until(|| upstream.count() == 1 || first.is_finished()).await;
+        let patient = spawn_get_with(&stand, "/x/a", &[("x-tollgate-timeout", "30s")]);
+        let short = spawn_get_with(&stand, "/x/a", &short);
+        wait_until(|| live.joined() == 2 || first.is_finished() || short.is_finished()).await;
         if live.joined() < 2 {
             continue; // its time was up before the others were there: a longer one
         }
-        assert_eq!(soon(first).await.unwrap().status, 504);
-        assert_eq!(soon(short).await.unwrap().status, 504);
+        assert_eq!(within_timeout(first).await.unwrap().status, 504);
+        assert_eq!(within_timeout(short).await.unwrap().status, 504);
         assert!(!patient.is_finished());
         word.notify_one();
-        assert_eq!(soon(patient).await.unwrap().status, 200);
+        assert_eq!(within_timeout(patient).await.unwrap().status, 200);
         assert_eq!(upstream.count(), 1);
         return;
     }
@@ -431,41 +442,41 @@ const RETRY: &str = "limits: [100/1s]\nhealth: off\nretry: {base: 1ms, max: 1ms,
 
 /// S7, R-C7: if the first one fails, one of the others goes next, once.
 #[tokio::test]
-async fn s7_a_first_caller_that_fails_is_followed_by_one_that_may_try_again() {
-    fn down_at_first(number: usize, _: &Asked) -> Reply {
+async fn s7_after_a_failed_leader_one_follower_retries() {
+    fn down_at_first(number: usize, _: &ReceivedRequest) -> Reply {
         reply(if number == 0 { 503 } else { 200 }, &[], "x")
     }
     let (upstream, word) = gated(down_at_first).await;
-    let stand = Stand::open(&[file(upstream.address, RETRY)]).await;
-    let live = stand.shop.named("x").unwrap();
-    let first = ask_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
-    until(|| upstream.count() == 1).await;
-    let others: Vec<_> = (0..4).map(|_| ask(&stand, "/x/a")).collect();
-    until(|| live.joined() == 4).await;
+    let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
+    let live = stand.registry.named("x").unwrap();
+    let first = spawn_get_with(&stand, "/x/a", &[("x-tollgate-priority", "high")]);
+    wait_until(|| upstream.count() == 1).await;
+    let others: Vec<_> = (0..4).map(|_| spawn_get(&stand, "/x/a")).collect();
+    wait_until(|| live.joined() == 4).await;
     word.notify_one();
-    assert_eq!(soon(first).await.unwrap().status, 503);
-    until(|| upstream.count() == 2 && live.joined() == 7).await;
+    assert_eq!(within_timeout(first).await.unwrap().status, 503);
+    wait_until(|| upstream.count() == 2 && live.joined() == 7).await;
     word.notify_one();
     for other in others {
-        assert_eq!(soon(other).await.unwrap().status, 200);
+        assert_eq!(within_timeout(other).await.unwrap().status, 200);
     }
     assert_eq!(upstream.count(), 2);
 }
 
 /// A provider that stays down is not asked by everybody in turn.
 #[tokio::test]
-async fn s7_a_failure_that_stays_is_shared() {
+async fn s7_a_persistent_failure_is_shared() {
     let (upstream, word) = gated(|_, _| reply(500, &[], "down")).await;
-    let stand = Stand::open(&[file(upstream.address, RETRY)]).await;
-    let live = stand.shop.named("x").unwrap();
-    let calls: Vec<_> = (0..50).map(|_| ask(&stand, "/x/a")).collect();
+    let stand = TestGateway::start(&[file(upstream.address, RETRY)]).await;
+    let live = stand.registry.named("x").unwrap();
+    let calls: Vec<_> = (0..50).map(|_| spawn_get(&stand, "/x/a")).collect();
     // The first tries twice, then one of the others for all that are left; each of them has one retry.
     for (asked, joined) in [(1, 49), (2, 49), (3, 97), (4, 97)] {
-        until(|| upstream.count() == asked && live.joined() == joined).await;
+        wait_until(|| upstream.count() == asked && live.joined() == joined).await;
         word.notify_one();
     }
     for call in calls {
-        let answer = soon(call).await.unwrap();
+        let answer = within_timeout(call).await.unwrap();
         assert_eq!((answer.status, answer.body.as_str()), (500, "down"));
     }
     assert_eq!(upstream.count(), 4);

@@ -7,9 +7,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tollgate_server::GatewayOptions;
 
-use crate::client::{Session, get, get_with, pause, raw, request, soon, until};
-use crate::rawhost::{RawHost, head};
-use crate::stand::{Stand, file};
+use crate::client::{Session, get, get_with, pause, raw, request, wait_until, within_timeout};
+use crate::raw_upstream::{RawUpstream, read_head};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 async fn fine() -> Upstream {
@@ -17,7 +17,7 @@ async fn fine() -> Upstream {
 }
 
 /// A request with these lines in its head, and another one hidden behind it.
-fn hiding(lines: &str) -> String {
+fn smuggled(lines: &str) -> String {
     format!(
         "POST /x/a HTTP/1.1\r\nHost: g\r\n{lines}\r\n\r\n0\r\n\r\nGET /x/smuggled HTTP/1.1\r\nHost: g\r\n\r\n"
     )
@@ -25,9 +25,9 @@ fn hiding(lines: &str) -> String {
 
 /// R-E2: shapes that two servers read differently are 400, end the connection, and are not forwarded.
 #[tokio::test]
-async fn smuggling_shapes_are_400_and_the_connection_ends() {
+async fn smuggling_attempts_are_400_and_close_the_connection() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     for lines in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 4",
@@ -57,11 +57,11 @@ async fn smuggling_shapes_are_400_and_the_connection_ends() {
         "X : y",
         "X\0: y",
     ] {
-        let answer = raw(stand.address, &hiding(lines)).await;
+        let answer = raw(stand.address, &smuggled(lines)).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{lines:?}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{lines:?}: {answer}");
     }
-    let old = hiding("Transfer-Encoding: chunked").replace(
+    let old = smuggled("Transfer-Encoding: chunked").replace(
         "HTTP/1.1\r\nHost: g\r\nTransfer",
         "HTTP/1.0\r\nHost: g\r\nTransfer",
     );
@@ -76,25 +76,25 @@ async fn smuggling_shapes_are_400_and_the_connection_ends() {
 #[tokio::test]
 async fn nothing_follows_a_chunked_request_on_its_connection() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
-    let answer = raw(stand.address, &hiding("Transfer-Encoding: chunked")).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let answer = raw(stand.address, &smuggled("Transfer-Encoding: chunked")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
-    let asked = upstream.asked();
+    let asked = upstream.requests();
     assert_eq!((asked.len(), asked[0].target.as_str()), (1, "/a"));
     assert!(!asked[0].headers.contains_key("transfer-encoding"));
 }
 
 /// The same request in pieces: what is unclear is found however the bytes are cut.
 #[tokio::test]
-async fn a_smuggling_shape_in_pieces_behind_a_good_request_is_400() {
+async fn a_smuggling_attempt_in_pieces_after_a_valid_request_is_400() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     let good = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n\r\nbody";
     let bytes = format!(
         "{good}{}",
-        hiding("Transfer-Encoding: chunked\r\nContent-Length: 4")
+        smuggled("Transfer-Encoding: chunked\r\nContent-Length: 4")
     );
     for piece in bytes.as_bytes().chunks(7) {
         if stream.write_all(piece).await.is_err() {
@@ -102,9 +102,13 @@ async fn a_smuggling_shape_in_pieces_behind_a_good_request_is_400() {
         }
         tokio::task::yield_now().await;
     }
-    assert!(soon(head(&mut stream)).await.starts_with("HTTP/1.1 200"));
+    assert!(
+        within_timeout(read_head(&mut stream))
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
     let mut rest = Vec::new();
-    soon(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
+    within_timeout(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
         .await
         .ok();
     let rest = String::from_utf8_lossy(&rest).into_owned();
@@ -119,24 +123,24 @@ async fn a_smuggling_shape_in_pieces_behind_a_good_request_is_400() {
 
 /// A body longer than it was declared is the next request, and a bad one.
 #[tokio::test]
-async fn a_body_larger_than_declared_is_not_passed_on() {
+async fn a_body_larger_than_declared_is_not_forwarded() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let bytes = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\n\r\nbody and more\r\n\r\n";
     let answers = raw(stand.address, bytes).await;
     assert!(
         answers.contains("HTTP/1.1 200") && answers.contains("HTTP/1.1 400"),
         "{answers}"
     );
-    assert_eq!(upstream.asked()[0].body, "body");
+    assert_eq!(upstream.requests()[0].body, "body");
     assert_eq!(upstream.count(), 1);
 }
 
 /// A client that leaves before its request is whole has cost nothing.
 #[tokio::test]
-async fn a_client_that_leaves_in_its_head_or_body_costs_nothing() {
+async fn a_client_disconnect_in_head_or_body_costs_no_permit() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [1/1h]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [1/1h]")]).await;
     for part in [
         "",
         "POST /x/a HT",
@@ -148,7 +152,7 @@ async fn a_client_that_leaves_in_its_head_or_body_costs_nothing() {
         stream.write_all(part.as_bytes()).await.unwrap();
         stream.shutdown().await.unwrap();
         let mut rest = Vec::new();
-        soon(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
+        within_timeout(tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest))
             .await
             .ok();
     }
@@ -162,9 +166,9 @@ async fn a_client_that_leaves_in_its_head_or_body_costs_nothing() {
 
 /// A client that leaves in the middle of an answer frees its place.
 #[tokio::test]
-async fn a_client_that_leaves_in_an_answer_frees_its_place() {
-    let upstream = RawHost::start(|_, mut stream| async move {
-        while head(&mut stream).await.contains("/long") {
+async fn a_client_disconnect_during_a_response_frees_its_slot() {
+    let upstream = RawUpstream::start(|_, mut stream| async move {
+        while read_head(&mut stream).await.contains("/long") {
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour")
                 .await
@@ -178,22 +182,25 @@ async fn a_client_that_leaves_in_an_answer_frees_its_place() {
     })
     .await;
     let rest = "concurrency: 1\nlate_arrival: 50ms\nlimits: [100/1s]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let mut session = Session::open(stand.address).await;
     let response = session.send(request("GET", "/x/long", &[], "")).await;
     drop((response, session));
-    assert_eq!(soon(get(stand.address, "/x/short")).await.status, 200);
+    assert_eq!(
+        within_timeout(get(stand.address, "/x/short")).await.status,
+        200
+    );
 }
 
 /// R-C9: a reader that stops holds up its upstream, not our memory.
 #[tokio::test]
-async fn a_slow_reader_is_not_read_ahead_for() {
+async fn a_slow_reader_applies_back_pressure_to_the_upstream() {
     let sent = Arc::new(AtomicU64::new(0));
     let count = sent.clone();
-    let upstream = RawHost::start(move |_, mut stream| {
+    let upstream = RawUpstream::start(move |_, mut stream| {
         let count = count.clone();
         async move {
-            head(&mut stream).await;
+            read_head(&mut stream).await;
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
                 .await
@@ -205,14 +212,14 @@ async fn a_slow_reader_is_not_read_ahead_for() {
         }
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     stream
         .write_all(b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n")
         .await
         .unwrap();
-    head(&mut stream).await;
-    until(|| sent.load(Ordering::Relaxed) > 0).await;
+    read_head(&mut stream).await;
+    wait_until(|| sent.load(Ordering::Relaxed) > 0).await;
     // Until the flow has come to a stop: the kernel's buffers are full.
     let mut before = u64::MAX;
     while before != sent.load(Ordering::Relaxed) {
@@ -224,14 +231,14 @@ async fn a_slow_reader_is_not_read_ahead_for() {
 
 /// R-C10: who finds no room is told so at once, and those inside go on.
 #[tokio::test]
-async fn a_connection_past_the_cap_is_refused_in_json() {
+async fn a_connection_above_the_cap_is_rejected_in_json() {
     let upstream = fine().await;
     let options = GatewayOptions {
         connections_max: 2,
         ..GatewayOptions::default()
     };
     let files = [file(upstream.address, "limits: [100/1s]")];
-    let stand = Stand::with_gateway(&files, options).await;
+    let stand = TestGateway::start_with_gateway(&files, options).await;
     let mut one = Session::open(stand.address).await;
     let mut two = Session::open(stand.address).await;
     assert_eq!(one.get("/x/a", &[]).await.status, 200);
@@ -257,7 +264,7 @@ async fn a_connection_past_the_cap_is_refused_in_json() {
 }
 
 async fn until_served(address: std::net::SocketAddr) {
-    soon(async {
+    within_timeout(async {
         while get(address, "/health").await.status != 200 {
             tokio::task::yield_now().await;
         }
@@ -267,10 +274,10 @@ async fn until_served(address: std::net::SocketAddr) {
 
 /// R-E3: no spelling of a host dodges its provider's limit.
 #[tokio::test]
-async fn h4_no_spelling_of_a_host_dodges_its_limit() {
+async fn h4_no_spelling_of_a_host_bypasses_its_limit() {
     let upstream = fine().await;
     let rest = "domains: [api.example.org, xn--bcher-kva.example]\nlimits: [1/1h]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     assert_eq!(
         get(stand.address, "/https://api.example.org/a")
             .await
@@ -306,15 +313,15 @@ async fn h4_no_spelling_of_a_host_dodges_its_limit() {
 
 /// A call that waits is dropped with its connection, at once and at every priority.
 #[tokio::test]
-async fn callers_that_leave_the_line_leave_no_trace() {
+async fn a_disconnected_waiting_call_is_removed_from_the_queue() {
     let upstream = fine().await;
-    let stand = Stand::open(&[file(
+    let stand = TestGateway::start(&[file(
         upstream.address,
         "dedup: off\nlimits: [1/1h]\nqueue: {timeout: 2h}",
     )])
     .await;
     get(stand.address, "/x/a").await;
-    let live = stand.shop.named("x").unwrap();
+    let live = stand.registry.named("x").unwrap();
     let waiting: Vec<_> = ["high", "normal", "low"]
         .map(|priority| {
             tokio::spawn(async move {
@@ -330,8 +337,8 @@ async fn callers_that_leave_the_line_leave_no_trace() {
             })
         })
         .into();
-    until(|| live.waiting() == 3).await;
+    wait_until(|| live.waiting() == 3).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    until(|| live.waiting() == 0).await;
+    wait_until(|| live.waiting() == 0).await;
     assert_eq!(upstream.count(), 1);
 }

@@ -8,16 +8,16 @@ use tokio::net::TcpStream;
 use tollgate_core::time::Span;
 use tollgate_ledger::Clock;
 
-use crate::client::{TIMES, get, get_with, pause, raw, soon};
-use crate::rawhost::{RawHost, head, reset};
-use crate::stand::{Stand, file};
+use crate::client::{TIMEOUTS, get, get_with, pause, raw, within_timeout};
+use crate::raw_upstream::{RawUpstream, read_head, reset};
+use crate::test_gateway::{TestGateway, file};
 
 /// One permit an hour: a second call shows what became of the first one's.
 const ONE: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
     late_arrival: 50ms";
 
 /// The same for upstreams that say nothing more.
-const HASTY: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
+const SHORT_TIMEOUTS: &str = "limits: [1/1h]\nretry: {retries: {high: 0, normal: 0, low: 0}}\nhealth: off\n\
     timeout: {first_byte: 150ms, idle: 150ms}\nlate_arrival: 50ms";
 
 /// What became of the one permit of `ONE`.
@@ -31,9 +31,9 @@ enum Permit {
     Unknown,
 }
 
-async fn permit(stand: &Stand) -> Permit {
+async fn permit(stand: &TestGateway) -> Permit {
     let mut seen = Vec::new();
-    for time in TIMES {
+    for time in TIMEOUTS {
         let next = get_with(stand.address, "/x/next", &[("x-tollgate-timeout", time)]).await;
         if next.header("x-tollgate-attempts") != "0" {
             return Permit::Unsent;
@@ -56,8 +56,8 @@ async fn is_502(bytes: impl Into<Vec<u8>>) {
         .chars()
         .take(60)
         .collect::<String>();
-    let upstream = RawHost::saying(bytes).await;
-    let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+    let upstream = RawUpstream::replying(bytes).await;
+    let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
     let answer = get(stand.address, "/x/a").await;
     assert_eq!(
         (answer.status, &answer.json()["error"]),
@@ -106,11 +106,11 @@ async fn too_many_or_too_large_headers_are_502_and_count() {
 }
 
 #[tokio::test]
-async fn as_many_and_as_large_headers_as_allowed_arrive() {
+async fn the_largest_allowed_headers_are_forwarded() {
     let many: String = (0..80).map(|n| format!("X-{n}: y\r\n")).collect();
     for lines in [many, format!("X: {}\r\n", "y".repeat(60_000))] {
-        let upstream = RawHost::saying(with_headers(&lines)).await;
-        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        let upstream = RawUpstream::replying(with_headers(&lines)).await;
+        let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
         assert_eq!(get(stand.address, "/x/a").await.body, "fine");
         assert_eq!(permit(&stand).await, Permit::Settled);
     }
@@ -118,9 +118,9 @@ async fn as_many_and_as_large_headers_as_allowed_arrive() {
 
 /// R-D1: a few hints pass, a flood of them does not.
 #[tokio::test]
-async fn endless_hints_are_502_long_before_the_timeout() {
-    let flood = RawHost::start(|_, mut stream| async move {
-        head(&mut stream).await;
+async fn endless_1xx_responses_are_502_long_before_the_timeout() {
+    let flood = RawUpstream::start(|_, mut stream| async move {
+        read_head(&mut stream).await;
         while stream
             .write_all(b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n")
             .await
@@ -129,24 +129,24 @@ async fn endless_hints_are_502_long_before_the_timeout() {
     })
     .await;
     let patient = format!("{ONE}\ntimeout: {{first_byte: 600s}}");
-    let stand = Stand::open(&[file(flood.address, &patient)]).await;
-    assert_eq!(soon(get(stand.address, "/x/a")).await.status, 502);
+    let stand = TestGateway::start(&[file(flood.address, &patient)]).await;
+    assert_eq!(within_timeout(get(stand.address, "/x/a")).await.status, 502);
     let hints = "HTTP/1.1 100 Continue\r\n\r\n".repeat(3);
-    let few = RawHost::saying(format!("{hints}{}", with_headers(""))).await;
-    let stand = Stand::open(&[file(few.address, ONE)]).await;
+    let few = RawUpstream::replying(format!("{hints}{}", with_headers(""))).await;
+    let stand = TestGateway::start(&[file(few.address, ONE)]).await;
     assert_eq!(get(stand.address, "/x/a").await.body, "fine");
 }
 
 #[tokio::test]
 async fn a_hang_before_the_head_is_502_and_the_permit_may_still_arrive() {
     for part in ["", "HTTP/1.1 200 OK\r\nContent-"] {
-        let upstream = RawHost::start(move |_, mut stream| async move {
-            head(&mut stream).await;
+        let upstream = RawUpstream::start(move |_, mut stream| async move {
+            read_head(&mut stream).await;
             stream.write_all(part.as_bytes()).await.ok();
             std::future::pending::<()>().await;
         })
         .await;
-        let stand = Stand::open(&[file(upstream.address, HASTY)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, SHORT_TIMEOUTS)]).await;
         assert_eq!(get(stand.address, "/x/a").await.status, 502, "{part:?}");
         assert_eq!(permit(&stand).await, Permit::Unknown, "{part:?}");
     }
@@ -156,27 +156,27 @@ async fn a_hang_before_the_head_is_502_and_the_permit_may_still_arrive() {
 #[tokio::test]
 async fn a_reset_before_the_head_is_502_and_after_it_breaks_the_body() {
     for said in ["", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n"] {
-        let upstream = RawHost::start(move |_, mut stream| async move {
-            head(&mut stream).await;
+        let upstream = RawUpstream::start(move |_, mut stream| async move {
+            read_head(&mut stream).await;
             stream.write_all(said.as_bytes()).await.ok();
             reset(stream);
         })
         .await;
-        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
         assert_eq!(get(stand.address, "/x/a").await.status, 502, "{said:?}");
         assert_eq!(permit(&stand).await, Permit::Unknown, "{said:?}");
     }
 }
 
 /// Reads what the gateway passes on, to its end or its break.
-async fn passed_on(stand: &Stand) -> String {
+async fn passed_on(stand: &TestGateway) -> String {
     let call = "GET /x/a HTTP/1.1\r\nHost: g\r\nConnection: close\r\n\r\n";
     raw(stand.address, call).await
 }
 
 /// A body that breaks, lies about its length or stands still: the caller can see that it is not whole.
 #[tokio::test]
-async fn a_body_that_is_not_whole_is_not_made_to_look_whole() {
+async fn a_truncated_body_is_visibly_truncated_for_the_caller() {
     for (said, then_resets) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour", true),
         ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfour", false),
@@ -193,8 +193,8 @@ async fn a_body_that_is_not_whole_is_not_made_to_look_whole() {
             false,
         ),
     ] {
-        let upstream = RawHost::start(move |_, mut stream| async move {
-            head(&mut stream).await;
+        let upstream = RawUpstream::start(move |_, mut stream| async move {
+            read_head(&mut stream).await;
             stream.write_all(said.as_bytes()).await.ok();
             if then_resets {
                 // Only once the gateway has read what was said.
@@ -204,7 +204,7 @@ async fn a_body_that_is_not_whole_is_not_made_to_look_whole() {
             }
         })
         .await;
-        let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
         let got = passed_on(&stand).await;
         let is_broken = got.contains(" 502 ")
             || (got.contains("content-length: 9") && !got.ends_with("fourfive!"))
@@ -216,9 +216,9 @@ async fn a_body_that_is_not_whole_is_not_made_to_look_whole() {
 
 /// R-D2: a body that stands still is cut, one that drips is not.
 #[tokio::test]
-async fn a_dripping_body_is_never_cut_and_one_that_stands_still_is() {
-    let upstream = RawHost::start(|number, mut stream| async move {
-        head(&mut stream).await;
+async fn a_slow_body_is_never_cut_and_a_stalled_one_is() {
+    let upstream = RawUpstream::start(|number, mut stream| async move {
+        read_head(&mut stream).await;
         stream
             .write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n")
             .await
@@ -232,7 +232,7 @@ async fn a_dripping_body_is_never_cut_and_one_that_stands_still_is() {
     })
     .await;
     let rest = "concurrency: 1\nlimits: [100/1s]\nlate_arrival: 50ms\ntimeout: {idle: 1s}";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     let began = Clock::System.now().at;
     assert!(passed_on(&stand).await.ends_with("fourfive!"));
     let took = Clock::System.now().at.since(began);
@@ -244,12 +244,12 @@ async fn a_dripping_body_is_never_cut_and_one_that_stands_still_is() {
 
 /// R-C9, R-D2: an endless body flows as fast as its reader, and ends with it.
 #[tokio::test]
-async fn an_endless_body_ends_when_its_reader_leaves() {
+async fn an_endless_body_ends_when_its_client_disconnects() {
     let (gone, mut told) = tokio::sync::mpsc::channel(1);
-    let upstream = RawHost::start(move |_, mut stream| {
+    let upstream = RawUpstream::start(move |_, mut stream| {
         let gone = gone.clone();
         async move {
-            head(&mut stream).await;
+            read_head(&mut stream).await;
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
                 .await
@@ -263,25 +263,25 @@ async fn an_endless_body_ends_when_its_reader_leaves() {
         }
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     stream
         .write_all(b"GET /x/a HTTP/1.1\r\nHost: g\r\n\r\n")
         .await
         .unwrap();
     let mut read = vec![0; 1_000_000];
-    soon(stream.read_exact(&mut read)).await.unwrap();
+    within_timeout(stream.read_exact(&mut read)).await.unwrap();
     drop(stream);
-    let sent = soon(told.recv()).await.unwrap();
+    let sent = within_timeout(told.recv()).await.unwrap();
     // What is on its way lies in the kernel's buffers and ours, not in ever more memory.
     assert!(sent < 100_000_000, "{sent}");
 }
 
 /// An answer before the request was read: the caller gets it, and the connection is not used again.
 #[tokio::test]
-async fn an_early_answer_reaches_the_caller() {
-    let upstream = RawHost::start(|_, mut stream| async move {
-        head(&mut stream).await;
+async fn an_early_response_reaches_the_caller() {
+    let upstream = RawUpstream::start(|_, mut stream| async move {
+        read_head(&mut stream).await;
         let early = "HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge";
         stream.write_all(early.as_bytes()).await.ok();
         stream.shutdown().await.ok();
@@ -289,7 +289,7 @@ async fn an_early_answer_reaches_the_caller() {
         stream.read_to_end(&mut rest).await.ok();
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
     let body = "x".repeat(3_000_000);
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     let head = format!(
@@ -301,7 +301,7 @@ async fn an_early_answer_reaches_the_caller() {
         .write_all(body.get(..1_000_000).unwrap().as_bytes())
         .await
         .unwrap();
-    let answer = soon(self::head(&mut stream)).await;
+    let answer = within_timeout(self::read_head(&mut stream)).await;
     assert!(answer.contains(" 413 "), "{answer}");
     assert_eq!(permit(&stand).await, Permit::Settled);
 }
@@ -309,8 +309,8 @@ async fn an_early_answer_reaches_the_caller() {
 /// `Expect: 100-continue` is answered here, so that a provider that does not know it sees none.
 #[tokio::test]
 async fn a_client_that_waits_for_100_continue_gets_it() {
-    let upstream = RawHost::start(|_, mut stream| async move {
-        let asked = head(&mut stream).await.to_ascii_lowercase();
+    let upstream = RawUpstream::start(|_, mut stream| async move {
+        let asked = read_head(&mut stream).await.to_ascii_lowercase();
         let body = if asked.contains("expect") {
             "told"
         } else {
@@ -322,14 +322,20 @@ async fn a_client_that_waits_for_100_continue_gets_it() {
         stream.write_all(answer.as_bytes()).await.ok();
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, ONE)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, ONE)]).await;
     let mut stream = TcpStream::connect(stand.address).await.unwrap();
     let ask = "POST /x/a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n";
     stream.write_all(ask.as_bytes()).await.unwrap();
-    assert!(soon(head(&mut stream)).await.contains(" 100 "));
+    assert!(
+        within_timeout(read_head(&mut stream))
+            .await
+            .contains(" 100 ")
+    );
     stream.write_all(b"body").await.unwrap();
     let mut answer = String::new();
-    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    within_timeout(stream.read_to_string(&mut answer))
+        .await
+        .unwrap();
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.ends_with("fine"),
         "{answer}"

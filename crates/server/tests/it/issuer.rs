@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tollgate_core::time::{Micros, Now, Span, Wall};
 use tollgate_ledger::{Clock, ManualClock};
 
-use crate::upstream::{Asked, Reply, Upstream, reply};
+use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 /// The password that it accepts.
 pub(crate) const PASSWORD: &str = "canary-password-77aa";
@@ -16,10 +16,10 @@ pub(crate) const PASSWORD: &str = "canary-password-77aa";
 /// An upstream with a login at `/v4/login`.
 pub(crate) struct Issuer {
     pub(crate) upstream: Upstream,
-    desk: Arc<Desk>,
+    state: Arc<IssuerState>,
 }
 
-struct Desk {
+struct IssuerState {
     logins: AtomicUsize,
     /// Accepts tokens from this one on.
     since: AtomicUsize,
@@ -33,7 +33,7 @@ struct Desk {
 
 impl Issuer {
     pub(crate) async fn start() -> Issuer {
-        let desk = Arc::new(Desk {
+        let desk = Arc::new(IssuerState {
             logins: AtomicUsize::new(0),
             since: AtomicUsize::new(0),
             fails: AtomicU16::new(0),
@@ -46,7 +46,10 @@ impl Issuer {
             async move { desk.answer(asked).await }
         })
         .await;
-        Issuer { upstream, desk }
+        Issuer {
+            upstream,
+            state: desk,
+        }
     }
 
     /// A file of the built-in preset, with its calls sent here.
@@ -58,35 +61,35 @@ impl Issuer {
     }
 
     pub(crate) fn logins(&self) -> usize {
-        self.desk.logins.load(Ordering::SeqCst)
+        self.state.logins.load(Ordering::SeqCst)
     }
 
     /// Tokens given so far are worth nothing any more.
     pub(crate) fn revoke(&self) {
-        self.desk.since.store(self.logins() + 1, Ordering::SeqCst);
+        self.state.since.store(self.logins() + 1, Ordering::SeqCst);
     }
 
-    pub(crate) fn refuse_all(&self) {
-        self.desk.refuses.store(true, Ordering::SeqCst);
+    pub(crate) fn reject_all(&self) {
+        self.state.refuses.store(true, Ordering::SeqCst);
     }
 
     /// Logins are answered with this status; 0 = with a token.
-    pub(crate) fn fail(&self, status: u16) {
-        self.desk.fails.store(status, Ordering::SeqCst);
+    pub(crate) fn fail_logins(&self, status: u16) {
+        self.state.fails.store(status, Ordering::SeqCst);
     }
 
     /// Logins wait until they are let through.
-    pub(crate) fn close(&self) {
-        self.desk.gate.forget_permits(1_000);
+    pub(crate) fn hold_logins(&self) {
+        self.state.gate.forget_permits(1_000);
     }
 
-    pub(crate) fn open(&self) {
-        self.desk.gate.add_permits(1_000);
+    pub(crate) fn release_logins(&self) {
+        self.state.gate.add_permits(1_000);
     }
 
     /// The tokens with which it was called, in order.
     pub(crate) fn tokens(&self) -> Vec<String> {
-        let calls = self.upstream.asked().into_iter();
+        let calls = self.upstream.requests().into_iter();
         calls
             .filter(|asked| asked.method == "GET")
             .map(|asked| bearer(&asked))
@@ -94,20 +97,20 @@ impl Issuer {
     }
 
     /// What was posted to the login.
-    pub(crate) fn posted(&self) -> Vec<Asked> {
-        let asked = self.upstream.asked().into_iter();
+    pub(crate) fn login_requests(&self) -> Vec<ReceivedRequest> {
+        let asked = self.upstream.requests().into_iter();
         asked.filter(|asked| asked.method == "POST").collect()
     }
 }
 
-pub(crate) fn bearer(asked: &Asked) -> String {
+pub(crate) fn bearer(asked: &ReceivedRequest) -> String {
     let value = asked.headers.get("authorization");
     let text = value.map_or("", |value| value.to_str().unwrap());
     text.trim_start_matches("Bearer ").to_owned()
 }
 
-impl Desk {
-    async fn answer(&self, asked: Asked) -> Reply {
+impl IssuerState {
+    async fn answer(&self, asked: ReceivedRequest) -> Reply {
         if asked.method == "POST" && asked.target.ends_with("/login") {
             return self.login(&asked).await;
         }
@@ -121,7 +124,7 @@ impl Desk {
         reply(401, &[], &format!("bad token {}", bearer(&asked).len()))
     }
 
-    async fn login(&self, asked: &Asked) -> Reply {
+    async fn login(&self, asked: &ReceivedRequest) -> Reply {
         let number = self.logins.fetch_add(1, Ordering::SeqCst) + 1;
         drop(self.gate.acquire().await.unwrap());
         let body: Value = serde_json::from_slice(&asked.body).unwrap_or_default();

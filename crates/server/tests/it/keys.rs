@@ -1,10 +1,10 @@
 //! Keys reach their provider and nobody else.
 
-use tollgate::shop::Options;
+use tollgate::providers::Options;
 
 use crate::client::{get, get_with, raw};
 use crate::log;
-use crate::stand::{Stand, file};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
 const CANARY: &str = "canary-5f1c9a";
@@ -14,14 +14,14 @@ async fn echo() -> Upstream {
 }
 
 #[tokio::test]
-async fn a_key_goes_into_the_query_in_place_of_the_clients() {
+async fn a_configured_key_replaces_the_clients_query_key() {
     let upstream = echo().await;
     let rest = format!(
         "api_key: {CANARY}\nauth: {{query: api_key, also: {{client_key: second}}}}\nlimits: [100/1s]"
     );
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
     get(stand.address, "/x/a?b=1&api_key=mine&c=%2F").await;
-    let target = &upstream.asked()[0].target;
+    let target = &upstream.requests()[0].target;
     assert_eq!(
         target,
         &format!("/a?b=1&c=%2F&api_key={CANARY}&client_key=second")
@@ -29,7 +29,7 @@ async fn a_key_goes_into_the_query_in_place_of_the_clients() {
 }
 
 #[tokio::test]
-async fn a_key_goes_into_a_header_as_the_style_says() {
+async fn a_key_is_sent_in_the_configured_header_style() {
     for (auth, name, value) in [
         ("{header: X-Api-Key}", "x-api-key", CANARY.to_owned()),
         (
@@ -42,10 +42,10 @@ async fn a_key_goes_into_a_header_as_the_style_says() {
         let rest = format!(
             "api_key: {CANARY}\nauth: {auth}\nheaders: {{user-agent: mine/1}}\nlimits: [100/1s]"
         );
-        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
         get_with(stand.address, "/x/a", &[(name, "theirs")]).await;
         get_with(stand.address, "/x/a", &[("user-agent", "theirs/2")]).await;
-        let asked = upstream.asked();
+        let asked = upstream.requests();
         assert_eq!(asked[0].headers[name], value);
         assert_eq!(asked[0].headers["user-agent"], "mine/1", "a default");
         assert_eq!(
@@ -56,12 +56,12 @@ async fn a_key_goes_into_a_header_as_the_style_says() {
 }
 
 #[tokio::test]
-async fn a_clients_own_key_wins_where_the_file_says_so_and_is_counted_apart() {
+async fn a_clients_own_key_wins_if_configured_and_is_counted_separately() {
     let upstream = echo().await;
     let rest = format!(
         "api_key: {CANARY}\nauth: {{bearer: true, replace: false}}\nlimits: [{{limit: 1, period: 1h, per: api_key}}]"
     );
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let soon = ("x-tollgate-timeout", "30s");
     let mut statuses = Vec::new();
     for key in ["Bearer a", "Bearer a", "Bearer b"] {
@@ -74,7 +74,7 @@ async fn a_clients_own_key_wins_where_the_file_says_so_and_is_counted_apart() {
     statuses.push(get_with(stand.address, "/x/a", &[soon]).await.status);
     assert_eq!(statuses, [200, 429, 200, 200]);
     let keys: Vec<_> = upstream
-        .asked()
+        .requests()
         .iter()
         .map(|asked| asked.headers["authorization"].clone())
         .collect();
@@ -86,14 +86,14 @@ async fn a_clients_own_key_wins_where_the_file_says_so_and_is_counted_apart() {
 async fn a_pool_uses_each_key_within_its_own_limit() {
     let upstream = echo().await;
     let rest = "api_keys: [k1, k2, k3]\nauth: {header: x-key}\nlimits: [{limit: 2, period: 1h, per: api_key}]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     for _ in 0..6 {
         assert_eq!(get(stand.address, "/x/a").await.status, 200);
     }
     let refused = get_with(stand.address, "/x/a", &[("x-tollgate-timeout", "30s")]).await;
     assert_eq!(refused.status, 429);
     let mut keys: Vec<_> = upstream
-        .asked()
+        .requests()
         .iter()
         .map(|asked| asked.headers["x-key"].to_str().unwrap().to_owned())
         .collect();
@@ -103,12 +103,12 @@ async fn a_pool_uses_each_key_within_its_own_limit() {
 
 /// R-F4: a key stays with its provider's own origin.
 #[tokio::test]
-async fn a_key_does_not_go_to_another_port_or_in_the_clear() {
+async fn a_key_is_not_sent_to_another_port_or_without_tls() {
     let upstream = echo().await;
     let file = format!(
         "name: x\ndomain: localhost\napi_key: {CANARY}\nauth: {{bearer: true}}\nlimits: [100/1s]\n"
     );
-    let stand = Stand::with(
+    let stand = TestGateway::start_with(
         &[file],
         Options {
             private: true,
@@ -121,7 +121,7 @@ async fn a_key_does_not_go_to_another_port_or_in_the_clear() {
         &format!("/http://localhost:{}/a", upstream.address.port()),
     )
     .await;
-    let asked = upstream.asked();
+    let asked = upstream.requests();
     assert_eq!(asked.len(), 1);
     assert!(!asked[0].headers.contains_key("authorization"));
 }
@@ -148,14 +148,14 @@ async fn troubled() -> Upstream {
 
 /// H3: a key is in no answer and no line of the log, whatever goes wrong.
 #[tokio::test]
-async fn h3_a_key_is_in_no_answer_and_no_log() {
+async fn h3_a_key_is_in_no_response_and_no_log() {
     let upstream = troubled().await;
     let rest = format!(
         "api_key: {CANARY}\nauth: {{query: api_key}}\nlimits: [100/1s]\nretry: {{retries: {{high: 0, normal: 0, low: 0}}}}\nhealth: {{failure_threshold: 2, sleep_first: 10m}}"
     );
     let dead = file("127.0.0.1:9".parse().unwrap(), &rest).replace("name: x", "name: dead");
     let busy = file(upstream.address, &rest).replace("name: x", "name: busy");
-    let stand = Stand::open(&[file(upstream.address, &rest), dead, busy]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest), dead, busy]).await;
     let mut seen = String::new();
     for path in [
         "/x/a",
@@ -174,7 +174,7 @@ async fn h3_a_key_is_in_no_answer_and_no_log() {
     }
     seen.push_str(&raw(stand.address, "BROKEN\r\n\r\n").await);
     let sent: Vec<String> = upstream
-        .asked()
+        .requests()
         .iter()
         .map(|asked| asked.target.clone())
         .collect();
@@ -182,12 +182,12 @@ async fn h3_a_key_is_in_no_answer_and_no_log() {
         sent.iter().all(|target| target.contains(CANARY)),
         "{sent:?}"
     );
-    let log = log::so_far();
+    let log = log::captured();
     assert!(
         log.contains("event=\"refused\"") && log.contains("state_transition"),
         "a test must be able to fail: {log}"
     );
     assert!(!seen.contains(CANARY), "{seen}");
     assert!(!log.contains(CANARY), "{log}");
-    assert!(!format!("{:?}", stand.shop).contains(CANARY));
+    assert!(!format!("{:?}", stand.registry).contains(CANARY));
 }

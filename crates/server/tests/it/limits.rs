@@ -7,12 +7,12 @@ use tollgate_core::time::Span;
 use tollgate_sim::http::{Settings, SimProvider};
 use tollgate_sim::latency::Latency;
 
-use crate::client::{Session, get, get_with, pause, soon, until};
-use crate::stand::{Stand, file};
+use crate::client::{Session, get, get_with, pause, wait_until, within_timeout};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 /// Greedy clients: each asks again as soon as it has its answer.
-async fn greedy(stand: &Stand, clients: usize, each: usize) -> Vec<u16> {
+async fn greedy(stand: &TestGateway, clients: usize, each: usize) -> Vec<u16> {
     let asks = (0..clients).map(|client| {
         let address = stand.address;
         tokio::spawn(async move {
@@ -40,9 +40,9 @@ async fn provider(rules: &str) -> SimProvider {
     SimProvider::start(settings).await.expect("a free port")
 }
 
-async fn nothing_over_nothing_lost(rules: &str, limits: &str) {
+async fn assert_no_excess_and_no_loss(rules: &str, limits: &str) {
     let provider = provider(rules).await;
-    let stand = Stand::open(&[file(provider.address(), limits)]).await;
+    let stand = TestGateway::start(&[file(provider.address(), limits)]).await;
     let statuses = greedy(&stand, 8, 5).await;
     let report = provider.stop().await;
     assert_eq!(statuses, [200; 40]);
@@ -54,26 +54,26 @@ async fn nothing_over_nothing_lost(rules: &str, limits: &str) {
 
 /// M1: a window is kept at the provider.
 #[tokio::test]
-async fn m1_greedy_clients_keep_a_sliding_window_and_lose_nothing() {
-    nothing_over_nothing_lost("sliding 10/200ms", "limits: [10/200ms]").await;
+async fn m1_a_sliding_window_holds_under_load_and_no_call_is_lost() {
+    assert_no_excess_and_no_loss("sliding 10/200ms", "limits: [10/200ms]").await;
 }
 
 /// A12: a bucket and calls at a time, both kept.
 #[tokio::test]
-async fn a12_greedy_clients_keep_a_bucket_and_calls_at_a_time() {
+async fn a12_a_token_bucket_and_a_concurrency_limit_hold_under_load() {
     let limits =
         "limits: [{limit: 20, period: 200ms, algorithm: token-bucket, burst: 5}]\nconcurrency: 2";
-    nothing_over_nothing_lost("bucket 20/200ms burst 5, in-flight 2", limits).await;
+    assert_no_excess_and_no_loss("bucket 20/200ms burst 5, in-flight 2", limits).await;
 }
 
 #[tokio::test]
-async fn several_limits_are_decided_as_one() {
+async fn several_limits_are_decided_together() {
     let limits = "limits: [6/100ms, {limit: 20, period: 500ms}]";
-    nothing_over_nothing_lost("sliding 6/100ms, sliding 20/500ms", limits).await;
+    assert_no_excess_and_no_loss("sliding 6/100ms, sliding 20/500ms", limits).await;
 }
 
 /// An upstream that answers nobody until it is told to.
-async fn held(rest: &str) -> (Upstream, Stand, watch::Sender<bool>) {
+async fn held(rest: &str) -> (Upstream, TestGateway, watch::Sender<bool>) {
     let (go, gone) = watch::channel(false);
     let upstream = Upstream::start(move |_, _| {
         let mut gone = gone.clone();
@@ -83,7 +83,7 @@ async fn held(rest: &str) -> (Upstream, Stand, watch::Sender<bool>) {
         }
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     (upstream, stand, go)
 }
 
@@ -92,42 +92,42 @@ async fn held(rest: &str) -> (Upstream, Stand, watch::Sender<bool>) {
 #[tokio::test]
 async fn c13_connections_are_capped_and_shared() {
     let (upstream, stand, go) = held("connections: 2\nlimits: [1000/1s]").await;
-    let live = stand.shop.named("x").unwrap();
+    let live = stand.registry.named("x").unwrap();
     let mut calls = Vec::new();
     for (number, waiting) in [0, 0, 1, 2, 3, 4, 5, 6].into_iter().enumerate() {
         let path = format!("/x/{number}");
         calls.push(tokio::spawn(async move {
             get(stand.address, &path).await.status
         }));
-        until(|| upstream.count() == (number + 1).min(2) && live.waiting() == waiting).await;
+        wait_until(|| upstream.count() == (number + 1).min(2) && live.waiting() == waiting).await;
     }
     go.send_replace(true);
     for call in calls {
-        assert_eq!(soon(call).await.unwrap(), 200);
+        assert_eq!(within_timeout(call).await.unwrap(), 200);
     }
     assert_eq!((upstream.count(), upstream.accepted()), (8, 2));
 }
 
 /// C13: a limit on calls at a time that holds for some calls only does not lift the cap for the others.
 #[tokio::test]
-async fn c13_a_lower_limit_for_low_calls_leaves_the_cap_on_connections() {
+async fn c13_a_lower_concurrency_for_low_priority_keeps_the_connection_cap() {
     let rest = "concurrency: {normal: 100, low: 1}\nconnections: 2\nlimits: [1000/1s]";
     let (upstream, stand, go) = held(rest).await;
-    let live = stand.shop.named("x").unwrap();
+    let live = stand.registry.named("x").unwrap();
     let ask =
         |number: usize| async move { get(stand.address, &format!("/x/{number}")).await.status };
     let calls: Vec<_> = (0..4).map(|number| tokio::spawn(ask(number))).collect();
-    until(|| upstream.count() + live.waiting() == 4).await;
+    wait_until(|| upstream.count() + live.waiting() == 4).await;
     assert_eq!(upstream.count(), 2);
     go.send_replace(true);
     for call in calls {
-        assert_eq!(soon(call).await.unwrap(), 200);
+        assert_eq!(within_timeout(call).await.unwrap(), 200);
     }
 }
 
 /// C10: what was decided is told with every answer.
 #[tokio::test]
-async fn c10_an_answer_tells_what_was_decided() {
+async fn c10_a_response_reports_the_decision() {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
     let upstream = Upstream::start(move |number, _| {
@@ -142,14 +142,17 @@ async fn c10_an_answer_tells_what_was_decided() {
     })
     .await;
     let rest = "concurrency: 1\nlimits: [2/1h]";
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
-    let live = stand.shop.named("x").unwrap();
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
+    let live = stand.registry.named("x").unwrap();
     let first = tokio::spawn(get(stand.address, "/x/a"));
-    until(|| upstream.count() == 1).await;
+    wait_until(|| upstream.count() == 1).await;
     let second = tokio::spawn(get(stand.address, "/x/b"));
-    until(|| live.waiting() == 1).await;
+    wait_until(|| live.waiting() == 1).await;
     word.notify_one();
-    let (first, second) = (soon(first).await.unwrap(), soon(second).await.unwrap());
+    let (first, second) = (
+        within_timeout(first).await.unwrap(),
+        within_timeout(second).await.unwrap(),
+    );
     let third = get_with(stand.address, "/x/c", &[("x-tollgate-timeout", "30s")]).await;
     let decisions = [&first, &second, &third].map(|answer| answer.header("x-tollgate-decision"));
     assert_eq!(decisions, ["allow", "queue", "reject"]);
@@ -176,10 +179,10 @@ async fn c10_an_answer_tells_what_was_decided() {
 
 /// S1, R-E3: no spelling of an entity dodges its limit.
 #[tokio::test]
-async fn s1_no_spelling_of_an_entity_dodges_its_limit() {
+async fn s1_no_spelling_of_an_entity_bypasses_its_limit() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let limits = "limits: [{limit: 1, period: 1h, per: entity}]";
-    let stand = Stand::open(&[file(upstream.address, limits)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, limits)]).await;
     assert_eq!(get(stand.address, "/x/odds/1").await.status, 200);
     for path in [
         "/x/odds",
@@ -209,19 +212,23 @@ async fn s1_no_spelling_of_an_entity_dodges_its_limit() {
 /// A13: two nodes that each count in memory keep one limit together, and one of which a node has no
 /// part lets nothing through.
 #[tokio::test]
-async fn a13_nodes_that_count_for_themselves_keep_to_their_part() {
+async fn a13_nodes_that_count_separately_keep_to_their_share() {
     let provider = provider("sliding 10/200ms").await;
-    let options = || tollgate::shop::Options {
+    let options = || tollgate::providers::Options {
         nodes: 2,
-        ..tollgate::shop::Options::default()
+        ..tollgate::providers::Options::default()
     };
     let files = [file(provider.address(), "limits: [10/200ms]")];
-    let one = Stand::with(&files, options()).await;
-    let two = Stand::with(&files, options()).await;
+    let one = TestGateway::start_with(&files, options()).await;
+    let two = TestGateway::start_with(&files, options()).await;
     let (first, second) = tokio::join!(greedy(&one, 8, 3), greedy(&two, 8, 3));
     assert_eq!((first, second), (vec![200; 24], vec![200; 24]));
     let small = [file(provider.address(), "limits: [1/1s]")];
-    let refused = get(Stand::with(&small, options()).await.address, "/x/a").await;
+    let refused = get(
+        TestGateway::start_with(&small, options()).await.address,
+        "/x/a",
+    )
+    .await;
     assert_eq!(
         (refused.status, refused.json()["limit"].as_str()),
         (429, Some("1/1s"))
@@ -233,40 +240,40 @@ async fn a13_nodes_that_count_for_themselves_keep_to_their_part() {
 /// H4: domains that nobody describes have no limits but what this host can bear: all of them together
 /// have 256 connections. The call after that is neither refused nor lost; it waits for a place.
 #[tokio::test]
-async fn h4_the_257th_call_at_a_time_to_unknown_domains_waits_for_a_place() {
-    const PLACES: usize = 256;
+async fn h4_the_257th_concurrent_call_to_unknown_domains_waits_for_a_slot() {
+    const SLOTS: usize = 256;
     let go = Arc::new(Notify::new());
     let held = go.clone();
     let upstream = Upstream::start(move |number, _| {
         let held = held.clone();
         async move {
-            if number < PLACES {
+            if number < SLOTS {
                 held.notified().await;
             }
             ok()
         }
     })
     .await;
-    let options = tollgate::shop::Options {
+    let options = tollgate::providers::Options {
         private: true,
-        ..tollgate::shop::Options::default()
+        ..tollgate::providers::Options::default()
     };
-    let stand = Stand::with(&[], options).await;
-    let unknown = stand.shop.ordered("unknown").unwrap();
+    let stand = TestGateway::start_with(&[], options).await;
+    let unknown = stand.registry.named_or_unknown("unknown").unwrap();
     let (address, to) = (stand.address, upstream.address);
     let call = |number: usize| {
         let path = format!("/http://{to}/{number}");
         tokio::spawn(async move { get(address, &path).await.status })
     };
-    let mut calls: Vec<_> = (0..PLACES).map(call).collect();
-    until(|| upstream.count() == PLACES).await;
-    calls.push(call(PLACES));
-    until(|| unknown.waiting() == 1).await;
-    assert_eq!(upstream.count(), PLACES);
+    let mut calls: Vec<_> = (0..SLOTS).map(call).collect();
+    wait_until(|| upstream.count() == SLOTS).await;
+    calls.push(call(SLOTS));
+    wait_until(|| unknown.waiting() == 1).await;
+    assert_eq!(upstream.count(), SLOTS);
     go.notify_one();
-    until(|| upstream.count() == PLACES + 1).await;
+    wait_until(|| upstream.count() == SLOTS + 1).await;
     go.notify_waiters();
     for call in calls {
-        assert_eq!(soon(call).await.unwrap(), 200);
+        assert_eq!(within_timeout(call).await.unwrap(), 200);
     }
 }

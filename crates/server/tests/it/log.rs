@@ -10,7 +10,7 @@ static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Keeps everything that is logged from now on, at every level. One for the process: subscribers
 /// of single threads miss lines whose first telling was elsewhere.
-pub(crate) fn keep() {
+pub(crate) fn capture() {
     LOG.get_or_init(|| {
         let log = Log::default();
         let subscriber = tracing_subscriber::fmt()
@@ -23,7 +23,7 @@ pub(crate) fn keep() {
 }
 
 /// Everything that any test has logged so far.
-pub(crate) fn so_far() -> String {
+pub(crate) fn captured() -> String {
     let log = LOG.get().expect("a stand was opened");
     String::from_utf8_lossy(&log.0.lock()).into_owned()
 }

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
-use crate::client::{Answer, TIMES, get, get_with, soon, until};
-use crate::stand::{Stand, file};
-use crate::upstream::{Asked, Reply, Upstream, reply};
+use crate::client::{ClientResponse, TIMEOUTS, get, get_with, wait_until, within_timeout};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
 
 pub(crate) const ONE_AT_A_TIME: &str = "merge: tmdb-append\nconcurrency: 1\nlimits: [100/1s]";
 
 /// A small TMDB: an item, what hangs below it, and `append_to_response`.
-pub(crate) fn tmdb(asked: &Asked) -> Reply {
+pub(crate) fn tmdb(asked: &ReceivedRequest) -> Reply {
     let (path, query) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
     let below = |name: &str| match name {
         "credits" => json!({"cast": [{"id": 819, "order": 0}], "crew": []}),
@@ -55,9 +55,9 @@ pub(crate) fn tmdb(asked: &Asked) -> Reply {
 
 /// A provider whose first answer waits for a word; the others come at once.
 pub(crate) async fn held(
-    answer: fn(&Asked) -> Reply,
+    answer: fn(&ReceivedRequest) -> Reply,
     rest: &str,
-) -> (Upstream, Arc<Notify>, Stand) {
+) -> (Upstream, Arc<Notify>, TestGateway) {
     let word = Arc::new(Notify::new());
     let heard = word.clone();
     let upstream = Upstream::start(move |number, asked| {
@@ -70,40 +70,40 @@ pub(crate) async fn held(
         }
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, rest)]).await;
     (upstream, word, stand)
 }
 
 /// Keeps the only place busy, asks these while they must wait, then lets them go.
 pub(crate) async fn together(
-    (upstream, word, stand): &(Upstream, Arc<Notify>, Stand),
+    (upstream, word, stand): &(Upstream, Arc<Notify>, TestGateway),
     paths: &[&str],
-) -> Vec<Answer> {
-    let live = stand.shop.named("x").unwrap();
-    let ask = |path: &str| -> JoinHandle<Answer> {
+) -> Vec<ClientResponse> {
+    let live = stand.registry.named("x").unwrap();
+    let ask = |path: &str| -> JoinHandle<ClientResponse> {
         let (address, path) = (stand.address, path.to_owned());
         tokio::spawn(async move { get_with(address, &path, &[("accept-encoding", "gzip")]).await })
     };
     let busy = ask("/x/busy");
-    until(|| upstream.count() == 1).await;
+    wait_until(|| upstream.count() == 1).await;
     let mut calls = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         calls.push(ask(path));
         // Each is in line, alone or with another, before the next one comes.
-        let seen = || live.waiting() + usize::try_from(live.riding()).unwrap() == index + 1;
-        until(seen).await;
+        let seen = || live.waiting() + usize::try_from(live.joined_merge()).unwrap() == index + 1;
+        wait_until(seen).await;
     }
     word.notify_one();
-    soon(busy).await.unwrap();
+    within_timeout(busy).await.unwrap();
     let mut answers = Vec::new();
     for call in calls {
-        answers.push(soon(call).await.unwrap());
+        answers.push(within_timeout(call).await.unwrap());
     }
     answers
 }
 
 #[tokio::test]
-async fn m15_parts_of_an_item_that_wait_together_are_one_call() {
+async fn m15_waiting_calls_for_parts_of_one_item_become_one_call() {
     let paths = [
         "/x/3/movie/550/credits?language=de",
         "/x/3/movie/550?language=de",
@@ -113,7 +113,7 @@ async fn m15_parts_of_an_item_that_wait_together_are_one_call() {
     let answers = together(&stage, &paths).await;
     let (upstream, _, stand) = &stage;
     let targets: Vec<_> = upstream
-        .asked()
+        .requests()
         .into_iter()
         .map(|asked| asked.target)
         .collect();
@@ -124,7 +124,11 @@ async fn m15_parts_of_an_item_that_wait_together_are_one_call() {
             "/3/movie/550?language=de&append_to_response=credits,images"
         ]
     );
-    assert!(!upstream.asked()[1].headers.contains_key("accept-encoding"));
+    assert!(
+        !upstream.requests()[1]
+            .headers
+            .contains_key("accept-encoding")
+    );
     for (path, answer) in paths.iter().zip(&answers) {
         assert_eq!(answer.header("x-tollgate-source"), "merged", "{path}");
         assert_eq!(answer.header("etag"), "", "a part has no name of its own");
@@ -132,7 +136,11 @@ async fn m15_parts_of_an_item_that_wait_together_are_one_call() {
         assert_eq!(answer.json(), own.json(), "{path}");
         assert_eq!(own.header("x-tollgate-source"), "upstream");
     }
-    assert_eq!(stand.shop.named("x").unwrap().merged(), 2, "permits saved");
+    assert_eq!(
+        stand.registry.named("x").unwrap().merged(),
+        2,
+        "permits saved"
+    );
 }
 
 #[tokio::test]
@@ -164,8 +172,8 @@ async fn m15_without_the_setting_nothing_is_merged() {
 
 /// A larger call that fails, is no JSON, or lacks a part leaves each to itself.
 #[tokio::test]
-async fn m15_a_failed_larger_call_falls_back_to_single_ones() {
-    type Script = fn(&Asked) -> Reply;
+async fn m15_a_failed_merged_call_falls_back_to_single_calls() {
+    type Script = fn(&ReceivedRequest) -> Reply;
     let scripts: [Script; 4] = [
         |_| reply(404, &[], "{}"),
         |_| reply(200, &[], "no json"),
@@ -209,8 +217,8 @@ fn gzipped(text: &[u8]) -> Vec<u8> {
 /// A provider that compresses although nobody has asked for it is understood: its parts are cut out
 /// of the text. A stream that breaks off leaves each to itself.
 #[tokio::test]
-async fn m15_a_larger_answer_that_comes_compressed_is_opened() {
-    async fn compressed(asked: &Asked, is_cut: bool) -> Reply {
+async fn m15_a_compressed_merged_response_is_decompressed() {
+    async fn compressed(asked: &ReceivedRequest, is_cut: bool) -> Reply {
         let plain = tmdb(asked);
         if !asked.target.contains("append_to_response") {
             return plain;
@@ -238,7 +246,7 @@ async fn m15_a_larger_answer_that_comes_compressed_is_opened() {
             }
         })
         .await;
-        let stand = Stand::open(&[file(upstream.address, ONE_AT_A_TIME)]).await;
+        let stand = TestGateway::start(&[file(upstream.address, ONE_AT_A_TIME)]).await;
         let stage = (upstream, word, stand);
         let paths = ["/x/3/movie/550/credits", "/x/3/movie/550/images"];
         let answers = together(&stage, &paths).await;
@@ -254,7 +262,7 @@ async fn m15_a_larger_answer_that_comes_compressed_is_opened() {
 /// Who was first may leave, in line or when its bytes have left: the larger call goes on for those who
 /// wait for their parts, also where whole answers are not shared.
 #[tokio::test]
-async fn m15_a_first_caller_that_leaves_takes_nobody_with_it() {
+async fn m15_a_first_caller_that_leaves_does_not_fail_the_others() {
     for (dedup, has_left) in [
         ("off", false),
         ("off", true),
@@ -272,33 +280,33 @@ async fn m15_a_first_caller_that_leaves_takes_nobody_with_it() {
         })
         .await;
         let rest = format!("{ONE_AT_A_TIME}\ndedup: {dedup}");
-        let stand = Stand::open(&[file(upstream.address, &rest)]).await;
-        let live = stand.shop.named("x").unwrap();
+        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let live = stand.registry.named("x").unwrap();
         let busy = tokio::spawn(get(stand.address, "/x/busy"));
-        until(|| upstream.count() == 1).await;
+        wait_until(|| upstream.count() == 1).await;
         let first = tokio::spawn(get(stand.address, "/x/3/movie/550/credits"));
-        until(|| live.waiting() == 1).await;
+        wait_until(|| live.waiting() == 1).await;
         let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
-        until(|| live.riding() == 1).await;
+        wait_until(|| live.joined_merge() == 1).await;
         if has_left {
             word.add_permits(1);
-            soon(busy).await.unwrap();
-            until(|| upstream.count() == 2).await;
+            within_timeout(busy).await.unwrap();
+            wait_until(|| upstream.count() == 2).await;
             first.abort();
             let _gone = first.await;
         } else {
             first.abort();
             let _gone = first.await;
             word.add_permits(1);
-            soon(busy).await.unwrap();
+            within_timeout(busy).await.unwrap();
         }
         // Whoever breaks it off has had the time to.
         let _other = get(stand.address, "/health").await;
         word.add_permits(3);
-        let part = soon(second).await.unwrap();
+        let part = within_timeout(second).await.unwrap();
         assert_eq!(part.header("x-tollgate-source"), "merged", "{dedup}");
         assert_eq!(
-            (upstream.count(), live.riding()),
+            (upstream.count(), live.joined_merge()),
             (2, 1),
             "{dedup} {has_left}"
         );
@@ -308,8 +316,8 @@ async fn m15_a_first_caller_that_leaves_takes_nobody_with_it() {
 /// The time of whoever was first is its own: the larger call goes on for the others, and they get
 /// their parts of it, with no other call.
 #[tokio::test]
-async fn m15_a_first_caller_whose_time_is_up_takes_nobody_with_it() {
-    for time in TIMES {
+async fn m15_a_first_caller_past_its_deadline_does_not_fail_the_others() {
+    for time in TIMEOUTS {
         let word = Arc::new(Semaphore::new(0));
         let heard = word.clone();
         let upstream = Upstream::start(move |_, asked| {
@@ -320,26 +328,26 @@ async fn m15_a_first_caller_whose_time_is_up_takes_nobody_with_it() {
             }
         })
         .await;
-        let stand = Stand::open(&[file(upstream.address, ONE_AT_A_TIME)]).await;
-        let live = stand.shop.named("x").unwrap();
+        let stand = TestGateway::start(&[file(upstream.address, ONE_AT_A_TIME)]).await;
+        let live = stand.registry.named("x").unwrap();
         let busy = tokio::spawn(get(stand.address, "/x/busy"));
-        until(|| upstream.count() == 1).await;
+        wait_until(|| upstream.count() == 1).await;
         let first = tokio::spawn(async move {
             let short = [("x-tollgate-timeout", time)];
             get_with(stand.address, "/x/3/movie/550/credits", &short).await
         });
-        until(|| live.waiting() == 1 || first.is_finished()).await;
+        wait_until(|| live.waiting() == 1 || first.is_finished()).await;
         let second = tokio::spawn(get(stand.address, "/x/3/movie/550/images"));
-        until(|| live.riding() == 1 || first.is_finished()).await;
+        wait_until(|| live.joined_merge() == 1 || first.is_finished()).await;
         word.add_permits(1);
-        soon(busy).await.unwrap();
-        until(|| upstream.count() == 2 || first.is_finished()).await;
+        within_timeout(busy).await.unwrap();
+        wait_until(|| upstream.count() == 2 || first.is_finished()).await;
         if first.is_finished() {
             continue; // its time was up before its bytes had left: a longer one
         }
-        assert_eq!(soon(first).await.unwrap().status, 504);
+        assert_eq!(within_timeout(first).await.unwrap().status, 504);
         word.add_permits(1);
-        let second = soon(second).await.unwrap();
+        let second = within_timeout(second).await.unwrap();
         assert_eq!(
             (second.status, second.header("x-tollgate-source")),
             (200, "merged")
@@ -352,7 +360,7 @@ async fn m15_a_first_caller_whose_time_is_up_takes_nobody_with_it() {
 
 #[tokio::test]
 async fn m15_the_plain_tvdb_record_comes_with_the_extended_one() {
-    fn tvdb(asked: &Asked) -> Reply {
+    fn tvdb(asked: &ReceivedRequest) -> Reply {
         let mut data = json!({"id": 121_361, "name": "Game of Thrones", "slug": "got"});
         if asked.target.ends_with("/extended") {
             data["artworks"] = json!([{"id": 1}]);
@@ -381,8 +389,8 @@ async fn m15_the_plain_tvdb_record_comes_with_the_extended_one() {
 
 /// A larger call that breaks off is followed by one for each part, not by another larger one.
 #[tokio::test]
-async fn m15_a_larger_call_that_gets_no_answer_is_followed_by_single_ones() {
-    fn breaks(asked: &Asked) -> Reply {
+async fn m15_a_merged_call_without_a_response_is_followed_by_single_calls() {
+    fn breaks(asked: &ReceivedRequest) -> Reply {
         assert!(!asked.target.contains("append_to_response"), "cut off");
         tmdb(asked)
     }
@@ -397,50 +405,54 @@ async fn m15_a_larger_call_that_gets_no_answer_is_followed_by_single_ones() {
     for answer in &answers {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
-    let targets = stage.0.asked().into_iter().map(|asked| asked.target);
+    let targets = stage.0.requests().into_iter().map(|asked| asked.target);
     let larger = targets.filter(|target| target.contains("append_to_response"));
     assert_eq!(larger.count(), 1);
 }
 
 /// Whoever joins a call that rides along makes the larger call as urgent as itself.
 #[tokio::test]
-async fn m15_urgency_passes_through_a_ride() {
+async fn m15_a_follower_raises_the_priority_of_the_merged_call() {
     let stage = held(tmdb, ONE_AT_A_TIME).await;
     let (upstream, word, stand) = &stage;
-    let live = stand.shop.named("x").unwrap();
+    let live = stand.registry.named("x").unwrap();
     let low = [("x-tollgate-priority", "low")];
     let ask = |path: &'static str, headers: &'static [(&'static str, &'static str)]| {
-        crate::flights::ask_with(stand, path, headers)
+        crate::flights::spawn_get_with(stand, path, headers)
     };
     let busy = ask("/x/busy", &[]);
-    until(|| upstream.count() == 1).await;
-    let mut calls = vec![crate::flights::ask_with(stand, "/x/3/movie/550", &low)];
-    until(|| live.waiting() == 1).await;
-    calls.push(crate::flights::ask_with(
+    wait_until(|| upstream.count() == 1).await;
+    let mut calls = vec![crate::flights::spawn_get_with(
+        stand,
+        "/x/3/movie/550",
+        &low,
+    )];
+    wait_until(|| live.waiting() == 1).await;
+    calls.push(crate::flights::spawn_get_with(
         stand,
         "/x/3/movie/550/credits",
         &low,
     ));
-    until(|| live.riding() == 1).await;
+    wait_until(|| live.joined_merge() == 1).await;
     calls.push(ask("/x/other", &[]));
-    until(|| live.waiting() == 2).await;
+    wait_until(|| live.waiting() == 2).await;
     let joined = live.joined();
     calls.push(ask(
         "/x/3/movie/550/credits",
         &[("x-tollgate-priority", "high")],
     ));
-    until(|| live.joined() == joined + 1).await;
+    wait_until(|| live.joined() == joined + 1).await;
     // The word passes from call to call.
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
     word.notify_one();
-    soon(busy).await.unwrap();
+    within_timeout(busy).await.unwrap();
     for call in calls {
-        assert_eq!(soon(call).await.unwrap().status, 200);
+        assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
     let targets: Vec<_> = upstream
-        .asked()
+        .requests()
         .into_iter()
         .map(|asked| asked.target)
         .collect();

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tollgate::shop::Options;
+use tollgate::providers::Options;
 use tollgate_core::time::Span;
 
 use crate::client::get;
 use crate::issuer::{bearer, clock};
-use crate::stand::{Stand, file};
-use crate::upstream::{Asked, Upstream, ok, reply};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{ReceivedRequest, Upstream, ok, reply};
 
 /// `id:s/1` as RFC 6749 wants it: each part form-encoded, then base64.
 const BASIC: &str = "Basic aWQ6cyUyRjE=";
@@ -28,7 +28,7 @@ impl Forms {
 async fn server(accepts_basic: bool, answer: &'static str) -> (Upstream, Forms) {
     let forms = Forms::default();
     let kept = forms.clone();
-    let upstream = Upstream::start(move |_, asked: Asked| {
+    let upstream = Upstream::start(move |_, asked: ReceivedRequest| {
         let forms = kept.clone();
         async move {
             if asked.target != "/token/" {
@@ -67,7 +67,7 @@ fn provider(upstream: &Upstream, more: &str) -> String {
 }
 
 fn tokens(upstream: &Upstream) -> Vec<String> {
-    let calls = upstream.asked().into_iter();
+    let calls = upstream.requests().into_iter();
     let calls = calls.filter(|asked| asked.target == "/a");
     calls.map(|asked| bearer(&asked)).collect()
 }
@@ -76,7 +76,7 @@ fn tokens(upstream: &Upstream) -> Vec<String> {
 #[tokio::test]
 async fn m6_client_credentials_give_a_token() {
     let (upstream, forms) = server(true, "{\"access_token\":\"tN\",\"expires_in\":3600}").await;
-    let stand = Stand::open(&[provider(&upstream, "scope: a b")]).await;
+    let stand = TestGateway::start(&[provider(&upstream, "scope: a b")]).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     assert_eq!(tokens(&upstream), ["t1", "t1"]);
@@ -85,10 +85,11 @@ async fn m6_client_credentials_give_a_token() {
 
 /// M6: where `Basic` is refused, id and secret go into the form, and so from then on.
 #[tokio::test]
-async fn m6_id_and_secret_go_into_the_form_where_basic_is_refused() {
+async fn m6_id_and_secret_are_sent_in_the_form_if_basic_is_rejected() {
     let (upstream, forms) = server(false, "{\"access_token\":\"tN\",\"expires_in\":\"60\"}").await;
     let (clock, at) = clock();
-    let stand = Stand::on(at, &[provider(&upstream, "")], Options::default()).await;
+    let stand =
+        TestGateway::start_on_clock(at, &[provider(&upstream, "")], Options::default()).await;
     get(stand.address, "/x/a").await;
     clock.pass(Span::from_secs(60));
     get(stand.address, "/x/a").await;
@@ -102,11 +103,11 @@ async fn m6_id_and_secret_go_into_the_form_where_basic_is_refused() {
 
 /// M6: a refresh token gives tokens, and the one that comes back takes its place.
 #[tokio::test]
-async fn m6_a_refresh_token_that_is_replaced_is_followed() {
+async fn m6_a_rotated_refresh_token_is_used() {
     let answer = "{\"access_token\":\"tN\",\"expires_in\":60,\"refresh_token\":\"rN\"}";
     let (upstream, forms) = server(true, answer).await;
     let (clock, at) = clock();
-    let stand = Stand::on(
+    let stand = TestGateway::start_on_clock(
         at,
         &[provider(&upstream, "refresh_token: r0")],
         Options::default(),
@@ -129,10 +130,11 @@ async fn m6_a_refresh_token_that_is_replaced_is_followed() {
 
 /// M6: an answer that does not say how long its token lives means an hour.
 #[tokio::test]
-async fn m6_a_token_without_a_life_is_taken_for_an_hour() {
+async fn m6_a_token_without_expiry_lives_for_an_hour() {
     let (upstream, forms) = server(true, "{\"access_token\":\"tN\"}").await;
     let (clock, at) = clock();
-    let stand = Stand::on(at, &[provider(&upstream, "")], Options::default()).await;
+    let stand =
+        TestGateway::start_on_clock(at, &[provider(&upstream, "")], Options::default()).await;
     for pass in [0, 54 * 60, 6 * 60] {
         clock.pass(Span::from_secs(pass));
         get(stand.address, "/x/a").await;
@@ -145,7 +147,7 @@ async fn m6_a_token_without_a_life_is_taken_for_an_hour() {
 
 /// Refused in both ways: the error names the provider, and neither id nor secret.
 #[tokio::test]
-async fn m6_a_refused_client_is_told() {
+async fn m6_rejected_client_credentials_are_reported() {
     let refuses = Upstream::start(|_, asked| async move {
         let body = String::from_utf8_lossy(&asked.body).into_owned();
         reply(
@@ -156,7 +158,7 @@ async fn m6_a_refused_client_is_told() {
     });
     let upstream = refuses.await;
     let secret = provider(&upstream, "").replace("s/1", "canary-secret-0c");
-    let stand = Stand::open(&[secret]).await;
+    let stand = TestGateway::start(&[secret]).await;
     let answer = get(stand.address, "/x/a").await;
     assert_eq!((answer.status, upstream.count()), (502, 2));
     assert!(
@@ -164,6 +166,6 @@ async fn m6_a_refused_client_is_told() {
         "{}",
         answer.body
     );
-    let told = answer.everything() + &crate::log::so_far();
+    let told = answer.everything() + &crate::log::captured();
     assert!(!told.contains("canary-secret-0c"));
 }

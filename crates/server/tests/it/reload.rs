@@ -1,19 +1,19 @@
 //! Reloads: all at once, and nothing that was counted is forgotten.
 
-use crate::client::{get, get_with, until};
-use crate::stand::{Stand, file, providers};
+use crate::client::{get, get_with, wait_until};
+use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{Upstream, ok};
 
 /// R-A13: 1 → 2 leaves exactly one more; 2 → 1 leaves nothing.
 #[tokio::test]
-async fn a_changed_number_keeps_what_was_counted() {
+async fn a_changed_limit_keeps_its_usage() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let limit = |limit: u32| [file(upstream.address, &format!("limits: [{limit}/1h]"))];
-    let stand = Stand::open(&limit(1)).await;
+    let stand = TestGateway::start(&limit(1)).await;
     let soon = [("x-tollgate-timeout", "30s")];
     let mut statuses = Vec::new();
     for number in [1, 2, 1] {
-        stand.shop.replace(providers(&limit(number))).unwrap();
+        stand.registry.replace(providers(&limit(number))).unwrap();
         for _ in 0..2 {
             statuses.push(get_with(stand.address, "/x/a", &soon).await.status);
         }
@@ -24,26 +24,29 @@ async fn a_changed_number_keeps_what_was_counted() {
 
 /// A call that waits under the old limit goes as soon as the new one lets it.
 #[tokio::test]
-async fn those_who_wait_ask_again_under_the_new_limit() {
+async fn waiting_calls_are_decided_again_under_the_new_limit() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let limit = |limit: u32| [file(upstream.address, &format!("limits: [{limit}/30s]"))];
-    let stand = Stand::open(&limit(1)).await;
+    let stand = TestGateway::start(&limit(1)).await;
     get(stand.address, "/x/a").await;
     let waiting = tokio::spawn(get(stand.address, "/x/b"));
-    let live = stand.shop.named("x").unwrap();
-    until(|| live.waiting() == 1).await;
-    stand.shop.replace(providers(&limit(2))).unwrap();
-    assert_eq!(crate::client::soon(waiting).await.unwrap().status, 200);
+    let live = stand.registry.named("x").unwrap();
+    wait_until(|| live.waiting() == 1).await;
+    stand.registry.replace(providers(&limit(2))).unwrap();
+    assert_eq!(
+        crate::client::within_timeout(waiting).await.unwrap().status,
+        200
+    );
 }
 
 #[tokio::test]
-async fn what_cannot_be_obeyed_changes_nothing() {
+async fn an_invalid_configuration_changes_nothing() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let good = [file(upstream.address, "limits: [100/1s]")];
-    let stand = Stand::open(&good).await;
+    let stand = TestGateway::start(&good).await;
     let twice = [good[0].clone(), good[0].clone()];
-    stand.shop.replace(providers(&twice)).unwrap_err();
+    stand.registry.replace(providers(&twice)).unwrap_err();
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
-    stand.shop.replace(Vec::new()).unwrap();
+    stand.registry.replace(Vec::new()).unwrap();
     assert_eq!(get(stand.address, "/x/a").await.status, 404);
 }

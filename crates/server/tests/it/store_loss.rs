@@ -7,33 +7,33 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollgate::shop::Options;
+use tollgate::providers::Options;
 use tollgate_core::time::Span;
 use tollgate_ledger::{Clock, Ledger};
 use tollgate_sim::http::{Settings, SimProvider};
 
-use crate::client::{Answer, get, get_with, soon, until};
-use crate::stand::{Stand, file};
+use crate::client::{ClientResponse, get, get_with, wait_until, within_timeout};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok};
 
 /// A state folder whose lock a test can take.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct LedgerFolder(PathBuf);
 
-impl Folder {
-    pub(crate) fn new() -> Folder {
+impl LedgerFolder {
+    pub(crate) fn new() -> LedgerFolder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-loss-{}-{number}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
+        LedgerFolder(std::env::temp_dir().join(name))
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    async fn stand(&self, files: &[String], options: Options) -> Stand {
+    async fn start(&self, files: &[String], options: Options) -> TestGateway {
         let ledger = Ledger::sqlite(&self.0, Clock::System).expect("a folder");
-        Stand::over(ledger, files, options).await
+        TestGateway::start_on_ledger(ledger, files, options).await
     }
 
     fn lock(&self) -> File {
@@ -43,15 +43,15 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for LedgerFolder {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
 /// Calls until the answer is of this status.
-async fn get_until(stand: &Stand, status: u16) -> Answer {
-    soon(async {
+async fn get_until(stand: &TestGateway, status: u16) -> ClientResponse {
+    within_timeout(async {
         loop {
             let answer = get(stand.address, "/x/a").await;
             if answer.status == status {
@@ -62,7 +62,7 @@ async fn get_until(stand: &Stand, status: u16) -> Answer {
     .await
 }
 
-fn is_store_lost(answer: &Answer) {
+fn assert_store_lost(answer: &ClientResponse) {
     assert_eq!(answer.status, 503, "{answer:?}");
     let json = answer.json();
     assert_eq!(
@@ -75,21 +75,21 @@ fn is_store_lost(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
+async fn closed_rejects_at_once_and_recovers_with_the_store() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let files = [file(upstream.address, "limits: [1000/1s]")];
-    let stand = folder.stand(&files, Options::default()).await;
+    let stand = folder.start(&files, Options::default()).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let lock = folder.lock();
     // An hour to wait: it is the loss that answers, and not the caller's time.
     let patient = [("x-tollgate-timeout", "1h")];
     for _ in 0..3 {
         let answer = get_with(stand.address, "/x/a", &patient).await;
-        is_store_lost(&answer);
+        assert_store_lost(&answer);
         assert_eq!(answer.header("retry-after"), "1");
     }
-    assert_eq!((upstream.count(), stand.shop.uncounted()), (1, 0));
+    assert_eq!((upstream.count(), stand.registry.uncounted()), (1, 0));
     drop(lock);
     get_until(&stand, 200).await;
 }
@@ -97,11 +97,11 @@ async fn closed_refuses_at_once_and_goes_on_when_the_store_is_back() {
 /// What was used is unknown for one period of the provider's limits. What this process allows itself,
 /// such as connections, has no period, and nobody else has used it.
 #[tokio::test]
-async fn a_folder_that_is_removed_holds_calls_back_for_one_period_only() {
+async fn a_removed_folder_blocks_calls_for_one_period_only() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let files = [file(upstream.address, "limits: [1000/1s]")];
-    let stand = folder.stand(&files, Options::default()).await;
+    let stand = folder.start(&files, Options::default()).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     std::fs::remove_dir_all(folder.path()).expect("a folder");
     get_until(&stand, 503).await;
@@ -110,13 +110,13 @@ async fn a_folder_that_is_removed_holds_calls_back_for_one_period_only() {
 
 /// A balancer in front sends callers elsewhere while calls are refused, and back when they are not.
 #[tokio::test]
-async fn ready_says_so_while_calls_are_refused() {
+async fn ready_is_503_while_calls_are_rejected() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     for (policy, status) in [("closed", 503), ("open", 200)] {
-        let folder = Folder::new();
+        let folder = LedgerFolder::new();
         let rest = format!("limits: [1000/1s]\non_store_loss: {policy}");
         let files = [file(upstream.address, &rest)];
-        let stand = folder.stand(&files, Options::default()).await;
+        let stand = folder.start(&files, Options::default()).await;
         assert_eq!(get(stand.address, "/ready").await.status, 200);
         let lock = folder.lock();
         // Somebody has to ask before anybody knows.
@@ -146,50 +146,50 @@ async fn ready_says_so_while_calls_are_refused() {
 
 /// A call that waits for its turn stays in line through a loss that ends before its turn comes.
 #[tokio::test]
-async fn a_call_in_line_outlives_a_loss_that_ends_before_its_turn() {
+async fn a_queued_call_survives_a_short_store_loss() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let other = format!(
         "name: y\nupstream: http://{}\nlimits: [9/1s]\n",
         upstream.address
     );
     let files = [file(upstream.address, "limits: [1/4s]"), other];
-    let stand = folder.stand(&files, Options::default()).await;
+    let stand = folder.start(&files, Options::default()).await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let address = stand.address;
     let waiting = tokio::spawn(async move { get(address, "/x/a").await });
-    let live = stand.shop.named("x").expect("a provider");
-    until(|| live.waiting() == 1).await;
+    let live = stand.registry.named("x").expect("a provider");
+    wait_until(|| live.waiting() == 1).await;
     // Whoever comes later has its answer, so the one in line has been told to wait.
     assert_eq!(get(stand.address, "/y/a").await.status, 200);
     let lock = folder.lock();
     assert_eq!(get(stand.address, "/y/a").await.status, 503);
-    is_store_lost(&get(stand.address, "/x/b").await);
+    assert_store_lost(&get(stand.address, "/x/b").await);
     assert_eq!(live.waiting(), 1);
     drop(lock);
-    assert_eq!(soon(waiting).await.expect("no panic").status, 200);
+    assert_eq!(within_timeout(waiting).await.expect("no panic").status, 200);
 }
 
 #[tokio::test]
-async fn open_goes_on_counts_every_such_call_and_says_so_once() {
+async fn open_forwards_and_counts_calls_and_logs_once() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let rest = "limits: [1/1h]\non_store_loss: open";
     let stand = folder
-        .stand(&[file(upstream.address, rest)], Options::default())
+        .start(&[file(upstream.address, rest)], Options::default())
         .await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let lock = folder.lock();
     for _ in 0..5 {
         assert_eq!(get(stand.address, "/x/a").await.status, 200);
     }
-    let live = stand.shop.named("x").expect("a provider");
-    assert_eq!((live.uncounted(), stand.shop.uncounted()), (5, 5));
+    let live = stand.registry.named("x").expect("a provider");
+    assert_eq!((live.uncounted(), stand.registry.uncounted()), (5, 5));
     drop(lock);
     // Back to normal: the one permit of the hour is used.
-    get_until_refused(&stand).await;
-    let uncounted = stand.shop.uncounted();
-    let told = crate::log::so_far();
+    get_until_rejected(&stand).await;
+    let uncounted = stand.registry.uncounted();
+    let told = crate::log::captured();
     let lines = |event: &str| {
         let all = told.lines().filter(|line| line.contains(event));
         all.count()
@@ -200,8 +200,8 @@ async fn open_goes_on_counts_every_such_call_and_says_so_once() {
     assert!(uncounted >= 5);
 }
 
-async fn get_until_refused(stand: &Stand) {
-    soon(async {
+async fn get_until_rejected(stand: &TestGateway) {
+    within_timeout(async {
         loop {
             let quick = [("x-tollgate-timeout", "50ms")];
             if get_with(stand.address, "/x/a", &quick).await.status == 429 {
@@ -215,10 +215,10 @@ async fn get_until_refused(stand: &Stand) {
 /// Two nodes: half of the limit, after what was counted together has left its window; and the same
 /// pause once the store is back. The provider has the whole limit and sees it kept throughout.
 #[tokio::test]
-async fn local_share_pauses_then_keeps_to_its_part_and_pauses_again() {
+async fn local_share_pauses_then_keeps_to_its_share_and_pauses_again() {
     let settings = Settings::with_rules("sliding 4/400ms").expect("rules");
     let provider = SimProvider::start(settings).await.expect("a free port");
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let rest = "limits: [4/400ms]\non_store_loss: local-share\nlate_arrival: 100ms\nretry: {retries: {high: 0, normal: 0, low: 0}}";
     let options = Options {
         nodes: 2,
@@ -226,14 +226,14 @@ async fn local_share_pauses_then_keeps_to_its_part_and_pauses_again() {
         ..Options::default()
     };
     let files = [file(provider.address(), rest)];
-    let stand = folder.stand(&files, options).await;
+    let stand = folder.start(&files, options).await;
     for _ in 0..4 {
         assert_eq!(get(stand.address, "/x/a").await.status, 200);
     }
     let lock = folder.lock();
     let quick = [("x-tollgate-timeout", "1ms")];
     let closed = get_with(stand.address, "/x/a", &quick).await;
-    is_store_lost(&closed);
+    assert_store_lost(&closed);
     let left = closed.json()["retryIn"].as_u64();
     assert!(left.is_some_and(|left| left <= 2_001), "{closed:?}");
     // Its part is two per window: of eight calls at once most are refused for the limit.
@@ -252,23 +252,23 @@ async fn local_share_pauses_then_keeps_to_its_part_and_pauses_again() {
         assert_eq!(get(stand.address, "/x/a").await.status, 200);
     }
     drop(lock);
-    let ledger = stand.shop.ledger();
-    until(|| ledger.loss().is_none()).await;
+    let ledger = stand.registry.ledger();
+    wait_until(|| ledger.loss().is_none()).await;
     let paused = get_with(stand.address, "/x/a", &quick).await;
-    is_store_lost(&paused);
+    assert_store_lost(&paused);
     for _ in 0..8 {
         get_until(&stand, 200).await;
     }
     let report = provider.stop().await;
     assert_eq!(report.violations, 0);
-    assert_eq!(stand.shop.uncounted(), 0);
+    assert_eq!(stand.registry.uncounted(), 0);
 }
 
 /// What nobody limits needs no store.
 #[tokio::test]
-async fn a_provider_without_limits_goes_on_without_the_store() {
+async fn a_provider_without_limits_works_without_the_store() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let files = [
         file(upstream.address, "enabled: false\nlimits: [1/1h]"),
         format!(
@@ -276,18 +276,18 @@ async fn a_provider_without_limits_goes_on_without_the_store() {
             upstream.address
         ),
     ];
-    let stand = folder.stand(&files, Options::default()).await;
+    let stand = folder.start(&files, Options::default()).await;
     let _lock = folder.lock();
     assert_eq!(get(stand.address, "/y/a").await.status, 503);
     for _ in 0..3 {
         assert_eq!(get(stand.address, "/x/a").await.status, 200);
     }
-    assert_eq!(stand.shop.uncounted(), 0, "there was nothing to count");
+    assert_eq!(stand.registry.uncounted(), 0, "there was nothing to count");
 }
 
 /// A pause that the provider asked for holds, although the store that all share cannot be told.
 #[tokio::test]
-async fn a_pause_of_the_provider_is_kept_while_the_store_is_lost() {
+async fn a_provider_cooldown_holds_while_the_store_is_lost() {
     let upstream = Upstream::start(|number, _| async move {
         let mut answer = ok();
         if number == 1 {
@@ -298,11 +298,11 @@ async fn a_pause_of_the_provider_is_kept_while_the_store_is_lost() {
         answer
     })
     .await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let rest =
         "limits: [1000/1s]\non_store_loss: open\nretry: {retries: {high: 0, normal: 0, low: 0}}";
     let stand = folder
-        .stand(&[file(upstream.address, rest)], Options::default())
+        .start(&[file(upstream.address, rest)], Options::default())
         .await;
     assert_eq!(get(stand.address, "/x/a").await.status, 200);
     let _lock = folder.lock();
@@ -314,7 +314,7 @@ async fn a_pause_of_the_provider_is_kept_while_the_store_is_lost() {
 
 /// Those who wait in the line that stands in for the store are told by priority too.
 #[tokio::test]
-async fn those_who_wait_while_the_store_is_lost_are_counted_by_priority() {
+async fn calls_waiting_during_a_store_loss_are_counted_by_priority() {
     let (go, gone) = tokio::sync::watch::channel(false);
     let upstream = Upstream::start(move |_, _| {
         let mut gone = gone.clone();
@@ -324,40 +324,40 @@ async fn those_who_wait_while_the_store_is_lost_are_counted_by_priority() {
         }
     })
     .await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let rest = "limits: [1000/1s]\nconnections: 1\non_store_loss: open";
     let stand = folder
-        .stand(&[file(upstream.address, rest)], Options::default())
+        .start(&[file(upstream.address, rest)], Options::default())
         .await;
     let _lock = folder.lock();
     let address = stand.address;
     let first = tokio::spawn(async move { get(address, "/x/a").await });
-    until(|| upstream.count() == 1).await;
+    wait_until(|| upstream.count() == 1).await;
     let second = tokio::spawn(async move { get(address, "/x/b").await });
-    let live = stand.shop.named("x").unwrap();
-    until(|| live.waiting() == 1).await;
+    let live = stand.registry.named("x").unwrap();
+    wait_until(|| live.waiting() == 1).await;
     assert_eq!(live.waiting_at(tollgate_core::ask::Priority::Normal), 1);
     go.send_replace(true);
-    assert_eq!(soon(first).await.unwrap().status, 200);
-    assert_eq!(soon(second).await.unwrap().status, 200);
+    assert_eq!(within_timeout(first).await.unwrap().status, 200);
+    assert_eq!(within_timeout(second).await.unwrap().status, 200);
 }
 
 /// A stopped process keeps the lock: whoever must know what is left waits for it, and nobody else
 /// does. All of this has one thread, so a stage that kept it would keep everybody, every time; on a
 /// machine that is slow for once, those who wait are given up before the others have been answered.
 #[tokio::test]
-async fn whoever_looks_at_the_ledger_while_its_lock_is_kept_stops_nobody_else() {
+async fn reading_a_locked_ledger_does_not_block_other_calls() {
     for _ in 0..5 {
-        if others_are_answered_meanwhile().await {
+        if other_calls_are_served().await {
             return;
         }
     }
     panic!("nobody was answered before those who look had their answers");
 }
 
-async fn others_are_answered_meanwhile() -> bool {
+async fn other_calls_are_served() -> bool {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let folder = Folder::new();
+    let folder = LedgerFolder::new();
     let named = |name: &str, rest: &str| file(upstream.address, rest).replacen('x', name, 1);
     let files = [
         named("plain", "limits: [100/1s]"),
@@ -371,17 +371,23 @@ async fn others_are_answered_meanwhile() -> bool {
             "limits: [100/1h]\ndegrade: {below: 2, recover: 4}\ncache: {ttl: 1h}",
         ),
     ];
-    let stand = folder.stand(&files, Options::default()).await;
+    let stand = folder.start(&files, Options::default()).await;
     for started in ["/kept/a", "/plain/a"] {
         assert_eq!(get(stand.address, started).await.status, 200);
     }
     let lock = folder.lock();
     let asks = tokio::spawn(get(stand.address, "/plain/b"));
-    let plain = stand.shop.named("plain").expect("a provider");
-    until(|| plain.waiting() == 1 || asks.is_finished()).await;
+    let plain = stand.registry.named("plain").expect("a provider");
+    wait_until(|| plain.waiting() == 1 || asks.is_finished()).await;
     let looks = tokio::spawn(get(stand.address, "/pool/a"));
-    let is_started = |name: &str| stand.shop.started().iter().any(|live| live.name() == name);
-    until(|| is_started("pool")).await;
+    let is_started = |name: &str| {
+        stand
+            .registry
+            .started()
+            .iter()
+            .any(|live| live.name() == name)
+    };
+    wait_until(|| is_started("pool")).await;
     for _ in 0..10 {
         assert_eq!(get(stand.address, "/health").await.status, 200);
         let hit = get(stand.address, "/kept/a").await;
@@ -393,7 +399,7 @@ async fn others_are_answered_meanwhile() -> bool {
     let still_wait = !looks.is_finished() && !asks.is_finished();
     drop(lock);
     for call in [looks, asks] {
-        let status = soon(call).await.expect("an answer").status;
+        let status = within_timeout(call).await.expect("an answer").status;
         // Given up: then that is what is said.
         assert!([200, 503].contains(&status), "{status}");
     }

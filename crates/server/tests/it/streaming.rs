@@ -12,14 +12,14 @@ use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::client::{Session, get, post, request, soon, until};
-use crate::stand::{Stand, file};
+use crate::client::{Session, get, post, request, wait_until, within_timeout};
+use crate::test_gateway::{TestGateway, file};
 use crate::upstream::{Upstream, ok, reply};
 
 /// A body that says what it is told to say.
-pub(crate) struct Told(pub(crate) mpsc::Receiver<Frame<Bytes>>);
+pub(crate) struct ChannelBody(pub(crate) mpsc::Receiver<Frame<Bytes>>);
 
-impl Body for Told {
+impl Body for ChannelBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -46,7 +46,7 @@ async fn streaming() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
                 Some(told) => Response::builder()
                     .header("content-type", "text/event-stream")
                     .header("trailer", "x-sum")
-                    .body(Told(told).boxed())
+                    .body(ChannelBody(told).boxed())
                     .unwrap(),
                 None => ok(),
             }
@@ -59,7 +59,7 @@ async fn streaming() -> (Upstream, mpsc::Sender<Frame<Bytes>>) {
 #[tokio::test]
 async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
     let (upstream, say) = streaming().await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     let mut session = Session::open(stand.address).await;
     say.send(chunk("data: 1\n\n")).await.unwrap();
     let response = session
@@ -71,7 +71,7 @@ async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
         (Some("data: 3\n\n"), "data: 2\n\n"),
         (None, "data: 3\n\n"),
     ] {
-        let frame = soon(body.frame()).await.unwrap().unwrap();
+        let frame = within_timeout(body.frame()).await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), expected);
         if let Some(next) = next {
             say.send(chunk(next)).await.unwrap();
@@ -81,35 +81,36 @@ async fn each_chunk_arrives_before_the_next_is_sent_and_trailers_come_last() {
     trailers.insert("x-sum", "6".parse().unwrap());
     say.send(Frame::trailers(trailers)).await.unwrap();
     drop(say);
-    let last = soon(body.frame()).await.unwrap().unwrap();
+    let last = within_timeout(body.frame()).await.unwrap().unwrap();
     assert_eq!(last.into_trailers().unwrap()["x-sum"], "6");
 }
 
 /// A place is held until the end of the body, and free after it.
 #[tokio::test]
-async fn a_stream_holds_its_place_until_its_end() {
+async fn a_stream_holds_its_concurrency_slot_until_its_end() {
     let (upstream, say) = streaming().await;
-    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let stand =
+        TestGateway::start(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
     let mut session = Session::open(stand.address).await;
     say.send(chunk("first")).await.unwrap();
     let mut body = session
         .send(request("GET", "/x/a", &[], ""))
         .await
         .into_body();
-    soon(body.frame()).await.unwrap().unwrap();
+    within_timeout(body.frame()).await.unwrap().unwrap();
     let second = tokio::spawn(get(stand.address, "/x/b"));
-    let live = stand.shop.named("x").unwrap();
-    until(|| live.waiting() == 1).await;
+    let live = stand.registry.named("x").unwrap();
+    wait_until(|| live.waiting() == 1).await;
     assert_eq!(upstream.count(), 1);
     drop(say);
-    assert!(soon(body.frame()).await.is_none());
-    assert_eq!(soon(second).await.unwrap().status, 200);
+    assert!(within_timeout(body.frame()).await.is_none());
+    assert_eq!(within_timeout(second).await.unwrap().status, 200);
 }
 
 #[tokio::test]
-async fn a_body_that_stands_still_is_cut_after_the_idle_time() {
+async fn a_stalled_body_is_cut_after_the_idle_timeout() {
     let (upstream, say) = streaming().await;
-    let stand = Stand::open(&[file(
+    let stand = TestGateway::start(&[file(
         upstream.address,
         "timeout: {idle: 500ms}\nlimits: [100/1s]",
     )])
@@ -120,29 +121,29 @@ async fn a_body_that_stands_still_is_cut_after_the_idle_time() {
         .send(request("GET", "/x/a", &[], ""))
         .await
         .into_body();
-    soon(body.frame()).await.unwrap().unwrap();
-    soon(body.frame()).await.unwrap().unwrap_err();
+    within_timeout(body.frame()).await.unwrap().unwrap();
+    within_timeout(body.frame()).await.unwrap().unwrap_err();
 }
 
 #[tokio::test]
 async fn large_and_small_request_bodies_arrive_whole() {
     let upstream = Upstream::start(|_, _| async { ok() }).await;
-    let stand = Stand::open(&[file(upstream.address, "limits: [100/1s]")]).await;
+    let stand = TestGateway::start(&[file(upstream.address, "limits: [100/1s]")]).await;
     for size in [0, 1, 200_000, 3_000_000] {
         let body = "x".repeat(size);
         assert_eq!(post(stand.address, "/x/a", &[], &body).await.status, 200);
     }
     let sizes: Vec<usize> = upstream
-        .asked()
+        .requests()
         .iter()
         .map(|asked| asked.body.len())
         .collect();
     assert_eq!(sizes, [0, 1, 200_000, 3_000_000]);
-    assert_eq!(upstream.asked()[0].method, "POST");
+    assert_eq!(upstream.requests()[0].method, "POST");
 }
 
 #[tokio::test]
-async fn answers_without_a_body_end() {
+async fn responses_without_a_body_end() {
     let upstream = Upstream::start(|_, asked| async move {
         match asked.target.as_str() {
             "/none" => reply(204, &[], ""),
@@ -151,7 +152,8 @@ async fn answers_without_a_body_end() {
         }
     })
     .await;
-    let stand = Stand::open(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
+    let stand =
+        TestGateway::start(&[file(upstream.address, "concurrency: 1\nlimits: [100/1s]")]).await;
     let mut session = Session::open(stand.address).await;
     for (method, path, status) in [
         ("GET", "/x/none", 204),
@@ -161,6 +163,8 @@ async fn answers_without_a_body_end() {
     ] {
         let response = session.send(request(method, path, &[], "")).await;
         assert_eq!(response.status(), status, "{method} {path}");
-        soon(response.into_body().collect()).await.unwrap();
+        within_timeout(response.into_body().collect())
+            .await
+            .unwrap();
     }
 }

@@ -1,26 +1,28 @@
 //! M6: logins, and the tokens that they give.
 
-use tollgate::shop::Options;
+use tollgate::providers::Options;
 use tollgate_core::time::Span;
 
 use crate::cache::NO_RETRY;
-use crate::client::{Session, get, get_with, late, post, request, soon, until};
+use crate::client::{
+    Session, get, get_until_late, get_with, post, request, wait_until, within_timeout,
+};
 use crate::issuer::{Issuer, PASSWORD, bearer, clock, minutes};
-use crate::stand::{Stand, file, providers};
+use crate::test_gateway::{TestGateway, file, providers};
 use crate::upstream::{Upstream, ok, reply};
 
 /// M6, M5: the preset as it is: its login is made, and its token goes with every call.
 #[tokio::test]
 async fn m6_the_tvdb_preset_logs_in_and_calls_with_the_token() {
     let issuer = Issuer::start().await;
-    let stand = Stand::open(&[issuer.tvdb("auth: { also: { pin: \"1234\" } }")]).await;
+    let stand = TestGateway::start(&[issuer.tvdb("auth: { also: { pin: \"1234\" } }")]).await;
     // Three of them: the preset keeps answers for a day.
     for series in ["/x/v4/series/1", "/x/v4/series/2", "/x/v4/series/3"] {
         let answer = get_with(stand.address, series, &[("authorization", "mine")]).await;
         assert_eq!((answer.status, answer.body.as_str()), (200, "fine"));
         assert_eq!(answer.header("x-tollgate-attempts"), "1");
     }
-    let posted = issuer.posted();
+    let posted = issuer.login_requests();
     assert_eq!(posted.len(), 1);
     assert_eq!(posted[0].target, "/v4/login");
     assert_eq!(posted[0].headers["content-type"], "application/json");
@@ -33,36 +35,36 @@ async fn m6_the_tvdb_preset_logs_in_and_calls_with_the_token() {
 #[tokio::test]
 async fn m6_concurrent_calls_share_one_login() {
     let issuer = Issuer::start().await;
-    issuer.close();
-    let stand = Stand::open(&[issuer.tvdb("limits: [1000/1s]")]).await;
+    issuer.hold_logins();
+    let stand = TestGateway::start(&[issuer.tvdb("limits: [1000/1s]")]).await;
     let calls: Vec<_> = (0..20)
         .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/v4/{n}")).await }))
         .collect();
-    until(|| issuer.logins() == 1).await;
-    issuer.open();
+    wait_until(|| issuer.logins() == 1).await;
+    issuer.release_logins();
     for call in calls {
-        assert_eq!(soon(call).await.unwrap().status, 200);
+        assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
     assert_eq!(issuer.logins(), 1);
 }
 
 /// M6: five minutes before its end a token is renewed, while the old one serves.
 #[tokio::test]
-async fn m6_a_token_is_renewed_before_its_end_while_it_serves() {
+async fn m6_a_token_is_renewed_before_it_expires_while_it_is_in_use() {
     let issuer = Issuer::start().await;
     let (clock, at) = clock();
-    let stand = Stand::on(at, &[issuer.tvdb("")], Options::default()).await;
+    let stand = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
     get(stand.address, "/x/v4/a").await;
     clock.pass(minutes(24 * 60 - 6));
     get(stand.address, "/x/v4/b").await;
     assert_eq!(issuer.logins(), 1);
-    issuer.close();
+    issuer.hold_logins();
     clock.pass(minutes(1));
     get(stand.address, "/x/v4/c").await;
-    until(|| issuer.logins() == 2).await;
+    wait_until(|| issuer.logins() == 2).await;
     get(stand.address, "/x/v4/d").await;
     assert_eq!(issuer.tokens(), ["token-1"; 4], "the old one serves");
-    issuer.open();
+    issuer.release_logins();
     loop {
         get(stand.address, "/x/v4/e").await;
         if issuer.tokens().last().unwrap() == "token-2" {
@@ -74,10 +76,10 @@ async fn m6_a_token_is_renewed_before_its_end_while_it_serves() {
 
 /// M6: a token that is dead is not used; the call waits for the next.
 #[tokio::test]
-async fn m6_a_dead_token_is_replaced_before_the_call() {
+async fn m6_an_expired_token_is_replaced_before_the_call() {
     let issuer = Issuer::start().await;
     let (clock, at) = clock();
-    let stand = Stand::on(at, &[issuer.tvdb("")], Options::default()).await;
+    let stand = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
     get(stand.address, "/x/v4/a").await;
     clock.pass(minutes(24 * 60));
     assert_eq!(get(stand.address, "/x/v4/b").await.status, 200);
@@ -86,9 +88,9 @@ async fn m6_a_dead_token_is_replaced_before_the_call() {
 
 /// M6: a 401 renews the token once, and the call is made again with it, whatever its method.
 #[tokio::test]
-async fn m6_a_401_renews_the_token_and_the_call_is_made_again() {
+async fn m6_a_401_renews_the_token_and_the_call_is_retried() {
     let issuer = Issuer::start().await;
-    let stand = Stand::open(&[issuer.tvdb("")]).await;
+    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
     get(stand.address, "/x/v4/a").await;
     issuer.revoke();
     let answer = get(stand.address, "/x/v4/b").await;
@@ -97,7 +99,7 @@ async fn m6_a_401_renews_the_token_and_the_call_is_made_again() {
     issuer.revoke();
     let answer = post(stand.address, "/x/v4/c", &[], "a body").await;
     assert_eq!(answer.status, 200);
-    let bodies = issuer.posted();
+    let bodies = issuer.login_requests();
     let bodies = bodies.iter().filter(|asked| asked.target == "/v4/c");
     assert_eq!(
         bodies.map(|asked| &asked.body[..]).collect::<Vec<_>>(),
@@ -108,16 +110,16 @@ async fn m6_a_401_renews_the_token_and_the_call_is_made_again() {
 
 /// M6: a burst of 401s on one token is one login.
 #[tokio::test]
-async fn m6_a_burst_of_401s_is_one_login() {
+async fn m6_a_burst_of_401s_causes_one_login() {
     let issuer = Issuer::start().await;
-    let stand = Stand::open(&[issuer.tvdb("limits: [1000/1s]")]).await;
+    let stand = TestGateway::start(&[issuer.tvdb("limits: [1000/1s]")]).await;
     get(stand.address, "/x/v4/a").await;
     issuer.revoke();
     let calls: Vec<_> = (0..20)
         .map(|n| tokio::spawn(async move { get(stand.address, &format!("/x/v4/{n}")).await }))
         .collect();
     for call in calls {
-        assert_eq!(soon(call).await.unwrap().status, 200);
+        assert_eq!(within_timeout(call).await.unwrap().status, 200);
     }
     assert_eq!(issuer.logins(), 2);
 }
@@ -125,11 +127,11 @@ async fn m6_a_burst_of_401s_is_one_login() {
 /// M6: a second 401 is the caller's, and a provider that refuses every token is not logged in to
 /// for every call.
 #[tokio::test]
-async fn m6_a_second_401_is_passed_on() {
+async fn m6_a_second_401_is_forwarded() {
     let issuer = Issuer::start().await;
     let (_clock, at) = clock();
-    let stand = Stand::on(at, &[issuer.tvdb("")], Options::default()).await;
-    issuer.refuse_all();
+    let stand = TestGateway::start_on_clock(at, &[issuer.tvdb("")], Options::default()).await;
+    issuer.reject_all();
     let answer = get(stand.address, "/x/v4/a").await;
     assert_eq!(answer.status, 401);
     assert_eq!(answer.header("x-tollgate-source"), "upstream");
@@ -146,7 +148,7 @@ async fn m6_a_second_401_is_passed_on() {
 async fn m6_a_login_costs_a_permit_at_high_priority() {
     let issuer = Issuer::start().await;
     let limits = "limits: [{limit: 2, period: 1h, reserve: 1}]\nauth: {replace: false}";
-    let stand = Stand::open(&[issuer.tvdb(limits)]).await;
+    let stand = TestGateway::start(&[issuer.tvdb(limits)]).await;
     let own = ("authorization", "Bearer token-0");
     assert_eq!(get_with(stand.address, "/x/v4/a", &[own]).await.status, 200);
     let soon = ("x-tollgate-timeout", "5s");
@@ -161,27 +163,27 @@ async fn m6_a_login_costs_a_permit_at_high_priority() {
 #[tokio::test]
 async fn m6_a_caller_that_leaves_does_not_end_the_login() {
     let issuer = Issuer::start().await;
-    issuer.close();
-    let stand = Stand::open(&[issuer.tvdb("")]).await;
+    issuer.hold_logins();
+    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
     let leaver = tokio::spawn(async move { get(stand.address, "/x/v4/a").await });
-    until(|| issuer.logins() == 1).await;
+    wait_until(|| issuer.logins() == 1).await;
     leaver.abort();
     assert!(leaver.await.unwrap_err().is_cancelled());
-    let late = late(stand.address, "/x/v4/b").await;
+    let late = get_until_late(stand.address, "/x/v4/b").await;
     assert_eq!(late.status, 504, "{}", late.body);
     let waiter = tokio::spawn(async move { get(stand.address, "/x/v4/c").await });
-    issuer.open();
-    assert_eq!(soon(waiter).await.unwrap().status, 200);
+    issuer.release_logins();
+    assert_eq!(within_timeout(waiter).await.unwrap().status, 200);
     assert_eq!(issuer.logins(), 1);
 }
 
 /// M6: refused credentials are told with provider and remedy, and asked for once, not for each call.
 #[tokio::test]
-async fn m6_refused_credentials_are_told_once_and_never_shown() {
+async fn m6_rejected_credentials_are_reported_once_and_never_shown() {
     let issuer = Issuer::start().await;
     let wrong = issuer.tvdb("").replace(PASSWORD, "canary-wrong-1f");
     let (clock, at) = clock();
-    let stand = Stand::on(at, &[wrong], Options::default()).await;
+    let stand = TestGateway::start_on_clock(at, &[wrong], Options::default()).await;
     for _ in 0..5 {
         let answer = get(stand.address, "/x/v4/a").await;
         assert_eq!(
@@ -200,22 +202,25 @@ async fn m6_refused_credentials_are_told_once_and_never_shown() {
     clock.pass(Span::from_secs(14));
     get(stand.address, "/x/v4/a").await;
     assert_eq!(issuer.logins(), 2, "once more after a rest");
-    stand.shop.replace(providers(&[issuer.tvdb("")])).unwrap();
+    stand
+        .registry
+        .replace(providers(&[issuer.tvdb("")]))
+        .unwrap();
     assert_eq!(
         get(stand.address, "/x/v4/a").await.status,
         200,
         "a reload mends it"
     );
-    assert!(!crate::log::so_far().contains("canary-wrong-1f"));
+    assert!(!crate::log::captured().contains("canary-wrong-1f"));
 }
 
 /// M6: a login that fails is not repeated at once by everybody who needs it.
 #[tokio::test]
-async fn m6_a_failed_login_is_no_storm() {
+async fn m6_a_failed_login_is_not_repeated_by_every_call() {
     let issuer = Issuer::start().await;
-    issuer.fail(503);
+    issuer.fail_logins(503);
     let (clock, at) = clock();
-    let stand = Stand::on(
+    let stand = TestGateway::start_on_clock(
         at,
         &[issuer.tvdb(&format!("health: off\n{NO_RETRY}"))],
         Options::default(),
@@ -232,20 +237,20 @@ async fn m6_a_failed_login_is_no_storm() {
         assert!(answer.json()["retryIn"].as_u64().unwrap() >= 1_000);
     }
     assert_eq!(issuer.logins(), 1);
-    issuer.fail(0);
+    issuer.fail_logins(0);
     clock.pass(Span::from_secs(2));
     assert_eq!(get(stand.address, "/x/v4/a").await.status, 200);
 }
 
 #[tokio::test]
-async fn a_login_without_a_token_in_its_answer_is_told() {
+async fn a_login_response_without_a_token_is_reported() {
     let upstream = Upstream::start(|_, _| async { reply(200, &[], "{\"data\":{\"token\":7}}") });
     let upstream = upstream.await;
     let login = format!(
         "auth: {{login: {{url: \"http://{}/l\", body: {{a: b}}, token: data.token}}}}\nlimits: [100/1s]\n{NO_RETRY}",
         upstream.address
     );
-    let stand = Stand::open(&[file(upstream.address, &login)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &login)]).await;
     let answer = get(stand.address, "/x/a").await;
     assert_eq!(
         answer.json()["message"],
@@ -263,43 +268,43 @@ async fn a_login_without_a_token_in_its_answer_is_told() {
 #[tokio::test]
 async fn m6_a_reload_keeps_the_token_of_the_same_credential() {
     let issuer = Issuer::start().await;
-    let stand = Stand::open(&[issuer.tvdb("")]).await;
+    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
     get(stand.address, "/x/v4/a").await;
     stand
-        .shop
+        .registry
         .replace(providers(&[issuer.tvdb("limits: [40/10s]")]))
         .unwrap();
     get(stand.address, "/x/v4/b").await;
     assert_eq!(issuer.logins(), 1);
     let pin = issuer.tvdb("auth: { also: { pin: \"9\" } }");
-    stand.shop.replace(providers(&[pin])).unwrap();
+    stand.registry.replace(providers(&[pin])).unwrap();
     get(stand.address, "/x/v4/c").await;
     assert_eq!(issuer.tokens(), ["token-1", "token-1", "token-2"]);
 }
 
 /// R-F4: a login at another host gets what it is sent for, and neither tokens nor keys beside it.
 #[tokio::test]
-async fn a_login_elsewhere_gets_the_credentials_only() {
+async fn a_login_at_another_host_gets_the_credentials_only() {
     let issuer = Issuer::start().await;
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let rest = format!(
         "api_key: {PASSWORD}\nheaders: {{x-key: secret-header, user-agent: mine/1}}\nauth: {{login: {{url: \"http://{}/a/login\", body: {{apikey: \"{{api_key}}\"}}, token: data.token}}}}\nlimits: [100/1s]",
         issuer.upstream.address
     );
-    let stand = Stand::open(&[file(upstream.address, &rest)]).await;
+    let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
     let mine = ("authorization", "Bearer mine");
     assert_eq!(get_with(stand.address, "/x/a", &[mine]).await.status, 200);
-    let login = &issuer.posted()[0];
+    let login = &issuer.login_requests()[0];
     assert_eq!(login.headers["user-agent"], "mine/1");
     assert!(!login.headers.contains_key("x-key") && !login.headers.contains_key("authorization"));
-    let call = &upstream.asked()[0];
+    let call = &upstream.requests()[0];
     assert_eq!((bearer(call).as_str(), upstream.count()), ("token-1", 1));
     assert_eq!(call.headers["x-key"], "secret-header");
 }
 
 /// R-F4: a token stays with its provider's own origin.
 #[tokio::test]
-async fn a_token_does_not_go_to_another_port_or_in_the_clear() {
+async fn a_token_is_not_sent_to_another_port_or_without_tls() {
     let issuer = Issuer::start().await;
     let upstream = Upstream::start(|_, _| async { ok() }).await;
     let file = format!(
@@ -310,10 +315,10 @@ async fn a_token_does_not_go_to_another_port_or_in_the_clear() {
         private: true,
         ..Options::default()
     };
-    let stand = Stand::with(&[file], options).await;
+    let stand = TestGateway::start_with(&[file], options).await;
     let url = format!("/http://localhost:{}/a", upstream.address.port());
     assert_eq!(get(stand.address, &url).await.status, 200);
-    let asked = &upstream.asked()[0];
+    let asked = &upstream.requests()[0];
     assert!(!asked.headers.contains_key("authorization") && !asked.headers.contains_key("x-key"));
     assert_eq!(asked.headers["user-agent"], "mine/1");
     assert_eq!(issuer.logins(), 0);
@@ -321,13 +326,13 @@ async fn a_token_does_not_go_to_another_port_or_in_the_clear() {
 
 /// Each key of a pool has its own token; one whose login is refused goes aside.
 #[tokio::test]
-async fn a_pool_of_logins_serves_with_the_key_that_is_accepted() {
+async fn a_pool_of_logins_uses_the_key_that_is_accepted() {
     let issuer = Issuer::start().await;
     let pool = issuer.tvdb("").replace(
         &format!("api_key: {PASSWORD}"),
         &format!("api_keys: [wrong, {PASSWORD}]"),
     );
-    let stand = Stand::open(&[pool]).await;
+    let stand = TestGateway::start(&[pool]).await;
     for _ in 0..6 {
         assert_eq!(get(stand.address, "/x/v4/a").await.status, 200);
     }
@@ -337,9 +342,9 @@ async fn a_pool_of_logins_serves_with_the_key_that_is_accepted() {
 /// A body that is still being sent cannot be sent again: the 401 is the caller's, the next call
 /// has a new token.
 #[tokio::test]
-async fn a_body_that_is_gone_is_not_sent_again() {
+async fn a_consumed_request_body_is_not_sent_again() {
     let issuer = Issuer::start().await;
-    let stand = Stand::open(&[issuer.tvdb("")]).await;
+    let stand = TestGateway::start(&[issuer.tvdb("")]).await;
     get(stand.address, "/x/v4/a").await;
     issuer.revoke();
     let large = "x".repeat(300 * 1024);

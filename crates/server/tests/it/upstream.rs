@@ -22,7 +22,7 @@ use tollgate_ledger::Clock;
 
 /// What it was asked.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) at: Micros,
     pub(crate) method: String,
     pub(crate) target: String,
@@ -31,12 +31,13 @@ pub(crate) struct Asked {
 }
 
 pub(crate) type Reply = Response<BoxBody<Bytes, Infallible>>;
-type Script = dyn Fn(usize, Asked) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
+type Script =
+    dyn Fn(usize, ReceivedRequest) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
 
 /// A running upstream; it ends when it is dropped.
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     accepted: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
@@ -45,7 +46,7 @@ impl Upstream {
     /// Answers each request by its number, counted from 0.
     pub(crate) async fn start<F, A>(script: F) -> Upstream
     where
-        F: Fn(usize, Asked) -> A + Send + Sync + 'static,
+        F: Fn(usize, ReceivedRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Reply> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -54,7 +55,7 @@ impl Upstream {
 
     pub(crate) fn on<F, A>(listener: TcpListener, script: F) -> Upstream
     where
-        F: Fn(usize, Asked) -> A + Send + Sync + 'static,
+        F: Fn(usize, ReceivedRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Reply> + Send + 'static,
     {
         Upstream::over(listener, None, script)
@@ -63,29 +64,29 @@ impl Upstream {
     /// The same, perhaps over TLS.
     pub(crate) fn over<F, A>(listener: TcpListener, tls: Option<TlsAcceptor>, script: F) -> Upstream
     where
-        F: Fn(usize, Asked) -> A + Send + Sync + 'static,
+        F: Fn(usize, ReceivedRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Reply> + Send + 'static,
     {
         let address = listener.local_addr().expect("an address");
-        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let script: Arc<Script> = Arc::new(move |number, asked| Box::pin(script(number, asked)));
         let accepted: Arc<AtomicUsize> = Arc::default();
         let log = (asked.clone(), accepted.clone());
         let task = tokio::spawn(serve(listener, tls, log, script));
         Upstream {
             address,
-            asked,
+            requests: asked,
             accepted,
             task,
         }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().clone()
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.asked.lock().len()
+        self.requests.lock().len()
     }
 
     /// How many connections were opened to it.
@@ -103,7 +104,7 @@ impl Drop for Upstream {
 async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    (log, accepted): (Arc<Mutex<Vec<Asked>>>, Arc<AtomicUsize>),
+    (log, accepted): (Arc<Mutex<Vec<ReceivedRequest>>>, Arc<AtomicUsize>),
     script: Arc<Script>,
 ) {
     while let Ok((stream, _)) = listener.accept().await {
@@ -117,7 +118,7 @@ async fn serve(
                     .collect()
                     .await
                     .map(http_body_util::Collected::to_bytes);
-                let asked = Asked {
+                let asked = ReceivedRequest {
                     at: Clock::System.now().at,
                     method: head.method.to_string(),
                     target: head.uri.to_string(),

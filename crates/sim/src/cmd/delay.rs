@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_shapes_are_read() {
+    fn constant_uniform_and_lognormal_delays_are_parsed() {
         let ms = Span::from_millis;
         assert_eq!(parse_delay("20ms"), Ok(Delay::Constant(ms(20))));
         let uniform = Delay::Uniform {

@@ -5,9 +5,9 @@
 //! Never: measures anything itself; `tollgate_sim::exactness` does.
 
 use clap::Args;
-use tollgate_sim::exactness::{Row, SEEDS, columns, our_rows, rows, table, ways};
+use tollgate_sim::exactness::{Row, SEEDS, all_countings, columns, our_rows, rows, table};
 
-use super::{Done, say};
+use super::{CommandResult, print_line};
 
 /// Which client rules keep which limits, and how much of the quota they use, in virtual time.
 ///
@@ -26,14 +26,18 @@ Example:
 
 impl Exactness {
     /// Prints both tables.
-    pub(crate) fn run(self) -> Done {
-        say(&format!(
+    pub(crate) fn run(self) -> CommandResult {
+        print_line(&format!(
             "Use % / violations per 1000 sent, seeds {:?}\n",
             self.seeds
         ))?;
-        say(&table(&all_rows(), &columns(), &self.seeds)?)?;
-        say("Every way of counting, LAN\n")?;
-        Ok(say(&table(&all_rows(), &ways(), &self.seeds)?)?)
+        print_line(&table(&all_rows(), &columns(), &self.seeds)?)?;
+        print_line("Every way of counting, LAN\n")?;
+        Ok(print_line(&table(
+            &all_rows(),
+            &all_countings(),
+            &self.seeds,
+        )?)?)
     }
 }
 

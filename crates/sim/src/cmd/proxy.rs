@@ -10,9 +10,9 @@ use std::net::SocketAddr;
 
 use clap::Args;
 use tokio::sync::mpsc;
-use tollgate_sim::fault_proxy::{FaultProxy, Weather, text};
+use tollgate_sim::fault_proxy::{FaultProxy, ProxyFaults, text};
 
-use super::{Done, Ending, block_on, say};
+use super::{CommandResult, ShutdownSignals, block_on, print_line};
 
 /// Orders read and not yet carried out; more wait in the pipe.
 const ORDERS_MAX: usize = 16;
@@ -53,19 +53,19 @@ Example:
 
 impl Proxy {
     /// Relays until a signal comes.
-    pub(crate) fn run(self) -> Done {
+    pub(crate) fn run(self) -> CommandResult {
         block_on(async {
-            let mut ending = Ending::listen()?;
+            let mut ending = ShutdownSignals::listen()?;
             let proxy = FaultProxy::listen(self.listen, self.to, self.seed).await?;
             for order in &self.orders {
-                obey(&proxy, order);
+                apply_order(&proxy, order);
             }
-            say(&proxy.address().to_string())?;
-            let mut typed = typed();
+            print_line(&proxy.address().to_string())?;
+            let mut typed = stdin_lines();
             loop {
                 tokio::select! {
                     () = ending.wait() => break,
-                    Some(order) = typed.recv() => obey(&proxy, &order),
+                    Some(order) = typed.recv() => apply_order(&proxy, &order),
                 }
             }
             proxy.stop().await;
@@ -74,9 +74,9 @@ impl Proxy {
     }
 }
 
-fn obey(proxy: &FaultProxy, order: &str) {
-    proxy.switch(|weather| {
-        if let Err(bad) = text::obey(order, weather) {
+fn apply_order(proxy: &FaultProxy, order: &str) {
+    proxy.update(|weather| {
+        if let Err(bad) = text::apply_order(order, weather) {
             // If stderr is closed, nobody is there to be told.
             writeln!(std::io::stderr(), "tollgate-sim: {bad}").ok();
         }
@@ -85,13 +85,13 @@ fn obey(proxy: &FaultProxy, order: &str) {
 
 /// Checks an order on the command line.
 fn order(text: &str) -> Result<String, String> {
-    text::obey(text, &mut Weather::default()).map_err(|bad| bad.to_string())?;
+    text::apply_order(text, &mut ProxyFaults::default()).map_err(|bad| bad.to_string())?;
     Ok(text.to_owned())
 }
 
 /// Lines of stdin. Read by a thread of its own, which ends with the input or with the process, because
 /// a read of a terminal cannot be called off.
-fn typed() -> mpsc::Receiver<String> {
+fn stdin_lines() -> mpsc::Receiver<String> {
     let (orders, typed) = mpsc::channel(ORDERS_MAX);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {

@@ -7,14 +7,14 @@
 use std::net::SocketAddr;
 
 use clap::Args;
-use tollgate_sim::fault::Planned;
+use tollgate_sim::fault::PlannedFault;
 use tollgate_sim::http::style::STYLES;
-use tollgate_sim::http::{KeyPlace, Settings, SimProvider, Style};
+use tollgate_sim::http::{KeyLocation, Settings, SimProvider, Style};
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::RuleSpec;
 
 use super::delay::{parse_delay, parse_network};
-use super::{Done, Ending, block_on, say};
+use super::{CommandResult, ShutdownSignals, block_on, print_line};
 
 /// A provider that enforces limits, fails on schedule and judges its callers.
 ///
@@ -41,7 +41,7 @@ pub(crate) struct Serve {
 
     /// Every key has limits of its own: `header:X-Api-Key` or `query:api_key`
     #[arg(long, value_name = "PLACE", value_parser = key_place)]
-    key: Option<KeyPlace>,
+    key: Option<KeyLocation>,
 
     /// How excess is answered
     #[arg(long, default_value_t = Style::default(), help = style_help())]
@@ -81,7 +81,7 @@ pub(crate) struct Serve {
 
     /// A fault, repeatable: `outage 8s..11s 503`, `limit 0 to 20 at 15s`, `hang next 3`
     #[arg(long = "fault", value_name = "FAULT", long_help = FAULTS)]
-    faults: Vec<Planned>,
+    faults: Vec<PlannedFault>,
 }
 
 /// 64 MiB: every success is built in memory.
@@ -103,17 +103,17 @@ A fault, repeatable. WHEN is `8s..11s`, `8s..`, `at 8s`, `now` or `next 3` (requ
 
 impl Serve {
     /// Serves until a signal comes.
-    pub(crate) fn run(self) -> Done {
+    pub(crate) fn run(self) -> CommandResult {
         block_on(async {
-            let mut ending = Ending::listen()?;
+            let mut ending = ShutdownSignals::listen()?;
             let provider = SimProvider::start(self.settings()).await?;
-            say(&provider.url())?;
+            print_line(&provider.url())?;
             if let Some(control) = provider.control_address() {
-                say(&format!("control http://{control}"))?;
+                print_line(&format!("control http://{control}"))?;
             }
             ending.wait().await;
             let report = provider.stop().await;
-            Ok(say(&report.to_json())?)
+            Ok(print_line(&report.to_json())?)
         })
     }
 
@@ -147,10 +147,10 @@ fn style_help() -> String {
     )
 }
 
-fn key_place(text: &str) -> Result<KeyPlace, String> {
+fn key_place(text: &str) -> Result<KeyLocation, String> {
     match text.split_once(':') {
-        Some(("header", name)) if !name.is_empty() => Ok(KeyPlace::Header(name.to_owned())),
-        Some(("query", name)) if !name.is_empty() => Ok(KeyPlace::Query(name.to_owned())),
+        Some(("header", name)) if !name.is_empty() => Ok(KeyLocation::Header(name.to_owned())),
+        Some(("query", name)) if !name.is_empty() => Ok(KeyLocation::Query(name.to_owned())),
         _ => Err(format!(
             "`{text}` is not a place; write `header:X-Api-Key` or `query:api_key`"
         )),

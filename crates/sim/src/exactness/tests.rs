@@ -21,31 +21,31 @@ fn assert_near(cell: Cell, used: f64, refused: f64) {
     );
     let slack = 0.15 * refused + 0.1;
     assert!(
-        (cell.refused - refused).abs() < slack,
+        (cell.limited - refused).abs() < slack,
         "{} is not near {refused}",
-        cell.refused
+        cell.limited
     );
 }
 
 #[test]
-fn rule_a_is_never_refused_and_costs_one_round_trip_per_window() {
+fn rule_a_is_never_limited_and_costs_one_round_trip_per_window() {
     let used = [100.0, 98.3, 78.8, 97.5, 83.8, 26.4, 83.5, 83.8];
     for (column, used) in used.into_iter().enumerate() {
         let cell = run("A ", column);
         assert_near(cell, used, 0.0);
-        assert!(cell.refused == 0.0, "column {column}: {cell}");
+        assert!(cell.limited == 0.0, "column {column}: {cell}");
     }
 }
 
 #[test]
-fn rule_b_uses_all_of_a_bucket_and_is_never_refused() {
+fn rule_b_uses_all_of_a_bucket_and_is_never_limited() {
     let cell = run("B ", 6);
     assert_near(cell, 100.0, 0.0);
-    assert!(cell.refused == 0.0);
+    assert!(cell.limited == 0.0);
 }
 
 #[test]
-fn rule_b_is_bound_by_its_depth_when_answers_take_seconds() {
+fn rule_b_is_bound_by_its_depth_when_responses_take_seconds() {
     let mut column = columns().swap_remove(6);
     column.latency = Latency::LLM;
     let row = rows().pop().unwrap();
@@ -59,7 +59,7 @@ fn rule_b_does_not_apply_to_windows() {
 }
 
 #[test]
-fn every_send_clocked_rule_is_refused_by_a_sliding_log_with_jitter() {
+fn every_send_clocked_rule_is_limited_by_a_sliding_log_with_jitter() {
     assert_near(run("own window", 4), 91.0, 90.4);
     assert_near(run("log from send (", 4), 91.0, 90.4);
     assert_near(run("bucket depth N", 4), 95.2, 50.6);
@@ -68,7 +68,7 @@ fn every_send_clocked_rule_is_refused_by_a_sliding_log_with_jitter() {
 }
 
 #[test]
-fn a_table_has_a_line_per_row_and_tells_one_refusal_from_none() {
+fn a_table_has_a_line_per_row_and_never_rounds_a_429_to_zero() {
     let mut column = columns().swap_remove(3);
     column.length = Span::from_secs(2);
     let text = table(&rows()[..2], &[column], &[1]).unwrap();
@@ -77,7 +77,7 @@ fn a_table_has_a_line_per_row_and_tells_one_refusal_from_none() {
     assert_eq!(
         Cell {
             used: 99.96,
-            refused: 0.001
+            limited: 0.001
         }
         .to_string(),
         "100.0 / 0.00"
@@ -85,7 +85,7 @@ fn a_table_has_a_line_per_row_and_tells_one_refusal_from_none() {
     assert_eq!(
         Cell {
             used: 50.0,
-            refused: 0.0
+            limited: 0.0
         }
         .to_string(),
         "50.0 / 0"

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn plan(lines: &[&str]) -> Plan {
-    let mut plan = Plan::default();
+fn plan(lines: &[&str]) -> FaultPlan {
+    let mut plan = FaultPlan::default();
     for line in lines {
         plan.add(line.parse().expect("a fault of this test"), Micros(0))
             .expect("room");
@@ -16,38 +16,65 @@ fn secs(secs: u64) -> Micros {
 }
 
 #[test]
-fn an_outage_strikes_from_its_first_moment_until_before_its_last() {
+fn an_outage_starts_at_its_first_instant_and_ends_before_its_last() {
     let mut plan = plan(&["outage 8s..11s 503"]);
-    assert_eq!(plan.strike(secs(8) - Span(1)).fate, Fate::Answered);
-    assert_eq!(plan.strike(secs(8)).fate, Fate::Outage(503));
-    assert_eq!(plan.strike(secs(11) - Span(1)).fate, Fate::Outage(503));
-    assert_eq!(plan.strike(secs(11)).fate, Fate::Answered);
+    assert_eq!(
+        plan.apply_to_request(secs(8) - Span(1)).response_fault,
+        ResponseFault::Unaffected
+    );
+    assert_eq!(
+        plan.apply_to_request(secs(8)).response_fault,
+        ResponseFault::Outage(503)
+    );
+    assert_eq!(
+        plan.apply_to_request(secs(11) - Span(1)).response_fault,
+        ResponseFault::Outage(503)
+    );
+    assert_eq!(
+        plan.apply_to_request(secs(11)).response_fault,
+        ResponseFault::Unaffected
+    );
 }
 
 #[test]
-fn next_two_strikes_exactly_two_requests() {
+fn next_two_affects_exactly_two_requests() {
     let mut plan = plan(&["outage next 2 500"]);
-    let fates: Vec<Fate> = (0..3).map(|_| plan.strike(secs(1)).fate).collect();
+    let fates: Vec<ResponseFault> = (0..3)
+        .map(|_| plan.apply_to_request(secs(1)).response_fault)
+        .collect();
     assert_eq!(
         fates,
-        [Fate::Outage(500), Fate::Outage(500), Fate::Answered]
+        [
+            ResponseFault::Outage(500),
+            ResponseFault::Outage(500),
+            ResponseFault::Unaffected
+        ]
     );
 }
 
 #[test]
 fn a_fault_hidden_behind_an_earlier_one_is_not_used_up() {
     let mut plan = plan(&["hang next 1", "reset-after next 1"]);
-    assert_eq!(plan.strike(secs(0)).fate, Fate::Hang);
-    assert_eq!(plan.strike(secs(0)).fate, Fate::Reset);
-    assert_eq!(plan.strike(secs(0)).fate, Fate::Answered);
+    assert_eq!(
+        plan.apply_to_request(secs(0)).response_fault,
+        ResponseFault::Hang
+    );
+    assert_eq!(
+        plan.apply_to_request(secs(0)).response_fault,
+        ResponseFault::Reset
+    );
+    assert_eq!(
+        plan.apply_to_request(secs(0)).response_fault,
+        ResponseFault::Unaffected
+    );
 }
 
 #[test]
-fn a_reset_before_reading_strikes_bytes_and_not_requests() {
+fn a_reset_before_reading_affects_bytes_and_not_requests() {
     let mut plan = plan(&["reset-before next 1"]);
-    assert_eq!(plan.strike(secs(0)), Strike::default());
-    assert!(plan.refuses_to_read(secs(0)));
-    assert!(!plan.refuses_to_read(secs(0)));
+    assert_eq!(plan.apply_to_request(secs(0)), AppliedFaults::default());
+    assert!(plan.resets_unread(secs(0)));
+    assert!(!plan.resets_unread(secs(0)));
 }
 
 #[test]
@@ -61,27 +88,27 @@ fn a_limit_changes_at_its_time_and_returns_when_the_change_ends() {
 }
 
 #[test]
-fn telling_another_number_does_not_change_what_is_enforced() {
+fn an_advertised_limit_does_not_change_the_enforced_one() {
     let plan = plan(&["tell 0 as 20 at 5s"]);
-    assert_eq!(plan.told(0, 40, secs(4)), None);
-    assert_eq!(plan.told(0, 40, secs(5)), Some(20));
+    assert_eq!(plan.advertised(0, 40, secs(4)), None);
+    assert_eq!(plan.advertised(0, 40, secs(5)), Some(20));
     assert_eq!(plan.limit(0, 40, secs(5)), 40);
 }
 
 #[test]
-fn faults_about_different_things_strike_together() {
+fn faults_of_different_kinds_apply_together() {
     let mut plan = plan(&["skew now +90s", "drip now 5ms", "huge-headers now"]);
-    let strike = plan.strike(secs(1));
+    let strike = plan.apply_to_request(secs(1));
     assert_eq!(strike.skew_secs, 90);
     assert_eq!(strike.body, BodyFault::Drip(Span::from_millis(5)));
     assert!(strike.huge_headers);
-    assert_eq!(strike.fate, Fate::Answered);
+    assert_eq!(strike.response_fault, ResponseFault::Unaffected);
 }
 
 #[test]
-fn a_full_plan_refuses_and_past_faults_make_room() {
-    let mut plan = Plan::default();
-    let short: Planned = "hang 0s..1s".parse().expect("a fault");
+fn a_full_plan_rejects_new_faults_until_old_ones_end() {
+    let mut plan = FaultPlan::default();
+    let short: PlannedFault = "hang 0s..1s".parse().expect("a fault");
     for _ in 0..FAULTS_MAX {
         plan.add(short, Micros(0)).expect("room");
     }
@@ -93,6 +120,6 @@ fn a_full_plan_refuses_and_past_faults_make_room() {
 fn clearing_ends_every_fault() {
     let mut plan = plan(&["hang now", "reset-before now"]);
     plan.clear();
-    assert_eq!(plan.strike(secs(0)), Strike::default());
-    assert!(!plan.refuses_to_read(secs(0)));
+    assert_eq!(plan.apply_to_request(secs(0)), AppliedFaults::default());
+    assert!(!plan.resets_unread(secs(0)));
 }

@@ -26,8 +26,8 @@ use std::str::FromStr;
 
 use tollgate_core::time::Span;
 
-use super::words::{BadFault, Complaint, Words, parse_span, span};
-use super::{Amount, Fault, Planned, When};
+use super::words::{FaultParseError, WordError, Words, parse_span, span};
+use super::{Amount, Fault, PlannedFault, When};
 use crate::rule::Length;
 
 /// Every kind of fault, in the order of the help text.
@@ -51,10 +51,10 @@ const OUTAGE_STATUS: u16 = 503;
 /// Default of `drip`: slow enough that idle timeouts of a second do not fire, total ones do.
 const DRIP_GAP: Span = Span::from_millis(100);
 
-impl FromStr for Planned {
-    type Err = BadFault;
+impl FromStr for PlannedFault {
+    type Err = FaultParseError;
 
-    fn from_str(line: &str) -> Result<Planned, BadFault> {
+    fn from_str(line: &str) -> Result<PlannedFault, FaultParseError> {
         let mut words = Words::of(line);
         let planned = match words.next() {
             None => return Err(words.missing("a fault", "write one such as `outage 8s..11s 503`")),
@@ -62,7 +62,7 @@ impl FromStr for Planned {
             Some("limit") => {
                 let (rule, to) = words.number("to")?;
                 let fault = Fault::Limit { rule, to };
-                Planned {
+                PlannedFault {
                     fault,
                     when: words.time()?,
                 }
@@ -70,14 +70,14 @@ impl FromStr for Planned {
             Some("tell") => {
                 let (rule, to) = words.number("as")?;
                 let fault = Fault::Tell { rule, to };
-                Planned {
+                PlannedFault {
                     fault,
                     when: words.time()?,
                 }
             }
             Some(kind) if KINDS.contains(&kind) => {
                 let when = words.when()?;
-                Planned {
+                PlannedFault {
                     fault: fault(kind, &mut words)?,
                     when,
                 }
@@ -90,7 +90,7 @@ impl FromStr for Planned {
 }
 
 /// A fault whose time has been read already.
-fn fault(kind: &str, words: &mut Words<'_>) -> Result<Fault, BadFault> {
+fn fault(kind: &str, words: &mut Words<'_>) -> Result<Fault, FaultParseError> {
     Ok(match kind {
         "outage" => Fault::Outage {
             status: words.optional(status)?.unwrap_or(OUTAGE_STATUS),
@@ -111,12 +111,12 @@ fn fault(kind: &str, words: &mut Words<'_>) -> Result<Fault, BadFault> {
     })
 }
 
-fn unknown(words: &Words<'_>, kind: &str) -> BadFault {
+fn unknown(words: &Words<'_>, kind: &str) -> FaultParseError {
     let problem = format!("there is no fault `{kind}`");
-    words.bad(problem, format!("known are {}", KINDS.join(", ")))
+    words.error(problem, format!("known are {}", KINDS.join(", ")))
 }
 
-impl fmt::Display for Planned {
+impl fmt::Display for PlannedFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let when = self.when;
         match self.fault {
@@ -160,7 +160,7 @@ impl fmt::Display for When {
     }
 }
 
-fn status(word: &str) -> Result<u16, Complaint> {
+fn status(word: &str) -> Result<u16, WordError> {
     word.parse()
         .ok()
         .filter(|status| (200..=599).contains(status))
@@ -170,7 +170,7 @@ fn status(word: &str) -> Result<u16, Complaint> {
         })
 }
 
-fn skew(word: &str) -> Result<i64, Complaint> {
+fn skew(word: &str) -> Result<i64, WordError> {
     let remedy = "write `+90s` for a clock that is ahead, `-2h` for one that is behind";
     let bad = || (format!("`{word}` is not a skew"), remedy.to_owned());
     let (sign, rest) = match (word.strip_prefix('+'), word.strip_prefix('-')) {
@@ -206,16 +206,16 @@ mod tests {
             "tell 2 halve now",
         ];
         for line in lines {
-            let planned: Planned = line.parse().expect(line);
+            let planned: PlannedFault = line.parse().expect(line);
             assert_eq!(planned.to_string(), line);
         }
     }
 
     #[test]
     fn defaults_are_a_503_and_a_tenth_of_a_second() {
-        let outage: Planned = "outage now".parse().expect("a fault");
+        let outage: PlannedFault = "outage now".parse().expect("a fault");
         assert_eq!(outage.fault, Fault::Outage { status: 503 });
-        let drip: Planned = "drip at 2m".parse().expect("a fault");
+        let drip: PlannedFault = "drip at 2m".parse().expect("a fault");
         assert_eq!(
             drip.fault,
             Fault::Drip {
@@ -277,7 +277,7 @@ mod tests {
             ),
         ];
         for (line, expected) in cases {
-            let error = line.parse::<Planned>().expect_err(line).to_string();
+            let error = line.parse::<PlannedFault>().expect_err(line).to_string();
             assert!(error.contains(expected), "{line}: {error}");
             assert!(error.starts_with(&format!("fault `{line}`")), "{error}");
         }

@@ -9,12 +9,12 @@ use std::str::FromStr;
 use tollgate_core::time::Span;
 
 use super::{Amount, When};
-use crate::rule::read_length;
+use crate::rule::parse_length;
 
 /// A fault that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault `{line}`, word {word}: {problem}; {remedy}")]
-pub struct BadFault {
+pub struct FaultParseError {
     /// The whole text.
     pub line: String,
     /// Which word is wrong, counted from 1.
@@ -26,7 +26,7 @@ pub struct BadFault {
 }
 
 /// What is wrong with a word, and the remedy.
-pub(super) type Complaint = (String, String);
+pub(super) type WordError = (String, String);
 
 /// The words of a line, with the place of the one read last.
 pub(super) struct Words<'a> {
@@ -49,9 +49,13 @@ impl<'a> Words<'a> {
         self.rest.next()
     }
 
-    pub(super) fn bad(&self, problem: impl Into<String>, remedy: impl Into<String>) -> BadFault {
+    pub(super) fn error(
+        &self,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> FaultParseError {
         let line = self.line.trim().to_owned();
-        BadFault {
+        FaultParseError {
             line,
             word: self.word,
             problem: problem.into(),
@@ -59,22 +63,22 @@ impl<'a> Words<'a> {
         }
     }
 
-    pub(super) fn missing(&self, what: &str, remedy: &str) -> BadFault {
-        self.bad(format!("{what} is missing"), remedy)
+    pub(super) fn missing(&self, what: &str, remedy: &str) -> FaultParseError {
+        self.error(format!("{what} is missing"), remedy)
     }
 
     fn read<T>(
         &self,
         word: &str,
-        by: impl Fn(&str) -> Result<T, Complaint>,
-    ) -> Result<T, BadFault> {
-        by(word).map_err(|(problem, remedy)| self.bad(problem, remedy))
+        by: impl Fn(&str) -> Result<T, WordError>,
+    ) -> Result<T, FaultParseError> {
+        by(word).map_err(|(problem, remedy)| self.error(problem, remedy))
     }
 
     pub(super) fn required<T>(
         &mut self,
-        by: impl Fn(&str) -> Result<T, Complaint>,
-    ) -> Result<T, BadFault> {
+        by: impl Fn(&str) -> Result<T, WordError>,
+    ) -> Result<T, FaultParseError> {
         // An empty word complains in the words of the reader, which knows the remedy.
         let word = self.next().unwrap_or("");
         self.read(word, by)
@@ -82,12 +86,12 @@ impl<'a> Words<'a> {
 
     pub(super) fn optional<T>(
         &mut self,
-        by: impl Fn(&str) -> Result<T, Complaint>,
-    ) -> Result<Option<T>, BadFault> {
+        by: impl Fn(&str) -> Result<T, WordError>,
+    ) -> Result<Option<T>, FaultParseError> {
         self.next().map(|word| self.read(word, by)).transpose()
     }
 
-    pub(super) fn when(&mut self) -> Result<When, BadFault> {
+    pub(super) fn when(&mut self) -> Result<When, FaultParseError> {
         let remedy = "write `8s..11s`, `8s..`, `at 8s`, `now` or `next 3`";
         match self.next() {
             None => Err(self.missing("the time", remedy)),
@@ -97,11 +101,11 @@ impl<'a> Words<'a> {
                 to: None,
             }),
             Some("next") => match self.required(count)? {
-                0 => Err(self.bad("no request at all", "write at least 1")),
+                0 => Err(self.error("no request at all", "write at least 1")),
                 requests => Ok(When::Next { requests }),
             },
             Some(word) => match word.split_once("..") {
-                None => Err(self.bad(format!("`{word}` is not a time"), remedy)),
+                None => Err(self.error(format!("`{word}` is not a time"), remedy)),
                 Some((from, "")) => Ok(When::Between {
                     from: self.read(from, span)?,
                     to: None,
@@ -110,7 +114,7 @@ impl<'a> Words<'a> {
                     let (from, to) = (self.read(from, span)?, self.read(to, span)?);
                     if from >= to {
                         return Err(
-                            self.bad("it ends before it starts", "write the earlier time first")
+                            self.error("it ends before it starts", "write the earlier time first")
                         );
                     }
                     Ok(When::Between { from, to: Some(to) })
@@ -120,9 +124,9 @@ impl<'a> Words<'a> {
     }
 
     /// A time by the clock: a number holds until it is changed again, whoever asks.
-    pub(super) fn time(&mut self) -> Result<When, BadFault> {
+    pub(super) fn time(&mut self) -> Result<When, FaultParseError> {
         match self.when()? {
-            When::Next { .. } => Err(self.bad(
+            When::Next { .. } => Err(self.error(
                 "a number does not change by request",
                 "write `at 15s` or `now`",
             )),
@@ -131,23 +135,23 @@ impl<'a> Words<'a> {
     }
 
     /// `RULE to N` or `RULE halve`; `joiner` is the word in the middle.
-    pub(super) fn number(&mut self, joiner: &str) -> Result<(usize, Amount), BadFault> {
+    pub(super) fn number(&mut self, joiner: &str) -> Result<(usize, Amount), FaultParseError> {
         let rule = self.required(count)?;
         let to = match self.next() {
             Some("halve") => Amount::Half,
             Some(word) if word == joiner => Amount::Exactly(self.required(count)?),
             _ => {
                 let remedy = format!("write for instance `0 {joiner} 20 at 15s`");
-                return Err(self.bad(format!("expected `{joiner}` or `halve`"), remedy));
+                return Err(self.error(format!("expected `{joiner}` or `halve`"), remedy));
             }
         };
         Ok((rule, to))
     }
 
-    pub(super) fn end(&mut self) -> Result<(), BadFault> {
+    pub(super) fn end(&mut self) -> Result<(), FaultParseError> {
         match self.next() {
             None => Ok(()),
-            Some(word) => Err(self.bad(format!("`{word}` is one word too many"), "leave it out")),
+            Some(word) => Err(self.error(format!("`{word}` is one word too many"), "leave it out")),
         }
     }
 }
@@ -155,11 +159,11 @@ impl<'a> Words<'a> {
 /// Reads a length of time such as `500ms` or `1m30s`; an empty word is none.
 #[must_use]
 pub fn parse_span(word: &str) -> Option<Span> {
-    read_length(word).filter(|_| !word.is_empty())
+    parse_length(word).filter(|_| !word.is_empty())
 }
 
 /// The same, with a complaint.
-pub(super) fn span(word: &str) -> Result<Span, Complaint> {
+pub(super) fn span(word: &str) -> Result<Span, WordError> {
     parse_span(word).ok_or_else(|| {
         let remedy = "write a number with a unit: `500ms`, `8s`, `1m30s`, `1h`".to_owned();
         (format!("`{word}` is not a length of time"), remedy)
@@ -167,7 +171,7 @@ pub(super) fn span(word: &str) -> Result<Span, Complaint> {
 }
 
 /// Reads a whole number.
-pub(super) fn count<N: FromStr>(word: &str) -> Result<N, Complaint> {
+pub(super) fn count<N: FromStr>(word: &str) -> Result<N, WordError> {
     word.parse().map_err(|_| {
         let remedy = "write digits; rules are counted from 0".to_owned();
         (format!("`{word}` is not a whole number"), remedy)

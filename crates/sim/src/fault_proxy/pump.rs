@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tollgate_core::time::Span;
 
-use super::{Flow, Lane, QUEUE_CHUNKS, Weather};
+use super::{Flow, LinkFaults, ProxyFaults, QUEUE_CHUNKS};
 use crate::real_time;
 
 /// One read at most.
@@ -21,15 +21,15 @@ const CHUNK_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct Cut;
 
-type Lanes = fn(&Weather) -> Lane;
+type LinkSelector = fn(&ProxyFaults) -> LinkFaults;
 
 /// Relays one direction until its end of stream has been passed on.
 pub(super) async fn pump(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
-    lane: Lanes,
+    lane: LinkSelector,
     dice: fastrand::Rng,
-    weather: watch::Receiver<Weather>,
+    weather: watch::Receiver<ProxyFaults>,
 ) -> Result<(), Cut> {
     let (queue, due) = mpsc::channel(QUEUE_CHUNKS);
     let read = read(from, lane, dice, weather.clone(), queue);
@@ -40,16 +40,16 @@ pub(super) async fn pump(
 /// Stamps each chunk with the time at which it may leave.
 async fn read(
     mut from: ReadHalf<'_>,
-    lane: Lanes,
+    lane: LinkSelector,
     mut dice: fastrand::Rng,
-    weather: watch::Receiver<Weather>,
+    weather: watch::Receiver<ProxyFaults>,
     queue: mpsc::Sender<(Instant, Vec<u8>)>,
 ) -> Result<(), Cut> {
     loop {
         let mut chunk = vec![0; CHUNK_BYTES];
         let n = from.read(&mut chunk).await.map_err(|_| Cut)?;
         chunk.truncate(n);
-        let Lane { delay, jitter, .. } = lane(&weather.borrow());
+        let LinkFaults { delay, jitter, .. } = lane(&weather.borrow());
         let extra = Span(dice.u64(0..=jitter.0));
         let due = real_time::now() + (delay + extra).into();
         // The writer is gone only when this direction has ended; then nobody waits for the chunk.
@@ -62,14 +62,14 @@ async fn read(
 /// Lets chunks go when they are due and the lane allows it. An empty chunk is the end of the stream.
 async fn write(
     to: WriteHalf<'_>,
-    lane: Lanes,
-    mut weather: watch::Receiver<Weather>,
+    lane: LinkSelector,
+    mut weather: watch::Receiver<ProxyFaults>,
     mut due: mpsc::Receiver<(Instant, Vec<u8>)>,
 ) -> Result<(), Cut> {
-    let mut exit = Exit {
+    let mut exit = LinkWriter {
         to,
         closed: false,
-        lane: Lane::default(),
+        link: LinkFaults::default(),
         passed: 0,
     };
     loop {
@@ -78,40 +78,40 @@ async fn write(
             // A half-close is due at once, whether or not bytes come.
             changed = weather.changed() => {
                 let now = lane(&weather.borrow_and_update());
-                exit.obey(now).await;
+                exit.set_link(now).await;
                 if changed.is_ok() { continue } else { None }
             }
         };
         let Some((at, chunk)) = next else {
             return Ok(());
         };
-        real_time::at(at).await;
+        real_time::sleep_until(at).await;
         let flowing = weather
             .wait_for(|weather| lane(weather).flow != Flow::Stall)
             .await;
         let now = flowing.map(|weather| lane(&weather)).map_err(|_| Cut)?;
-        exit.obey(now).await;
+        exit.set_link(now).await;
         if chunk.is_empty() {
             exit.close().await;
             return Ok(());
         }
-        exit.pass(&chunk).await?;
+        exit.write_chunk(&chunk).await?;
     }
 }
 
 /// The receiving side of one direction.
-struct Exit<'a> {
+struct LinkWriter<'a> {
     to: WriteHalf<'a>,
     closed: bool,
-    lane: Lane,
+    link: LinkFaults,
     /// Bytes since the lane was last switched.
     passed: u64,
 }
 
-impl Exit<'_> {
-    async fn obey(&mut self, lane: Lane) {
-        if self.lane != lane {
-            self.lane = lane;
+impl LinkWriter<'_> {
+    async fn set_link(&mut self, lane: LinkFaults) {
+        if self.link != lane {
+            self.link = lane;
             self.passed = 0;
         }
         if lane.flow == Flow::HalfClose {
@@ -127,12 +127,12 @@ impl Exit<'_> {
         }
     }
 
-    async fn pass(&mut self, chunk: &[u8]) -> Result<(), Cut> {
-        if self.closed || self.lane.flow == Flow::Drop {
+    async fn write_chunk(&mut self, chunk: &[u8]) -> Result<(), Cut> {
+        if self.closed || self.link.flow == Flow::Drop {
             return Ok(());
         }
         let left = self
-            .lane
+            .link
             .cut_after
             .map_or(u64::MAX, |cut| cut.saturating_sub(self.passed));
         let left = usize::try_from(left).unwrap_or(usize::MAX);
@@ -141,7 +141,7 @@ impl Exit<'_> {
             .await
             .map_err(|_| Cut)?;
         self.passed = self.passed.saturating_add(chunk.len() as u64);
-        match self.lane.cut_after {
+        match self.link.cut_after {
             Some(cut) if cut <= self.passed => Err(Cut),
             Some(_) | None => Ok(()),
         }

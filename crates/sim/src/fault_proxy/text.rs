@@ -14,7 +14,7 @@
 //!
 //! Never: keeps state of its own.
 
-use super::{Flow, Lane, Weather};
+use super::{Flow, LinkFaults, ProxyFaults};
 use crate::fault::parse_span;
 
 /// An order that could not be read.
@@ -30,14 +30,14 @@ pub struct BadOrder {
 }
 
 const ORDERS: &str = "write `up …`, `down …`, `both …`, `refuse`, `accept`, `cut` or `clear`";
-const LANE_WORDS: &str =
+const LINK_OPTIONS: &str =
     "write `delay 20ms`, `jitter 5ms`, `cut-after 1000`, `pass`, `stall`, `drop` or `half-close`";
 
 /// Carries out one order on `weather`.
 ///
 /// # Errors
 /// [`BadOrder`] if it cannot be read; `weather` is unchanged then.
-pub fn obey(line: &str, weather: &mut Weather) -> Result<(), BadOrder> {
+pub fn apply_order(line: &str, weather: &mut ProxyFaults) -> Result<(), BadOrder> {
     let bad = |(problem, remedy)| BadOrder {
         line: line.trim().to_owned(),
         problem,
@@ -46,10 +46,10 @@ pub fn obey(line: &str, weather: &mut Weather) -> Result<(), BadOrder> {
     let mut words = line.split_ascii_whitespace();
     let order = words.next().unwrap_or("");
     match order {
-        "up" => weather.up = lane(words).map_err(bad)?,
-        "down" => weather.down = lane(words).map_err(bad)?,
+        "up" => weather.up = parse_link(words).map_err(bad)?,
+        "down" => weather.down = parse_link(words).map_err(bad)?,
         "both" => {
-            weather.up = lane(words).map_err(bad)?;
+            weather.up = parse_link(words).map_err(bad)?;
             weather.down = weather.up;
         }
         "refuse" => weather.refuse = true,
@@ -61,8 +61,10 @@ pub fn obey(line: &str, weather: &mut Weather) -> Result<(), BadOrder> {
     Ok(())
 }
 
-fn lane<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Lane, (String, &'static str)> {
-    let mut lane = Lane::default();
+fn parse_link<'a>(
+    mut words: impl Iterator<Item = &'a str>,
+) -> Result<LinkFaults, (String, &'static str)> {
+    let mut lane = LinkFaults::default();
     while let Some(word) = words.next() {
         let mut value = || words.next().unwrap_or("");
         match word {
@@ -73,7 +75,7 @@ fn lane<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Lane, (String, &
             "delay" => lane.delay = span(value())?,
             "jitter" => lane.jitter = span(value())?,
             "cut-after" => lane.cut_after = Some(bytes(value())?),
-            _ => return Err((format!("`{word}` is not about a lane"), LANE_WORDS)),
+            _ => return Err((format!("`{word}` is not about a lane"), LINK_OPTIONS)),
         }
     }
     Ok(lane)
@@ -96,31 +98,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_replaces_the_whole_lane() {
-        let mut weather = Weather::default();
-        obey("up delay 20ms jitter 5ms", &mut weather).expect("an order");
-        obey("both stall cut-after 10", &mut weather).expect("an order");
-        let lane = Lane {
+    fn an_order_replaces_all_faults_of_a_direction() {
+        let mut weather = ProxyFaults::default();
+        apply_order("up delay 20ms jitter 5ms", &mut weather).expect("an order");
+        apply_order("both stall cut-after 10", &mut weather).expect("an order");
+        let lane = LinkFaults {
             cut_after: Some(10),
             flow: Flow::Stall,
-            ..Lane::default()
+            ..LinkFaults::default()
         };
         assert_eq!((weather.up, weather.down), (lane, lane));
-        obey("up delay 1s", &mut weather).expect("an order");
+        apply_order("up delay 1s", &mut weather).expect("an order");
         assert_eq!(
             weather.up,
-            Lane {
+            LinkFaults {
                 delay: Span::from_secs(1),
-                ..Lane::default()
+                ..LinkFaults::default()
             }
         );
-        obey("clear", &mut weather).expect("an order");
-        assert_eq!(weather, Weather::default());
+        apply_order("clear", &mut weather).expect("an order");
+        assert_eq!(weather, ProxyFaults::default());
     }
 
     #[test]
     fn errors_name_the_word_and_the_remedy_and_change_nothing() {
-        let mut weather = Weather::default();
+        let mut weather = ProxyFaults::default();
         for (line, expected) in [
             ("sideways drop", "`sideways` is not an order; write `up …`"),
             ("", "`` is not an order; write `up …`"),
@@ -137,9 +139,9 @@ mod tests {
                 "`` is not a number of bytes; write digits",
             ),
         ] {
-            let error = obey(line, &mut weather).expect_err(line).to_string();
+            let error = apply_order(line, &mut weather).expect_err(line).to_string();
             assert!(error.contains(expected), "{error}");
-            assert_eq!(weather, Weather::default());
+            assert_eq!(weather, ProxyFaults::default());
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! Never: decides.
 
-use tollgate_core::gate::Settings;
+use tollgate_core::gate::GateSettings;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
 
@@ -13,15 +13,15 @@ use crate::world::NodeId;
 
 /// How the governed side works.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct GovernedPlan {
     /// Every limit, in the order of the provider's rules.
     pub limits: Vec<Limit>,
     /// How the gates work.
-    pub gate: Settings,
+    pub gate: GateSettings,
     /// When a node gives up on an answer, and how long after that the call may still arrive.
     pub give_up: Span,
     /// See `give_up`.
-    pub late: Span,
+    pub late_arrival: Span,
     /// The longest time between an offer and its verdicts, and between a permit and the write.
     /// Drawn per event.
     pub ledger_delay: Span,
@@ -30,7 +30,7 @@ pub struct Plan {
     /// How many waiting calls leave, per million answers.
     pub cancel_ppm: u32,
     /// Pass what the provider says about limits to the ledger.
-    pub told: bool,
+    pub use_headers: bool,
     /// Always keep this many calls waiting, of this cost. 0 = only what is submitted.
     pub backlog: usize,
     /// See `backlog`.
@@ -85,19 +85,19 @@ impl Limit {
     }
 }
 
-impl Plan {
+impl GovernedPlan {
     /// These limits, no delays, no cancellations, only what is submitted.
     #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Plan {
-        Plan {
+    pub fn new(rules: Vec<Rule>) -> GovernedPlan {
+        GovernedPlan {
             limits: rules.into_iter().map(Limit::new).collect(),
-            gate: Settings::default(),
+            gate: GateSettings::default(),
             give_up: Span::from_secs(600),
-            late: Span::from_secs(5),
+            late_arrival: Span::from_secs(5),
             ledger_delay: Span::ZERO,
             write_delay: Span::ZERO,
             cancel_ppm: 0,
-            told: false,
+            use_headers: false,
             backlog: 0,
             backlog_cost: Cost::CALL,
             callers: 1,
@@ -110,7 +110,7 @@ impl Plan {
 
     /// The same with demand that never ends.
     #[must_use]
-    pub fn saturating(self, backlog: usize) -> Plan {
-        Plan { backlog, ..self }
+    pub fn saturating(self, backlog: usize) -> GovernedPlan {
+        GovernedPlan { backlog, ..self }
     }
 }

@@ -10,24 +10,24 @@ use tollgate_core::table::Table;
 use tollgate_core::time::{Micros, Now, Span};
 
 /// How far ahead of node 0's clock the ledger's may be set: years of uptime.
-const AHEAD_MAX: u64 = 1 << 47;
+const OFFSET_MAX: u64 = 1 << 47;
 
 /// A table and the clock it runs on: node 0's, ahead by a while that each restore draws anew.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct RestoringTable {
     table: Table,
-    ahead: Span,
+    offset: Span,
     /// The ledger's clock at the last transaction.
     last: Micros,
     restore_ppm: u32,
     dice: Rng,
 }
 
-impl Store {
-    pub(super) fn new(restore_ppm: u32, seed: u64) -> Store {
-        Store {
+impl RestoringTable {
+    pub(super) fn new(restore_ppm: u32, seed: u64) -> RestoringTable {
+        RestoringTable {
             table: Table::default(),
-            ahead: Span::ZERO,
+            offset: Span::ZERO,
             last: Micros(0),
             restore_ppm,
             dice: Rng::with_seed(seed ^ 0x7ab1e),
@@ -39,9 +39,9 @@ impl Store {
     }
 
     /// What the ledger's clock shows.
-    pub(super) fn on_its_clock(&self, now: Now) -> Now {
+    pub(super) fn ledger_now(&self, now: Now) -> Now {
         Now {
-            at: now.at + self.ahead,
+            at: now.at + self.offset,
             wall: now.wall,
         }
     }
@@ -51,7 +51,7 @@ impl Store {
         if self.restore_ppm > 0 && self.dice.u32(0..1_000_000) < self.restore_ppm {
             self.restore(now);
         }
-        let now = self.on_its_clock(now);
+        let now = self.ledger_now(now);
         self.last = now.at;
         (&mut self.table, now)
     }
@@ -59,12 +59,12 @@ impl Store {
     /// Written when it was last used, read now, perhaps on another clock.
     fn restore(&mut self, now: Now) {
         let snapshot = self.table.snapshot(self.last);
-        let elapsed = self.on_its_clock(now).at.since(self.last);
+        let elapsed = self.ledger_now(now).at.since(self.last);
         if self.dice.bool() {
-            self.ahead = Span(self.dice.u64(0..=AHEAD_MAX));
+            self.offset = Span(self.dice.u64(0..=OFFSET_MAX));
         }
         self.table = Table::default();
-        let now = self.on_its_clock(now);
+        let now = self.ledger_now(now);
         let damaged = self.table.restore(&snapshot, now.at, elapsed);
         assert!(damaged.is_empty(), "{damaged:?}");
     }

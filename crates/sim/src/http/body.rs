@@ -17,7 +17,7 @@ use tollgate_core::time::Span;
 use crate::fault::BodyFault;
 use crate::real_time;
 
-use super::desk::InFlight;
+use super::context::InFlightRequest;
 
 /// Chunk of an endless body: one write's worth, so that a client that stops reading stops us.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -25,14 +25,14 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// The body of an answer.
 #[derive(Debug)]
 pub(crate) struct SimBody {
-    shape: Shape,
+    kind: BodyKind,
     /// Passes before the next frame.
     pause: Option<Pin<Box<Sleep>>>,
-    in_flight: Option<InFlight>,
+    in_flight: Option<InFlightRequest>,
 }
 
 #[derive(Debug)]
-enum Shape {
+enum BodyKind {
     Whole(Bytes),
     Drip {
         rest: Bytes,
@@ -50,7 +50,7 @@ impl SimBody {
     /// `text`, all of it, at once.
     pub(crate) fn whole(text: String) -> SimBody {
         SimBody {
-            shape: Shape::Whole(text.into()),
+            kind: BodyKind::Whole(text.into()),
             pause: None,
             in_flight: None,
         }
@@ -61,24 +61,24 @@ impl SimBody {
         text: String,
         wait: Span,
         fault: BodyFault,
-        in_flight: Option<InFlight>,
+        in_flight: Option<InFlightRequest>,
     ) -> SimBody {
         let mut bytes = Bytes::from(text);
         let shape = match fault {
-            BodyFault::Whole => Shape::Whole(bytes),
-            BodyFault::Drip(gap) => Shape::Drip { rest: bytes, gap },
-            BodyFault::Endless => Shape::Endless(Bytes::from(vec![b' '; CHUNK_BYTES])),
+            BodyFault::Whole => BodyKind::Whole(bytes),
+            BodyFault::Drip(gap) => BodyKind::Drip { rest: bytes, gap },
+            BodyFault::Endless => BodyKind::Endless(Bytes::from(vec![b' '; CHUNK_BYTES])),
             BodyFault::Truncated => {
                 bytes.truncate(bytes.len() / 2);
-                Shape::Truncated {
+                BodyKind::Truncated {
                     half: bytes,
                     flushed: false,
                 }
             }
         };
-        let pause = (wait > Span::ZERO).then(|| Box::pin(real_time::after(wait)));
+        let pause = (wait > Span::ZERO).then(|| Box::pin(real_time::sleep(wait)));
         SimBody {
-            shape,
+            kind: shape,
             pause,
             in_flight,
         }
@@ -98,28 +98,28 @@ impl Body for SimBody {
             ready!(pause.as_mut().poll(cx));
             this.pause = None;
         }
-        let last = match &mut this.shape {
-            Shape::Whole(bytes) => std::mem::take(bytes),
-            Shape::Drip { rest, gap } => {
+        let last = match &mut this.kind {
+            BodyKind::Whole(bytes) => std::mem::take(bytes),
+            BodyKind::Drip { rest, gap } => {
                 let byte = rest.split_to(rest.len().min(1));
                 if !rest.is_empty() {
-                    this.pause = Some(Box::pin(real_time::after(*gap)));
+                    this.pause = Some(Box::pin(real_time::sleep(*gap)));
                     return Poll::Ready(Some(Ok(Frame::data(byte))));
                 }
                 byte
             }
-            Shape::Endless(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk.clone())))),
-            Shape::Truncated { half, .. } if !half.is_empty() => {
+            BodyKind::Endless(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk.clone())))),
+            BodyKind::Truncated { half, .. } if !half.is_empty() => {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(half)))));
             }
-            Shape::Truncated { flushed, .. } if !*flushed => {
+            BodyKind::Truncated { flushed, .. } if !*flushed => {
                 // The server flushes what it has when a body has nothing to give; an error straight
                 // away would throw the first half away with it.
                 *flushed = true;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            Shape::Truncated { .. } => {
+            BodyKind::Truncated { .. } => {
                 return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into())));
             }
         };
@@ -133,18 +133,18 @@ impl Body for SimBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.shape {
-            Shape::Whole(rest) | Shape::Drip { rest, .. } => rest.is_empty(),
-            Shape::Endless(_) | Shape::Truncated { .. } => false,
+        match &self.kind {
+            BodyKind::Whole(rest) | BodyKind::Drip { rest, .. } => rest.is_empty(),
+            BodyKind::Endless(_) | BodyKind::Truncated { .. } => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.shape {
-            Shape::Whole(rest) | Shape::Drip { rest, .. } => {
+        match &self.kind {
+            BodyKind::Whole(rest) | BodyKind::Drip { rest, .. } => {
                 SizeHint::with_exact(rest.len() as u64)
             }
-            Shape::Endless(_) | Shape::Truncated { .. } => SizeHint::default(),
+            BodyKind::Endless(_) | BodyKind::Truncated { .. } => SizeHint::default(),
         }
     }
 }

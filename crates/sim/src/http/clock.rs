@@ -31,7 +31,7 @@ impl Clock {
     pub(crate) fn start() -> Clock {
         Clock {
             start: real_time::now(),
-            start_wall: real_time::calendar(),
+            start_wall: real_time::wall_now(),
         }
     }
 

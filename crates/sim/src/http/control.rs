@@ -18,12 +18,12 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use serde_json::json;
 
-use crate::fault::{Fate, Planned};
+use crate::fault::{PlannedFault, ResponseFault};
 
-use super::answer::plain;
 use super::body::SimBody;
-use super::book::Line;
-use super::desk::Desk;
+use super::context::ServerContext;
+use super::handler::plain;
+use super::state::LogLine;
 
 /// Size of a list of faults: 64 lines of up to 128 bytes, twice over.
 const ORDERS_BYTES_MAX: usize = 16 * 1024;
@@ -36,13 +36,16 @@ pub(super) fn is_control(path: &str) -> bool {
 }
 
 /// Answers a request to the control plane.
-pub(super) async fn answer(desk: &Arc<Desk>, request: Request<Incoming>) -> Response<SimBody> {
+pub(super) async fn handle(
+    desk: &Arc<ServerContext>,
+    request: Request<Incoming>,
+) -> Response<SimBody> {
     let (head, body) = request.into_parts();
     match (&head.method, head.uri.path()) {
         (&Method::GET, "/-/report") => report(desk).await,
         (&Method::GET, "/-/log") => log(desk),
         (&Method::POST, "/-/reset") => {
-            desk.with_book(|book, now| book.reset(now));
+            desk.with_state(|book, now| book.reset(now));
             text(200, "forgotten; faults stay\n".to_owned())
         }
         (&Method::POST, "/-/fault") => match Limited::new(body, ORDERS_BYTES_MAX).collect().await {
@@ -60,7 +63,7 @@ pub(super) async fn answer(desk: &Arc<Desk>, request: Request<Incoming>) -> Resp
 }
 
 /// Judging a long log takes a while, so it is done beside the provider and not in its place.
-async fn report(desk: &Arc<Desk>) -> Response<SimBody> {
+async fn report(desk: &Arc<ServerContext>) -> Response<SimBody> {
     let desk = Arc::clone(desk);
     match tokio::task::spawn_blocking(move || desk.report().to_json()).await {
         Ok(json) => plain(200, "application/json", SimBody::whole(json)),
@@ -68,17 +71,17 @@ async fn report(desk: &Arc<Desk>) -> Response<SimBody> {
     }
 }
 
-fn log(desk: &Desk) -> Response<SimBody> {
-    let lines = desk.with_book(|book, _| book.lines().map(line).collect());
+fn log(desk: &ServerContext) -> Response<SimBody> {
+    let lines = desk.with_state(|book, _| book.lines().map(line).collect());
     plain(200, "application/x-ndjson", SimBody::whole(lines))
 }
 
-fn line(line: &Line) -> String {
-    let fate = match line.fate {
-        Fate::Answered => "answered".to_owned(),
-        Fate::Outage(status) => format!("outage {status}"),
-        Fate::Reset => "reset".to_owned(),
-        Fate::Hang => "hang".to_owned(),
+fn line(line: &LogLine) -> String {
+    let fate = match line.response_fault {
+        ResponseFault::Unaffected => "answered".to_owned(),
+        ResponseFault::Outage(status) => format!("outage {status}"),
+        ResponseFault::Reset => "reset".to_owned(),
+        ResponseFault::Hang => "hang".to_owned(),
     };
     let object = json!({
         "at_us": line.at.0,
@@ -91,7 +94,7 @@ fn line(line: &Line) -> String {
     format!("{object}\n")
 }
 
-fn faults(desk: &Desk, orders: &str) -> Response<SimBody> {
+fn faults(desk: &ServerContext, orders: &str) -> Response<SimBody> {
     match plan(desk, orders) {
         Ok(planned) => text(200, format!("{planned} planned\n")),
         Err(problem) => text(400, format!("{problem}\n")),
@@ -99,7 +102,7 @@ fn faults(desk: &Desk, orders: &str) -> Response<SimBody> {
 }
 
 /// All lines are read before the first is carried out.
-fn plan(desk: &Desk, orders: &str) -> Result<usize, String> {
+fn plan(desk: &ServerContext, orders: &str) -> Result<usize, String> {
     let lines = orders
         .lines()
         .map(str::trim)
@@ -113,8 +116,8 @@ fn plan(desk: &Desk, orders: &str) -> Result<usize, String> {
     let read = faults
         .into_iter()
         .map(|line| line.parse().map_err(|bad| format!("{bad}")));
-    let planned: Vec<Planned> = read.collect::<Result<_, String>>()?;
-    desk.with_book(|book, now| {
+    let planned: Vec<PlannedFault> = read.collect::<Result<_, String>>()?;
+    desk.with_state(|book, now| {
         if clear.is_empty() {
             book.plan(&planned, now)
         } else {

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use serde::Serialize;
 use tollgate_core::time::{Micros, Span};
 
-use crate::judge::{Judge, Priority, QuotaUse, Waits, Which};
+use crate::judge::{ArrivalFilter, Judge, Priority, QuotaUse, Waits};
 use crate::rule::{CallId, Counting, RuleSpec};
 
-use super::book::{Book, Change, Tally};
 use super::clock::Reading;
-use super::scope::Judged;
+use super::scope::ScopeRecord;
+use super::state::{ProviderState, RecordedChange, Tally};
 
 /// Duplicates named in a report; their number is always whole.
 const DUPLICATES_NAMED_MAX: usize = 100;
@@ -125,8 +125,8 @@ pub struct WaitReport {
 pub(crate) struct ReportInput {
     specs: Vec<RuleSpec>,
     limits: Vec<u64>,
-    changes: Vec<Change>,
-    judged: Vec<Judged>,
+    changes: Vec<RecordedChange>,
+    records: Vec<ScopeRecord>,
     names: HashMap<CallId, String>,
     tally: Tally,
     on_the_way: usize,
@@ -134,12 +134,12 @@ pub(crate) struct ReportInput {
 }
 
 impl ReportInput {
-    pub(crate) fn take(book: &Book, now: Reading, on_the_way: usize) -> ReportInput {
+    pub(crate) fn take(book: &ProviderState, now: Reading, on_the_way: usize) -> ReportInput {
         ReportInput {
             specs: book.specs().to_vec(),
             limits: book.limits().to_vec(),
             changes: book.changes().to_vec(),
-            judged: book.judged(),
+            records: book.scope_records(),
             names: book.call_names(),
             tally: book.tally(),
             on_the_way,
@@ -157,11 +157,11 @@ impl Report {
 
     pub(crate) fn judge(input: &ReportInput) -> Report {
         let scopes: Vec<ScopeReport> = input
-            .judged
+            .records
             .iter()
             .map(|judged| ScopeReport::judge(judged, input))
             .collect();
-        let duplicates = duplicates(&input.judged);
+        let duplicates = duplicates(&input.records);
         let named = duplicates
             .iter()
             .filter_map(|id| input.names.get(id).cloned());
@@ -191,7 +191,7 @@ impl Report {
 }
 
 impl ScopeReport {
-    fn judge(judged: &Judged, input: &ReportInput) -> ScopeReport {
+    fn judge(judged: &ScopeRecord, input: &ReportInput) -> ScopeReport {
         let judge = &judged.judge;
         let waits = |priority| judge.waits(priority).map(WaitReport::from);
         let rules = input.specs.iter().enumerate();
@@ -223,8 +223,8 @@ impl From<Waits> for WaitReport {
     }
 }
 
-fn rule(index: usize, spec: &RuleSpec, judged: &Judged, input: &ReportInput) -> RuleReport {
-    let changes: Vec<&Change> = input
+fn rule(index: usize, spec: &RuleSpec, judged: &ScopeRecord, input: &ReportInput) -> RuleReport {
+    let changes: Vec<&RecordedChange> = input
         .changes
         .iter()
         .filter(|change| change.rule == index)
@@ -232,19 +232,19 @@ fn rule(index: usize, spec: &RuleSpec, judged: &Judged, input: &ReportInput) -> 
     let most = |which| {
         spec.counting
             .window()
-            .map(|w| judged.judge.most_in_any(w, spec.unit, which))
+            .map(|w| judged.judge.max_in_any_window(w, spec.unit, which))
     };
     RuleReport {
         rule: spec.to_string(),
         limit: input.limits.get(index).copied().unwrap_or_default(),
-        most_arrived: most(Which::Arrived),
-        most_accepted: most(Which::Accepted).unwrap_or(judged.in_flight_most),
+        most_arrived: most(ArrivalFilter::Arrived),
+        most_accepted: most(ArrivalFilter::Accepted).unwrap_or(judged.in_flight_most),
         quota: quota(spec, &judged.judge, &changes),
     }
 }
 
 /// Adds up the stretches between two changes of the limit.
-fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&Change]) -> Option<QuotaReport> {
+fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&RecordedChange]) -> Option<QuotaReport> {
     let instants = judge.arrivals().iter().map(|arrival| arrival.at);
     let (first, last) = (instants.clone().min()?, instants.max()? + Span(1));
     let mut sum = QuotaUse {
@@ -256,7 +256,7 @@ fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&Change]) -> Option<QuotaRep
     let ends = changes.iter().map(|change| (change.at, Some(change.limit)));
     for (end, next) in ends.chain([(last, None)]) {
         let to = end.clamp(from, last);
-        let part = judge.use_of(&RuleSpec { counting, ..*spec }, from, to)?;
+        let part = judge.quota_used(&RuleSpec { counting, ..*spec }, from, to)?;
         sum.accepted = sum.accepted.saturating_add(part.accepted);
         sum.allowed = sum.allowed.saturating_add(part.allowed);
         from = to;
@@ -271,10 +271,10 @@ fn quota(spec: &RuleSpec, judge: &Judge, changes: &[&Change]) -> Option<QuotaRep
 }
 
 /// Over all scopes: a call made again under another key is made twice all the same.
-fn duplicates(judged: &[Judged]) -> Vec<CallId> {
+fn duplicates(judged: &[ScopeRecord]) -> Vec<CallId> {
     let mut all = Judge::new();
     for arrival in judged.iter().flat_map(|judged| judged.judge.arrivals()) {
-        all.arrived(*arrival);
+        all.record_arrival(*arrival);
     }
     all.duplicates()
 }

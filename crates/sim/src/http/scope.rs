@@ -8,23 +8,23 @@
 use tollgate_core::time::{Micros, Span};
 
 use crate::judge::{Arrival, Judge};
-use crate::rule::{Answer, CallId, Provider, RuleSpec, Standing};
+use crate::rule::{CallId, Decision, LimitStatus, Provider, RuleSpec};
 
-use super::asked::Asked;
 use super::clock::Reading;
-use super::style::Meter;
+use super::request::SimRequest;
+use super::style::AdvertisedLimit;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Scope {
     provider: Provider,
-    judged: Judged,
+    record: ScopeRecord,
     in_flight: u64,
 }
 
 /// The part of a scope that a report is written from.
 #[derive(Clone, Debug)]
-pub(crate) struct Judged {
+pub(crate) struct ScopeRecord {
     pub(crate) name: String,
     pub(crate) judge: Judge,
     /// Most accepted calls in flight at a time.
@@ -33,10 +33,10 @@ pub(crate) struct Judged {
 
 /// The outcome of one arrival.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct CountOutcome {
     pub(crate) accepted: bool,
     /// How every rule stands, as it is told.
-    pub(crate) meters: Vec<Meter>,
+    pub(crate) limits: Vec<AdvertisedLimit>,
     /// Index of the rule that speaks: the one that refuses, else the one with the least left.
     pub(crate) binding: usize,
 }
@@ -48,45 +48,45 @@ impl Scope {
         for (rule, limit) in limits.iter().enumerate() {
             provider.change(rule, *limit, at);
         }
-        let judged = Judged {
+        let judged = ScopeRecord {
             name,
             judge: Judge::new(),
             in_flight_most: 0,
         };
         Scope {
             provider,
-            judged,
+            record: judged,
             in_flight: 0,
         }
     }
 
-    pub(crate) fn judged(&self) -> &Judged {
-        &self.judged
+    pub(crate) fn record(&self) -> &ScopeRecord {
+        &self.record
     }
 
     /// A request meets the limiter. `attempt` names it for the counters, `call` for the judge; without
     /// the latter it is enforced and not judged. `told` are the lies, rule by rule.
     pub(crate) fn arrive(
         &mut self,
-        asked: &Asked,
+        asked: &SimRequest,
         (attempt, call): (CallId, Option<CallId>),
         told: &[Option<u64>],
         now: Reading,
-    ) -> Outcome {
+    ) -> CountOutcome {
         let answer = self.provider.arrive(attempt, now.at(), asked.cost);
-        let accepted = answer == Answer::Accepted;
+        let accepted = answer == Decision::Accepted;
         if let Some(call) = call {
             self.log(asked, call, accepted, now);
         }
         if accepted {
             self.in_flight += 1;
-            self.judged.in_flight_most = self.judged.in_flight_most.max(self.in_flight);
+            self.record.in_flight_most = self.record.in_flight_most.max(self.in_flight);
         }
-        let meters = self.meters(told, &answer, now);
+        let meters = self.advertised_limits(told, &answer, now);
         let binding = binding(&meters, &answer);
-        Outcome {
+        CountOutcome {
             accepted,
-            meters,
+            limits: meters,
             binding,
         }
     }
@@ -101,14 +101,14 @@ impl Scope {
         self.provider.change(rule, limit, at);
     }
 
-    fn log(&mut self, asked: &Asked, id: CallId, accepted: bool, now: Reading) {
-        let Asked { cost, priority, .. } = *asked;
+    fn log(&mut self, asked: &SimRequest, id: CallId, accepted: bool, now: Reading) {
+        let SimRequest { cost, priority, .. } = *asked;
         if let Some(submitted) = asked.submitted {
             // A caller whose clock is ahead did not wait at all.
             let at = Micros(submitted.0.min(now.wall.0));
-            self.judged.judge.submitted(id, at, priority);
+            self.record.judge.record_submit(id, at, priority);
         }
-        self.judged.judge.arrived(Arrival {
+        self.record.judge.record_arrival(Arrival {
             id,
             at: now.at(),
             cost,
@@ -117,7 +117,12 @@ impl Scope {
         });
     }
 
-    fn meters(&mut self, told: &[Option<u64>], answer: &Answer, now: Reading) -> Vec<Meter> {
+    fn advertised_limits(
+        &mut self,
+        told: &[Option<u64>],
+        answer: &Decision,
+        now: Reading,
+    ) -> Vec<AdvertisedLimit> {
         let windows: Vec<Option<Span>> = self
             .provider
             .rules()
@@ -125,21 +130,21 @@ impl Scope {
             .collect();
         let mut meters = Vec::with_capacity(windows.len());
         for (rule, window) in windows.into_iter().enumerate() {
-            let Some(standing) = self.provider.standing(rule, now.at()) else {
+            let Some(standing) = self.provider.status(rule, now.at()) else {
                 continue;
             };
-            let (limit, left) = as_told(standing, told.get(rule).copied().flatten());
+            let (limit, left) = as_advertised(standing, told.get(rule).copied().flatten());
             let reset = match *answer {
-                Answer::Refused {
+                Decision::Limited {
                     rule: refusing,
                     retry_after: Some(wait),
                     ..
                 } if refusing == rule => wait,
-                Answer::Refused { .. } | Answer::Accepted => standing.reset_after,
+                Decision::Limited { .. } | Decision::Accepted => standing.reset_after,
             };
-            meters.push(Meter {
+            meters.push(AdvertisedLimit {
                 limit,
-                left,
+                remaining: left,
                 window,
                 reset,
             });
@@ -149,8 +154,8 @@ impl Scope {
 }
 
 /// A lie about the limit is a lie about what is left: the same number has been used up.
-fn as_told(standing: Standing, lie: Option<u64>) -> (u64, u64) {
-    let Standing {
+fn as_advertised(standing: LimitStatus, lie: Option<u64>) -> (u64, u64) {
+    let LimitStatus {
         limit, remaining, ..
     } = standing;
     match lie {
@@ -159,14 +164,14 @@ fn as_told(standing: Standing, lie: Option<u64>) -> (u64, u64) {
     }
 }
 
-fn binding(meters: &[Meter], answer: &Answer) -> usize {
+fn binding(meters: &[AdvertisedLimit], answer: &Decision) -> usize {
     match *answer {
-        Answer::Refused { rule, .. } => rule,
-        Answer::Accepted => {
+        Decision::Limited { rule, .. } => rule,
+        Decision::Accepted => {
             let least = meters
                 .iter()
                 .enumerate()
-                .min_by_key(|(_, meter)| meter.left);
+                .min_by_key(|(_, meter)| meter.remaining);
             least.map_or(0, |(rule, _)| rule)
         }
     }

@@ -21,11 +21,11 @@ use tollgate_core::time::Span;
 
 use crate::real_time;
 
-use super::answer::answer;
 use super::body::SimBody;
+use super::context::ServerContext;
 use super::control;
-use super::desk::Desk;
-use super::wire::{Doorman, Orders, Wire};
+use super::fault_stream::{ConnectionControl, FaultStream, ResetPolicy};
+use super::handler::handle;
 
 /// Connections open at a time; more wait in the kernel's queue. One task and about 16 KiB each.
 pub const CONNECTIONS_MAX: usize = 4_096;
@@ -42,7 +42,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// What a port is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Door {
+pub(super) enum PortRole {
     /// Clients of the provider; faults strike.
     Clients,
     /// The control plane alone; nothing strikes.
@@ -50,7 +50,7 @@ pub(super) enum Door {
 }
 
 /// Accepts until the provider stops, then ends every connection.
-pub(super) async fn accept(listener: TcpListener, desk: Arc<Desk>, door: Door) {
+pub(super) async fn accept(listener: TcpListener, desk: Arc<ServerContext>, door: PortRole) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -61,7 +61,7 @@ pub(super) async fn accept(listener: TcpListener, desk: Arc<Desk>, door: Door) {
                     connections.spawn(connection(stream, Arc::clone(&desk), door));
                 }
                 // Client gone already, or no descriptors left: give others the time to end.
-                Err(_) => real_time::after(ACCEPT_PAUSE).await,
+                Err(_) => real_time::sleep(ACCEPT_PAUSE).await,
             }
         }
     }
@@ -73,16 +73,16 @@ pub(super) async fn accept(listener: TcpListener, desk: Arc<Desk>, door: Door) {
 }
 
 /// Serves one connection until the client is done, it is ordered to break, or the provider stops.
-async fn connection(stream: TcpStream, desk: Arc<Desk>, door: Door) {
+async fn connection(stream: TcpStream, desk: Arc<ServerContext>, door: PortRole) {
     // Answers are small and waited for; a socket that refuses the option works all the same.
     stream.set_nodelay(true).ok();
-    let orders = Arc::new(Orders::default());
-    let wire = Wire::new(
+    let orders = Arc::new(ConnectionControl::default());
+    let wire = FaultStream::new(
         stream,
         Arc::clone(&orders),
-        Guarded {
-            desk: Arc::clone(&desk),
-            door,
+        PortResetPolicy {
+            context: Arc::clone(&desk),
+            role: door,
         },
     );
     let service =
@@ -96,47 +96,47 @@ async fn connection(stream: TcpStream, desk: Arc<Desk>, door: Door) {
     tokio::select! {
         // A client that breaks off is its own business; the book has what it sent.
         _ = conn.as_mut() => return,
-        () = orders.hung_up() => return,
+        () = orders.wait_for_reset() => return,
         () = desk.stopped() => conn.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         _ = conn => {}
-        () = orders.hung_up() => {}
+        () = orders.wait_for_reset() => {}
     }
 }
 
 /// Behind the control door there is nothing but the control plane.
 async fn serve(
-    desk: Arc<Desk>,
-    orders: Arc<Orders>,
-    door: Door,
+    desk: Arc<ServerContext>,
+    orders: Arc<ConnectionControl>,
+    door: PortRole,
     request: Request<Incoming>,
 ) -> Result<Response<SimBody>, Infallible> {
     match door {
-        Door::Clients => answer(desk, orders, request).await,
-        Door::Control => Ok(control::answer(&desk, request).await),
+        PortRole::Clients => handle(desk, orders, request).await,
+        PortRole::Control => Ok(control::handle(&desk, request).await),
     }
 }
 
 /// Lets faults strike bytes only at the door for clients.
 #[derive(Debug)]
-struct Guarded {
-    desk: Arc<Desk>,
-    door: Door,
+struct PortResetPolicy {
+    context: Arc<ServerContext>,
+    role: PortRole,
 }
 
-impl Doorman for Guarded {
-    fn may_refuse(&self) -> bool {
-        match self.door {
-            Door::Clients => self.desk.may_refuse(),
-            Door::Control => false,
+impl ResetPolicy for PortResetPolicy {
+    fn may_reset(&self) -> bool {
+        match self.role {
+            PortRole::Clients => self.context.may_reset(),
+            PortRole::Control => false,
         }
     }
 
-    fn refuses(&self) -> bool {
-        match self.door {
-            Door::Clients => self.desk.refuses(),
-            Door::Control => false,
+    fn resets(&self) -> bool {
+        match self.role {
+            PortRole::Clients => self.context.resets(),
+            PortRole::Control => false,
         }
     }
 }

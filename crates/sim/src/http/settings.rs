@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tollgate_core::time::Span;
 
-use crate::fault::{BadFault, Planned};
+use crate::fault::{FaultParseError, PlannedFault};
 use crate::latency::Latency;
 use crate::rule::{RuleSpec, SpecError};
 
@@ -31,7 +31,7 @@ pub struct Settings {
     /// Whether every first path segment has limits of its own.
     pub per_entity: bool,
     /// Where the caller's key is; every key then has limits of its own.
-    pub key: Option<KeyPlace>,
+    pub key: Option<KeyLocation>,
     /// How it answers excess.
     pub style: Style,
     /// Delays on the way up (a request counts after it), of the work and the body (a refusal has
@@ -44,12 +44,12 @@ pub struct Settings {
     /// Smallest size of a success's body.
     pub body_bytes: usize,
     /// What goes wrong, and when.
-    pub faults: Vec<Planned>,
+    pub faults: Vec<PlannedFault>,
 }
 
 /// Where a request carries its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPlace {
+pub enum KeyLocation {
     /// In the header of this name.
     Header(String),
     /// In the query parameter of this name.
@@ -109,7 +109,7 @@ impl Settings {
 
     /// Gives every key limits of its own.
     #[must_use]
-    pub fn per_key(self, place: KeyPlace) -> Settings {
+    pub fn per_key(self, place: KeyLocation) -> Settings {
         Settings {
             key: Some(place),
             ..self
@@ -120,7 +120,7 @@ impl Settings {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn fault(mut self, line: &str) -> Result<Settings, BadFault> {
+    pub fn fault(mut self, line: &str) -> Result<Settings, FaultParseError> {
         self.faults.push(line.parse()?);
         Ok(self)
     }

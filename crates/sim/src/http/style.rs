@@ -48,11 +48,11 @@ pub enum Style {
 
 /// How one rule stands at the moment of an answer, as it is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meter {
+pub struct AdvertisedLimit {
     /// The number that is told as the limit.
     pub limit: u64,
     /// What is left of it.
-    pub left: u64,
+    pub remaining: u64,
     /// Length of its window; `None` for a limit on calls in flight.
     pub window: Option<Span>,
     /// Time until a refused request would be accepted, or until the rule is back to full.
@@ -61,9 +61,9 @@ pub struct Meter {
 
 /// Everything an answer may tell.
 #[derive(Clone, Debug)]
-pub struct Facts<'a> {
+pub struct LimitFacts<'a> {
     /// The rules in the order of the settings.
-    pub rules: &'a [Meter],
+    pub rules: &'a [AdvertisedLimit],
     /// Index of the rule that speaks: the one that refuses, else the one with the least left.
     pub binding: usize,
     /// The provider's calendar, wrong if its clock is skewed.
@@ -74,7 +74,7 @@ pub struct Facts<'a> {
 
 /// The part of an answer that speaks about limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct LimitInfo {
     /// Headers to add, names in the spelling of the model.
     pub headers: Vec<(&'static str, String)>,
     /// Top-level members of the JSON body.
@@ -150,7 +150,7 @@ impl Style {
 
     /// The media type of a refusal's body.
     #[must_use]
-    pub fn refusal_type(self) -> &'static str {
+    pub fn limited_media_type(self) -> &'static str {
         if self == Style::Ietf {
             "application/problem+json"
         } else {
@@ -160,8 +160,8 @@ impl Style {
 
     /// What a refusal tells.
     #[must_use]
-    pub fn refusal(self, facts: &Facts<'_>) -> Told {
-        let mut told = self.always(facts);
+    pub fn limited_response(self, facts: &LimitFacts<'_>) -> LimitInfo {
+        let mut told = self.every_response(facts);
         // A refusal that cannot tell how long never says "now".
         let wait = facts.binding().reset.max(Span(1));
         let body = match self {
@@ -215,10 +215,13 @@ impl Style {
 
     /// What every answer tells, success or not.
     #[must_use]
-    pub fn always(self, facts: &Facts<'_>) -> Told {
-        let mut told = Told::default();
-        let Meter {
-            limit, left, reset, ..
+    pub fn every_response(self, facts: &LimitFacts<'_>) -> LimitInfo {
+        let mut told = LimitInfo::default();
+        let AdvertisedLimit {
+            limit,
+            remaining: left,
+            reset,
+            ..
         } = *facts.binding();
         let reset_epoch = epoch_secs_up(facts.wall + reset);
         match self {
@@ -272,24 +275,24 @@ impl Style {
     }
 }
 
-impl Facts<'_> {
-    fn binding(&self) -> &Meter {
-        const NOTHING: &Meter = &Meter {
+impl LimitFacts<'_> {
+    fn binding(&self) -> &AdvertisedLimit {
+        const NOTHING: &AdvertisedLimit = &AdvertisedLimit {
             limit: 0,
-            left: 0,
+            remaining: 0,
             window: None,
             reset: Span::ZERO,
         };
         self.rules.get(self.binding).unwrap_or(NOTHING)
     }
 
-    fn list(&self, member: fn((usize, &Meter)) -> String) -> String {
+    fn list(&self, member: fn((usize, &AdvertisedLimit)) -> String) -> String {
         let members: Vec<String> = self.rules.iter().enumerate().map(member).collect();
         members.join(", ")
     }
 }
 
-impl Told {
+impl LimitInfo {
     fn header(&mut self, name: &'static str, value: impl fmt::Display) {
         self.headers.push((name, value.to_string()));
     }
@@ -298,7 +301,7 @@ impl Told {
 /// Problem type of the draft for a refusal.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-fn policy((index, rule): (usize, &Meter)) -> String {
+fn policy((index, rule): (usize, &AdvertisedLimit)) -> String {
     match rule.window {
         Some(window) => format!("\"rule{index}\";q={};w={}", rule.limit, secs_up(window)),
         None => format!(
@@ -308,8 +311,12 @@ fn policy((index, rule): (usize, &Meter)) -> String {
     }
 }
 
-fn service_limit((index, rule): (usize, &Meter)) -> String {
-    format!("\"rule{index}\";r={};t={}", rule.left, secs_up(rule.reset))
+fn service_limit((index, rule): (usize, &AdvertisedLimit)) -> String {
+    format!(
+        "\"rule{index}\";r={};t={}",
+        rule.remaining,
+        secs_up(rule.reset)
+    )
 }
 
 /// Milliseconds written as seconds with three decimals, as Discord does.

@@ -9,7 +9,7 @@ use tollgate_core::time::{Micros, Span};
 
 use crate::rule::{Counting, RuleSpec};
 
-use super::{Judge, Which};
+use super::{ArrivalFilter, Judge};
 
 /// Units accepted, beside the units the rule would have allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +41,10 @@ impl Judge {
     /// `None` for what is in flight, which has no quota over time. A rule whose limit changed is
     /// judged span by span.
     #[must_use]
-    pub fn use_of(&self, rule: &RuleSpec, from: Micros, to: Micros) -> Option<QuotaUse> {
+    pub fn quota_used(&self, rule: &RuleSpec, from: Micros, to: Micros) -> Option<QuotaUse> {
         let allowed = allowance(&rule.counting, from, to)?;
         let accepted = self
-            .these(Which::Accepted)
+            .filtered(ArrivalFilter::Accepted)
             .filter(|arrival| from <= arrival.at && arrival.at < to)
             .fold(0, |sum: u64, arrival| {
                 sum.saturating_add(arrival.cost.of(rule.unit))

@@ -18,7 +18,7 @@ fn arrival(id: u64, at: u64, accepted: bool) -> Arrival {
 fn judge(log: &[(u64, u64, bool)]) -> Judge {
     let mut judge = Judge::new();
     for &(id, at, accepted) in log {
-        judge.arrived(arrival(id, at, accepted));
+        judge.record_arrival(arrival(id, at, accepted));
     }
     judge
 }
@@ -28,18 +28,21 @@ fn ids(calls: &[CallId]) -> Vec<u64> {
 }
 
 #[test]
-fn an_empty_log_has_nothing_to_say() {
+fn an_empty_log_gives_empty_results() {
     let judge = Judge::new();
     assert_eq!(judge.violations(), 0);
     assert!(judge.violations_per_1000().abs() < f64::EPSILON);
-    assert_eq!(judge.most_in_any(Span(10), Unit::Calls, Which::Arrived), 0);
+    assert_eq!(
+        judge.max_in_any_window(Span(10), Unit::Calls, ArrivalFilter::Arrived),
+        0
+    );
     assert_eq!(judge.waits(Priority::High), None);
     assert!(judge.duplicates().is_empty() && judge.lost().is_empty());
-    assert!(judge.overtaken(Seen::Arrived).is_empty());
+    assert!(judge.overtaken(OrderBy::Arrived).is_empty());
 }
 
 #[test]
-fn each_refusal_is_a_violation() {
+fn each_429_is_a_violation() {
     let judge = judge(&[(1, 0, true), (2, 1, false), (3, 2, true), (4, 3, true)]);
     assert_eq!((judge.violations(), judge.accepted()), (1, 3));
     assert!((judge.violations_per_1000() - 250.0).abs() < 1e-9);
@@ -48,20 +51,20 @@ fn each_refusal_is_a_violation() {
 #[test]
 fn the_fullest_window_is_half_open_and_found_in_any_order() {
     let judge = judge(&[(3, 20, true), (1, 0, true), (2, 10, true), (4, 29, false)]);
-    let most = |span, unit, which| judge.most_in_any(Span(span), unit, which);
-    assert_eq!(most(10, Unit::Calls, Which::Accepted), 1);
-    assert_eq!(most(11, Unit::Calls, Which::Accepted), 2);
-    assert_eq!(most(10, Unit::Calls, Which::Arrived), 2);
-    assert_eq!(most(20, Unit::Calls, Which::Arrived), 3);
-    assert_eq!(most(20, Unit::Tokens, Which::Arrived), 90);
+    let most = |span, unit, which| judge.max_in_any_window(Span(span), unit, which);
+    assert_eq!(most(10, Unit::Calls, ArrivalFilter::Accepted), 1);
+    assert_eq!(most(11, Unit::Calls, ArrivalFilter::Accepted), 2);
+    assert_eq!(most(10, Unit::Calls, ArrivalFilter::Arrived), 2);
+    assert_eq!(most(20, Unit::Calls, ArrivalFilter::Arrived), 3);
+    assert_eq!(most(20, Unit::Tokens, ArrivalFilter::Arrived), 90);
 }
 
 #[test]
 fn waits_run_from_submission_to_the_first_accepted_arrival() {
     let mut judge = judge(&[(1, 10, false), (1, 50, true), (1, 70, true), (2, 30, true)]);
-    judge.submitted(CallId(1), Micros(0), Priority::High);
-    judge.submitted(CallId(2), Micros(5), Priority::High);
-    judge.submitted(CallId(3), Micros(6), Priority::High);
+    judge.record_submit(CallId(1), Micros(0), Priority::High);
+    judge.record_submit(CallId(2), Micros(5), Priority::High);
+    judge.record_submit(CallId(3), Micros(6), Priority::High);
     let waits = Waits {
         calls: 2,
         p50: Span(25),
@@ -85,7 +88,7 @@ fn percentiles_are_nearest_rank() {
 }
 
 #[test]
-fn only_what_was_accepted_twice_is_a_duplicate() {
+fn only_a_call_accepted_twice_is_a_duplicate() {
     let judge = judge(&[
         (1, 0, true),
         (2, 1, false),
@@ -97,13 +100,13 @@ fn only_what_was_accepted_twice_is_a_duplicate() {
 }
 
 #[test]
-fn what_was_submitted_and_never_answered_is_lost() {
+fn a_call_submitted_and_never_answered_is_lost() {
     let mut judge = Judge::new();
     for id in [4, 2, 3] {
-        judge.submitted(CallId(id), Micros(0), Priority::Normal);
+        judge.record_submit(CallId(id), Micros(0), Priority::Normal);
     }
-    judge.answered(CallId(2));
-    judge.answered(CallId(99));
+    judge.record_response(CallId(2));
+    judge.record_response(CallId(99));
     assert_eq!(ids(&judge.lost()), [3, 4]);
 }
 
@@ -117,25 +120,25 @@ fn a_call_is_overtaken_by_a_later_one_of_its_own_priority_only() {
         (4, Priority::High),
     ];
     for (id, priority) in calls {
-        judge.submitted(CallId(id), Micros(id), priority);
+        judge.record_submit(CallId(id), Micros(id), priority);
     }
     for id in [4, 2, 1, 3, 1] {
-        judge.sent(CallId(id));
+        judge.record_send(CallId(id));
     }
-    assert_eq!(ids(&judge.overtaken(Seen::Sent)), [2]);
+    assert_eq!(ids(&judge.overtaken(OrderBy::Sent)), [2]);
 }
 
 #[test]
-fn order_by_arrival_follows_the_time_not_the_telling() {
+fn order_by_arrival_follows_the_time_not_the_order_of_recording() {
     let mut judge = judge(&[(2, 20, true), (1, 10, true), (3, 5, true)]);
     for id in 1..=3 {
-        judge.submitted(CallId(id), Micros(0), Priority::Normal);
+        judge.record_submit(CallId(id), Micros(0), Priority::Normal);
     }
-    assert_eq!(ids(&judge.overtaken(Seen::Arrived)), [1, 2]);
+    assert_eq!(ids(&judge.overtaken(OrderBy::Arrived)), [1, 2]);
 }
 
 #[test]
-fn allowance_counts_begun_windows_whole() {
+fn allowance_counts_started_windows_in_full() {
     let allowed = |text: &str, from: u64, to: u64| {
         let rule: RuleSpec = text.parse().unwrap();
         allowance(&rule.counting, Micros(from), Micros(to))
@@ -170,7 +173,7 @@ fn use_counts_accepted_units_inside_the_span() {
         (5, 20, true),
     ]);
     let rule: RuleSpec = "sliding 4/10us".parse().unwrap();
-    let used = judge.use_of(&rule, Micros(10), Micros(20)).unwrap();
+    let used = judge.quota_used(&rule, Micros(10), Micros(20)).unwrap();
     assert_eq!(
         used,
         QuotaUse {
@@ -182,13 +185,13 @@ fn use_counts_accepted_units_inside_the_span() {
     let tokens: RuleSpec = "sliding 100/10us unit tokens".parse().unwrap();
     assert_eq!(
         judge
-            .use_of(&tokens, Micros(10), Micros(20))
+            .quota_used(&tokens, Micros(10), Micros(20))
             .unwrap()
             .accepted,
         60
     );
     assert_eq!(
-        judge.use_of(&"in-flight 4".parse().unwrap(), Micros(0), Micros(9)),
+        judge.quota_used(&"in-flight 4".parse().unwrap(), Micros(0), Micros(9)),
         None
     );
 }

@@ -61,14 +61,14 @@ impl Pace for ReferenceA {
         }
         self.free_at
             .front()
-            .map_or(Next::OnAnswer, |at| Next::At(*at))
+            .map_or(Next::OnResponse, |at| Next::At(*at))
     }
 
-    fn sent(&mut self, _id: CallId, _now: Micros) {
+    fn on_sent(&mut self, _id: CallId, _now: Micros) {
         self.in_flight += 1;
     }
 
-    fn answered(&mut self, _id: CallId, now: Micros) {
+    fn on_response(&mut self, _id: CallId, now: Micros) {
         self.in_flight -= 1;
         // Answers come in order of time, so the log stays sorted.
         self.free_at.push_back(now + self.hold);
@@ -94,18 +94,18 @@ impl ReferenceB {
 impl Pace for ReferenceB {
     fn next(&mut self, now: Micros) -> Next {
         let Some(spare) = self.depth.checked_sub(self.in_flight + 1) else {
-            return Next::OnAnswer;
+            return Next::OnResponse;
         };
         // Level ≥ in flight + 1 once the debt is at most depth − in flight − 1.
         let due = self.full_at - Span(self.step.0.saturating_mul(spare));
         if due <= now { Next::Go } else { Next::At(due) }
     }
 
-    fn sent(&mut self, _id: CallId, _now: Micros) {
+    fn on_sent(&mut self, _id: CallId, _now: Micros) {
         self.in_flight += 1;
     }
 
-    fn answered(&mut self, _id: CallId, now: Micros) {
+    fn on_response(&mut self, _id: CallId, now: Micros) {
         self.in_flight -= 1;
         self.full_at = self.full_at.max(now) + self.step;
     }

@@ -5,7 +5,7 @@ use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::clock::NodeClock;
-use crate::judge::Which;
+use crate::judge::ArrivalFilter;
 use crate::latency::{Delay, Latency};
 use crate::rule::{RuleSpec, Unit};
 use crate::world::{Setup, World};
@@ -14,14 +14,14 @@ use crate::world::{Setup, World};
 fn burst(pace: &mut impl Pace, first: u64, now: u64) -> u64 {
     let mut id = first;
     while pace.next(Micros(now)) == Next::Go {
-        pace.sent(CallId(id), Micros(now));
+        pace.on_sent(CallId(id), Micros(now));
         id += 1;
     }
     id - first
 }
 
 #[test]
-fn an_own_window_starts_again_after_its_length() {
+fn an_own_window_restarts_after_its_length() {
     let mut pace = OwnWindow::new(3, Span(100));
     assert_eq!(burst(&mut pace, 0, 7), 3);
     assert_eq!(pace.next(Micros(106)), Next::At(Micros(107)));
@@ -54,35 +54,35 @@ fn even_pacing_never_sends_two_at_once() {
 }
 
 #[test]
-fn a_guarded_log_counts_from_the_answer_if_it_is_earlier() {
+fn a_guarded_log_counts_from_the_response_if_it_is_earlier() {
     let mut pace = GuardedLog::new(2, Span(100), Span(20));
     assert_eq!(burst(&mut pace, 0, 0), 2);
-    pace.answered(CallId(0), Micros(5));
+    pace.on_response(CallId(0), Micros(5));
     assert_eq!(pace.next(Micros(5)), Next::At(Micros(105)));
     assert_eq!(burst(&mut pace, 2, 105), 1);
     assert_eq!(pace.next(Micros(105)), Next::At(Micros(120)));
     assert_eq!(burst(&mut pace, 3, 120), 1);
-    pace.answered(CallId(1), Micros(130));
+    pace.on_response(CallId(1), Micros(130));
     assert_eq!(pace.next(Micros(130)), Next::At(Micros(225)));
 }
 
 #[test]
-fn a_shaved_log_frees_a_slot_early_by_most_of_the_shortest_round_trip() {
-    let mut pace = ShavedLog::new(2, Span(1_000));
+fn an_rtt_adjusted_log_frees_a_slot_early_by_most_of_the_shortest_rtt() {
+    let mut pace = RttAdjustedLog::new(2, Span(1_000));
     assert_eq!(burst(&mut pace, 0, 0), 2);
-    pace.answered(CallId(0), Micros(300));
+    pace.on_response(CallId(0), Micros(300));
     assert_eq!(pace.next(Micros(300)), Next::At(Micros(1_030)));
-    pace.answered(CallId(1), Micros(400));
+    pace.on_response(CallId(1), Micros(400));
     assert_eq!(burst(&mut pace, 2, 1_030), 1);
     assert_eq!(pace.next(Micros(1_030)), Next::At(Micros(1_130)));
 }
 
 #[test]
-fn reference_a_holds_a_slot_for_a_window_after_the_answer() {
+fn reference_a_holds_a_slot_for_a_window_after_the_response() {
     let mut pace = ReferenceA::new(2, Span(1_000));
     assert_eq!(burst(&mut pace, 0, 0), 2);
-    assert_eq!(pace.next(Micros(9_000)), Next::OnAnswer);
-    pace.answered(CallId(0), Micros(9_000));
+    assert_eq!(pace.next(Micros(9_000)), Next::OnResponse);
+    pace.on_response(CallId(0), Micros(9_000));
     assert_eq!(
         pace.next(Micros(9_000)),
         Next::At(Micros(10_001)),
@@ -95,8 +95,8 @@ fn reference_a_holds_a_slot_for_a_window_after_the_answer() {
 fn reference_b_reserves_a_unit_per_call_in_flight() {
     let mut pace = ReferenceB::new(10, Span(9_990), 3);
     assert_eq!(burst(&mut pace, 0, 0), 3);
-    assert_eq!(pace.next(Micros(0)), Next::OnAnswer);
-    pace.answered(CallId(0), Micros(5_000));
+    assert_eq!(pace.next(Micros(0)), Next::OnResponse);
+    pace.on_response(CallId(0), Micros(5_000));
     assert_eq!(
         pace.next(Micros(5_000)),
         Next::At(Micros(6_000)),
@@ -112,7 +112,7 @@ fn judged(rule: &str, pace: impl Pace, latency: Latency, seed: u64) -> (usize, u
     world.run_until(Micros(0) + Span::from_secs(20)).unwrap();
     let most = world
         .judge()
-        .most_in_any(window, Unit::Calls, Which::Arrived);
+        .max_in_any_window(window, Unit::Calls, ArrivalFilter::Arrived);
     (world.judge().violations(), most)
 }
 
@@ -135,7 +135,7 @@ fn nodes_with_wrong_clocks_share_a_ledger_exactly_and_fully() {
     let end = Micros(0) + Span::from_secs(60);
     world.run_until(end).unwrap();
     assert_eq!(world.judge().violations(), 0);
-    let used = world.judge().use_of(&rule, Micros(0), end).unwrap();
+    let used = world.judge().quota_used(&rule, Micros(0), end).unwrap();
     assert!(used.percent() > 97.0, "{used:?}");
 }
 
@@ -152,7 +152,7 @@ fn a_ledger_clock_that_runs_faster_than_allowed_for_is_caught() {
 }
 
 #[test]
-fn a_rule_that_never_says_stop_is_called_off() {
+fn a_rule_that_never_stops_sending_ends_the_run_with_an_error() {
     let latency = Latency::constant(Span(1), Span(1), Span(1));
     let pace = OwnWindow::new(u64::MAX, Span(1));
     let mut world = World::new(Setup::new(1, Vec::new(), latency), Saturating::new(pace));
@@ -160,7 +160,7 @@ fn a_rule_that_never_says_stop_is_called_off() {
 }
 
 #[test]
-fn a_limit_above_one_breath_is_used_fully() {
+fn a_limit_above_the_sends_per_wake_is_used_fully() {
     let rule: RuleSpec = "sliding 2500/1s".parse().unwrap();
     let pace = SendLog::new(2_500, Span::from_secs(1), Span::ZERO);
     let latency = Latency::constant(Span(1), Span(1), Span(1));
@@ -194,7 +194,7 @@ proptest! {
     })]
 
     #[test]
-    fn reference_a_is_never_refused_by_what_it_is_exact_for(
+    fn reference_a_is_never_limited_by_the_countings_it_is_exact_for(
         latency in any_latency(),
         limit in 1_u64..30,
         phase in 1_u64..1_000,
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn reference_b_is_never_refused_by_its_bucket(
+    fn reference_b_is_never_limited_by_its_bucket(
         latency in any_latency(),
         limit in 1_u64..60,
         burst in 1_u64..60,

@@ -7,7 +7,7 @@
 
 use tollgate_core::time::{Micros, Span};
 
-use super::{CallId, Counter, Room, Standing};
+use super::{Availability, CallId, Counter, LimitStatus};
 
 /// A bucket that starts full.
 #[derive(Debug)]
@@ -76,13 +76,14 @@ impl Bucket {
 }
 
 impl Counter for Bucket {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability {
         self.refill(now);
         let wanted = u128::from(cost) * u128::from(self.window);
         if wanted <= self.level {
-            return Room::Now;
+            return Availability::Now;
         }
-        self.until(wanted, now).map_or(Room::Unknown, Room::After)
+        self.until(wanted, now)
+            .map_or(Availability::Unknown, Availability::After)
     }
 
     fn charge(&mut self, _id: CallId, cost: u64, now: Micros) {
@@ -91,9 +92,9 @@ impl Counter for Bucket {
         self.level = self.level.saturating_sub(charged);
     }
 
-    fn standing(&mut self, now: Micros) -> Standing {
+    fn status(&mut self, now: Micros) -> LimitStatus {
         self.refill(now);
-        Standing {
+        LimitStatus {
             limit: self.burst,
             remaining: u64::try_from(self.level / u128::from(self.window)).unwrap_or(u64::MAX),
             reset_after: self.until(self.depth(), now).unwrap_or(Span::ZERO),

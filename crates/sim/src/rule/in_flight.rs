@@ -6,10 +6,10 @@
 
 use tollgate_core::time::{Micros, Span};
 
-use super::{CallId, Counter, Room, Standing};
+use super::{Availability, CallId, Counter, LimitStatus};
 
 #[derive(Debug)]
-struct Held {
+struct Slot {
     id: CallId,
     cost: u64,
     /// When it frees; `None` until the answer has been sent.
@@ -21,7 +21,7 @@ struct Held {
 pub(super) struct InFlight {
     limit: u64,
     lag: Span,
-    held: Vec<Held>,
+    slots: Vec<Slot>,
 }
 
 impl InFlight {
@@ -29,32 +29,32 @@ impl InFlight {
         InFlight {
             limit,
             lag,
-            held: Vec::new(),
+            slots: Vec::new(),
         }
     }
 
     fn sum(&mut self, now: Micros) -> u64 {
-        self.held
+        self.slots
             .retain(|held| held.free_at.is_none_or(|at| at > now));
-        self.held
+        self.slots
             .iter()
             .fold(0, |sum, held| sum.saturating_add(held.cost))
     }
 }
 
 impl Counter for InFlight {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability {
         let sum = self.sum(now);
         if cost == 0 || sum.saturating_add(cost) <= self.limit {
-            Room::Now
+            Availability::Now
         } else {
-            Room::Unknown
+            Availability::Unknown
         }
     }
 
     fn charge(&mut self, id: CallId, cost: u64, _now: Micros) {
         if cost > 0 {
-            self.held.push(Held {
+            self.slots.push(Slot {
                 id,
                 cost,
                 free_at: None,
@@ -63,12 +63,12 @@ impl Counter for InFlight {
     }
 
     /// A refused request is answered at once and never takes a slot.
-    fn charge_refused(&mut self, _id: CallId, _cost: u64, _now: Micros) {}
+    fn charge_limited(&mut self, _id: CallId, _cost: u64, _now: Micros) {}
 
     fn finish(&mut self, id: CallId, now: Micros) {
         let lag = self.lag;
         let held = self
-            .held
+            .slots
             .iter_mut()
             .find(|held| held.id == id && held.free_at.is_none());
         if let Some(held) = held {
@@ -76,9 +76,9 @@ impl Counter for InFlight {
         }
     }
 
-    fn standing(&mut self, now: Micros) -> Standing {
+    fn status(&mut self, now: Micros) -> LimitStatus {
         let remaining = self.limit.saturating_sub(self.sum(now));
-        Standing {
+        LimitStatus {
             limit: self.limit,
             remaining,
             reset_after: Span::ZERO,

@@ -7,7 +7,7 @@
 
 use tollgate_core::time::{Micros, Span};
 
-use super::{Answer, CallId, Cost, Counter, Room, RuleSpec, Standing};
+use super::{Availability, CallId, Cost, Counter, Decision, LimitStatus, RuleSpec};
 
 /// The enforcing side: rules, all of which must allow a request.
 #[derive(Debug)]
@@ -40,29 +40,29 @@ impl Provider {
     }
 
     /// A request has reached the limiter.
-    pub fn arrive(&mut self, id: CallId, now: Micros, cost: Cost) -> Answer {
+    pub fn arrive(&mut self, id: CallId, now: Micros, cost: Cost) -> Decision {
         let now = self.forward(now);
-        if let Some(refused) = self.refusal(now, cost) {
+        if let Some(refused) = self.limited_by(now, cost) {
             for rule in self
                 .rules
                 .iter_mut()
                 .filter(|rule| rule.spec.counts_refused)
             {
                 rule.counter
-                    .charge_refused(id, cost.of(rule.spec.unit), now);
+                    .charge_limited(id, cost.of(rule.spec.unit), now);
             }
             return refused;
         }
         for rule in &mut self.rules {
             rule.counter.charge(id, cost.of(rule.spec.unit), now);
         }
-        Answer::Accepted
+        Decision::Accepted
     }
 
     /// What [`Provider::arrive`] would answer, without counting anything.
-    pub fn peek(&mut self, now: Micros, cost: Cost) -> Answer {
+    pub fn peek(&mut self, now: Micros, cost: Cost) -> Decision {
         let now = self.forward(now);
-        self.refusal(now, cost).unwrap_or(Answer::Accepted)
+        self.limited_by(now, cost).unwrap_or(Decision::Accepted)
     }
 
     /// The answer to an accepted request has been sent. Unknown ids are ignored.
@@ -89,11 +89,11 @@ impl Provider {
     }
 
     /// How a rule stands; `None` if there is no such rule.
-    pub fn standing(&mut self, rule: usize, now: Micros) -> Option<Standing> {
+    pub fn status(&mut self, rule: usize, now: Micros) -> Option<LimitStatus> {
         let now = self.forward(now);
         self.rules
             .get_mut(rule)
-            .map(|rule| rule.counter.standing(now))
+            .map(|rule| rule.counter.status(now))
     }
 
     fn forward(&mut self, now: Micros) -> Micros {
@@ -101,13 +101,13 @@ impl Provider {
         self.last
     }
 
-    fn refusal(&mut self, now: Micros, cost: Cost) -> Option<Answer> {
+    fn limited_by(&mut self, now: Micros, cost: Cost) -> Option<Decision> {
         let mut worst: Option<(usize, Option<Span>)> = None;
         for (at, rule) in self.rules.iter_mut().enumerate() {
-            let wait = match rule.counter.room(cost.of(rule.spec.unit), now) {
-                Room::Now => continue,
-                Room::After(span) => Some(span),
-                Room::Unknown => None,
+            let wait = match rule.counter.availability(cost.of(rule.spec.unit), now) {
+                Availability::Now => continue,
+                Availability::After(span) => Some(span),
+                Availability::Unknown => None,
             };
             let longer = match (worst, wait) {
                 (None, _) | (Some((_, Some(_))), None) => true,
@@ -119,11 +119,11 @@ impl Provider {
             }
         }
         let (rule, retry_after) = worst?;
-        let standing = self.rules[rule].counter.standing(now);
-        Some(Answer::Refused {
+        let standing = self.rules[rule].counter.status(now);
+        Some(Decision::Limited {
             rule,
             retry_after,
-            standing,
+            status: standing,
         })
     }
 }

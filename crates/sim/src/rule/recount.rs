@@ -9,7 +9,7 @@ use proptest::test_runner::RngSeed;
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
-struct Took {
+struct AcceptedEntry {
     at: u64,
     cost: u64,
     /// When its answer was sent.
@@ -17,7 +17,7 @@ struct Took {
 }
 
 /// Would `cost` be accepted at `now`, given everything accepted before?
-fn recount(rule: Counting, log: &[Took], cost: u64, now: u64) -> bool {
+fn recount(rule: Counting, log: &[AcceptedEntry], cost: u64, now: u64) -> bool {
     if cost == 0 {
         return true;
     }
@@ -78,7 +78,7 @@ fn recount(rule: Counting, log: &[Took], cost: u64, now: u64) -> bool {
     }
 }
 
-fn sum(log: &[Took], counts: impl Fn(&Took) -> bool) -> u64 {
+fn sum(log: &[AcceptedEntry], counts: impl Fn(&AcceptedEntry) -> bool) -> u64 {
     log.iter()
         .filter(|took| counts(took))
         .map(|took| took.cost)
@@ -92,7 +92,7 @@ fn number(at: u64, window: Span, phase: Span) -> usize {
 }
 
 /// What the window from first use that is open at `now` has counted.
-fn first_use(log: &[Took], window: u64, now: u64) -> u64 {
+fn first_use(log: &[AcceptedEntry], window: u64, now: u64) -> u64 {
     let mut opened: Option<u64> = None;
     let mut count = 0;
     for took in log.iter().filter(|took| took.cost > 0) {
@@ -169,20 +169,20 @@ fn fixed(cases: u32) -> ProptestConfig {
 
 fn check_answer(
     rule: Counting,
-    log: &[Took],
+    log: &[AcceptedEntry],
     cost: u64,
     now: u64,
-    answer: Answer,
+    answer: Decision,
 ) -> Result<(), TestCaseError> {
     let accepted = recount(rule, log, cost, now);
     prop_assert_eq!(
-        answer == Answer::Accepted,
+        answer == Decision::Accepted,
         accepted,
         "at {} with {:?}",
         now,
         log
     );
-    if let Answer::Refused {
+    if let Decision::Limited {
         retry_after: Some(after),
         ..
     } = answer
@@ -208,7 +208,7 @@ proptest! {
         arrivals in any_arrivals(),
     ) {
         let mut provider = Provider::new(vec![rule.into()]);
-        let mut log: Vec<Took> = Vec::new();
+        let mut log: Vec<AcceptedEntry> = Vec::new();
         let mut now = 0;
         for (gap, cost, answered) in arrivals {
             now += gap;
@@ -220,10 +220,10 @@ proptest! {
             let id = CallId(log.len() as u64);
             let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             check_answer(rule, &log, cost, now, answer)?;
-            if answer == Answer::Accepted {
-                log.push(Took { at: now, cost, done: None });
+            if answer == Decision::Accepted {
+                log.push(AcceptedEntry { at: now, cost, done: None });
             }
-            let standing = provider.standing(0, Micros(now)).unwrap();
+            let standing = provider.status(0, Micros(now)).unwrap();
             let left = standing.remaining;
             prop_assert!(recount(rule, &log, left, now), "{left} remain and are refused");
             prop_assert!(!recount(rule, &log, left + 1, now), "more than {left} remain");
@@ -236,16 +236,16 @@ proptest! {
         arrivals in any_arrivals(),
     ) {
         let mut provider = Provider::new(rules.iter().map(|rule| (*rule).into()).collect());
-        let mut log: Vec<Took> = Vec::new();
+        let mut log: Vec<AcceptedEntry> = Vec::new();
         let mut now = 0;
         for (gap, cost, _) in arrivals {
             now += gap;
             let id = CallId(log.len() as u64);
             let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             let accepted = rules.iter().all(|rule| recount(*rule, &log, cost, now));
-            prop_assert_eq!(answer == Answer::Accepted, accepted);
+            prop_assert_eq!(answer == Decision::Accepted, accepted);
             if accepted {
-                log.push(Took { at: now, cost, done: None });
+                log.push(AcceptedEntry { at: now, cost, done: None });
             }
         }
     }
@@ -253,7 +253,7 @@ proptest! {
     /// A bucket is left out: it forgets what it could not give, so its log alone does not say
     /// how it stands.
     #[test]
-    fn counted_refusals_and_changed_limits_are_recounted_alike(
+    fn counted_429s_and_changed_limits_match_the_recount(
         rule in any_counting().prop_filter("no bucket", |rule| {
             !matches!(rule, Counting::Bucket { .. })
         }),
@@ -263,7 +263,7 @@ proptest! {
         let mut rule = rule;
         let spec = RuleSpec { counts_refused: true, ..rule.into() };
         let mut provider = Provider::new(vec![spec]);
-        let mut log: Vec<Took> = Vec::new();
+        let mut log: Vec<AcceptedEntry> = Vec::new();
         let mut now = 0;
         for ((gap, cost, _), limit) in arrivals.into_iter().zip(limits) {
             now += gap;
@@ -275,8 +275,8 @@ proptest! {
             let answer = provider.arrive(id, Micros(now), Cost::CALL.with(Unit::Calls, cost));
             check_answer(rule, &log, cost, now, answer)?;
             let slot = matches!(rule, Counting::InFlight { .. });
-            if answer == Answer::Accepted || !slot {
-                log.push(Took { at: now, cost, done: None });
+            if answer == Decision::Accepted || !slot {
+                log.push(AcceptedEntry { at: now, cost, done: None });
             }
         }
     }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use tollgate_core::time::{Micros, Span};
 
-use super::{CallId, Counter, Room, Standing};
+use super::{Availability, CallId, Counter, LimitStatus};
 
 /// Entries kept. Accepted requests are at most `limit`; only refused ones that are counted can
 /// pile up. 2²⁰ entries are 16 MiB and a flood of one per microsecond for a second; beyond it the
@@ -53,7 +53,7 @@ impl Counted {
         }
     }
 
-    fn forget(&mut self, now: Micros, window: Span) {
+    fn evict(&mut self, now: Micros, window: Span) {
         while let Some(&(at, cost)) = self.entries.front()
             && at + window <= now
         {
@@ -93,24 +93,25 @@ impl Log {
 }
 
 impl Counter for Log {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
-        self.counted.forget(now, self.window);
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability {
+        self.counted.evict(now, self.window);
         // What costs nothing passes even when a lowered limit is already overdrawn.
         if cost == 0 || self.counted.sum.saturating_add(cost) <= self.limit {
-            return Room::Now;
+            return Availability::Now;
         }
-        self.fits_at(cost)
-            .map_or(Room::Unknown, |at| Room::After(at.since(now)))
+        self.fits_at(cost).map_or(Availability::Unknown, |at| {
+            Availability::After(at.since(now))
+        })
     }
 
     fn charge(&mut self, _id: CallId, cost: u64, now: Micros) {
         self.counted.push(now, cost);
     }
 
-    fn standing(&mut self, now: Micros) -> Standing {
-        self.counted.forget(now, self.window);
+    fn status(&mut self, now: Micros) -> LimitStatus {
+        self.counted.evict(now, self.window);
         let newest = self.counted.entries.back();
-        Standing {
+        LimitStatus {
             limit: self.limit,
             remaining: self.limit.saturating_sub(self.counted.sum),
             reset_after: newest.map_or(Span::ZERO, |&(at, _)| (at + self.window).since(now)),
@@ -134,8 +135,8 @@ impl Binned {
 
 /// A binned window is a log in which every request stands at the end of its bin.
 impl Counter for Binned {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
-        self.log.room(cost, now)
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability {
+        self.log.availability(cost, now)
     }
 
     fn charge(&mut self, id: CallId, cost: u64, now: Micros) {
@@ -145,8 +146,8 @@ impl Counter for Binned {
         self.log.charge(id, cost, Micros(bin_end));
     }
 
-    fn standing(&mut self, now: Micros) -> Standing {
-        self.log.standing(now)
+    fn status(&mut self, now: Micros) -> LimitStatus {
+        self.log.status(now)
     }
 
     fn set_limit(&mut self, limit: u64, now: Micros) {

@@ -276,13 +276,13 @@ fn number(text: &str) -> Result<u64, SpecError> {
 
 /// Reads `100ms`, `10s`, `1m30s`.
 fn length(text: &str) -> Result<Span, SpecError> {
-    read_length(text)
+    parse_length(text)
         .filter(|&span| span > Span::ZERO)
         .ok_or_else(|| SpecError::Length(text.to_owned()))
 }
 
 /// The length itself, nothing allowed: it is zero for an empty text. `None` if it is none.
-pub(crate) fn read_length(text: &str) -> Option<Span> {
+pub(crate) fn parse_length(text: &str) -> Option<Span> {
     let mut rest = text;
     let mut sum = 0_u64;
     while !rest.is_empty() {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_is_read_back_from_what_it_writes() {
+    fn every_rule_parses_back_from_its_text() {
         let texts = [
             "sliding 40/10s",
             "two-counter 50/1s",

@@ -11,23 +11,23 @@ fn provider(text: &str) -> Provider {
 /// Sends `count` requests at one instant; how many were accepted.
 fn burst(provider: &mut Provider, count: u64, at_ms: u64) -> u64 {
     (0..count)
-        .map(|id| u64::from(one(provider, id, at_ms) == Answer::Accepted))
+        .map(|id| u64::from(one(provider, id, at_ms) == Decision::Accepted))
         .sum()
 }
 
-fn one(provider: &mut Provider, id: u64, at_ms: u64) -> Answer {
+fn one(provider: &mut Provider, id: u64, at_ms: u64) -> Decision {
     provider.arrive(CallId(id), Micros(at_ms * MS), Cost::CALL)
 }
 
-fn retry_after(answer: Answer) -> Option<Span> {
+fn retry_after(answer: Decision) -> Option<Span> {
     match answer {
-        Answer::Accepted => panic!("it was accepted"),
-        Answer::Refused { retry_after, .. } => retry_after,
+        Decision::Accepted => panic!("it was accepted"),
+        Decision::Limited { retry_after, .. } => retry_after,
     }
 }
 
 #[test]
-fn every_rule_takes_its_limit_and_refuses_one_more() {
+fn every_rule_accepts_its_limit_and_no_more() {
     for kind in [
         "sliding",
         "two-counter",
@@ -49,7 +49,7 @@ fn every_rule_takes_its_limit_and_refuses_one_more() {
 }
 
 #[test]
-fn a_limit_of_nothing_refuses_everything_and_knows_no_time() {
+fn a_limit_of_zero_accepts_nothing_and_gives_no_retry_time() {
     for kind in [
         "sliding",
         "two-counter",
@@ -81,7 +81,7 @@ fn a_cost_above_the_limit_is_never_accepted() {
 }
 
 #[test]
-fn what_costs_nothing_in_the_unit_of_a_rule_passes_it() {
+fn a_request_without_cost_in_the_unit_of_a_rule_passes_it() {
     let mut provider = provider("sliding 0/1s unit tokens");
     assert_eq!(burst(&mut provider, 3, 0), 3);
 }
@@ -89,11 +89,11 @@ fn what_costs_nothing_in_the_unit_of_a_rule_passes_it() {
 #[test]
 fn a_sliding_slot_is_free_exactly_one_window_later() {
     let mut provider = provider("sliding 2/1s");
-    assert_eq!(one(&mut provider, 0, 0), Answer::Accepted);
-    assert_eq!(one(&mut provider, 1, 400), Answer::Accepted);
+    assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
+    assert_eq!(one(&mut provider, 1, 400), Decision::Accepted);
     let refused = provider.arrive(CallId(2), Micros(999_999), Cost::CALL);
     assert_eq!(retry_after(refused), Some(Span(1)));
-    assert_eq!(one(&mut provider, 2, 1_000), Answer::Accepted);
+    assert_eq!(one(&mut provider, 2, 1_000), Decision::Accepted);
     assert_eq!(
         retry_after(one(&mut provider, 3, 1_000)),
         Some(Span::from_millis(400))
@@ -101,7 +101,7 @@ fn a_sliding_slot_is_free_exactly_one_window_later() {
 }
 
 #[test]
-fn a_fixed_window_starts_again_at_its_edge_of_any_phase() {
+fn a_fixed_window_restarts_at_its_edge_of_any_phase() {
     let mut provider = provider("fixed 2/1s phase 300ms");
     assert_eq!(burst(&mut provider, 3, 299), 2);
     assert_eq!(burst(&mut provider, 3, 300), 2);
@@ -159,7 +159,7 @@ fn a_bucket_refills_without_losing_a_fraction() {
         let at = Micros((third * 1_000_000).div_ceil(3));
         assert_eq!(
             provider.arrive(CallId(third), at, Cost::CALL),
-            Answer::Accepted,
+            Decision::Accepted,
             "{third}"
         );
     }
@@ -179,9 +179,9 @@ fn a_ticking_bucket_gives_nothing_between_ticks() {
 }
 
 #[test]
-fn a_slot_in_flight_frees_when_its_answer_is_sent() {
+fn an_in_flight_slot_is_freed_when_its_response_is_sent() {
     let mut provider = provider("in-flight 1");
-    assert_eq!(one(&mut provider, 0, 0), Answer::Accepted);
+    assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
     assert_eq!(retry_after(one(&mut provider, 1, 5_000)), None);
     provider.finish(CallId(7), Micros(5_000 * MS));
     assert_eq!(burst(&mut provider, 1, 5_000), 0);
@@ -192,7 +192,7 @@ fn a_slot_in_flight_frees_when_its_answer_is_sent() {
 #[test]
 fn a_server_that_frees_late_keeps_the_slot_for_its_lag() {
     let mut provider = provider("in-flight 1 lag 2ms");
-    assert_eq!(one(&mut provider, 0, 0), Answer::Accepted);
+    assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
     provider.finish(CallId(0), Micros(10 * MS));
     assert_eq!(burst(&mut provider, 1, 11), 0);
     assert_eq!(burst(&mut provider, 1, 12), 1);
@@ -201,8 +201,8 @@ fn a_server_that_frees_late_keeps_the_slot_for_its_lag() {
 #[test]
 fn one_finish_frees_one_of_two_attempts_of_an_id() {
     let mut provider = provider("in-flight 2");
-    assert_eq!(one(&mut provider, 5, 0), Answer::Accepted);
-    assert_eq!(one(&mut provider, 5, 0), Answer::Accepted);
+    assert_eq!(one(&mut provider, 5, 0), Decision::Accepted);
+    assert_eq!(one(&mut provider, 5, 0), Decision::Accepted);
     provider.finish(CallId(5), Micros(0));
     assert_eq!(burst(&mut provider, 2, 1), 1);
 }
@@ -212,7 +212,7 @@ fn a_request_is_charged_to_all_rules_or_none() {
     let mut provider = provider("sliding 2/1s, sliding 3/10s, sliding 100/1s unit tokens");
     assert_eq!(burst(&mut provider, 3, 0), 2);
     assert_eq!(burst(&mut provider, 3, 1_000), 1);
-    let standing = provider.standing(0, Micros(1_000 * MS)).unwrap();
+    let standing = provider.status(0, Micros(1_000 * MS)).unwrap();
     assert_eq!(
         standing.remaining, 1,
         "a refusal by the second rule is not charged to the first"
@@ -220,13 +220,13 @@ fn a_request_is_charged_to_all_rules_or_none() {
 }
 
 #[test]
-fn the_rule_with_the_longest_wait_answers() {
+fn the_rule_with_the_longest_wait_is_reported() {
     let refusing = |text: &str| {
         let mut provider = provider(text);
-        assert_eq!(one(&mut provider, 0, 0), Answer::Accepted);
+        assert_eq!(one(&mut provider, 0, 0), Decision::Accepted);
         match one(&mut provider, 1, 0) {
-            Answer::Accepted => panic!("it was accepted"),
-            Answer::Refused {
+            Decision::Accepted => panic!("it was accepted"),
+            Decision::Limited {
                 rule, retry_after, ..
             } => (rule, retry_after),
         }
@@ -242,7 +242,7 @@ fn the_rule_with_the_longest_wait_answers() {
 }
 
 #[test]
-fn refusals_are_charged_only_where_the_rule_says_so() {
+fn limited_requests_are_charged_only_by_rules_that_count_them() {
     let mut lenient = provider("sliding 1/1s");
     let mut harsh = provider("sliding 1/1s counts-refused");
     for provider in [&mut lenient, &mut harsh] {
@@ -279,13 +279,13 @@ fn a_halved_bucket_halves_rate_and_burst() {
 }
 
 #[test]
-fn standing_tells_limit_remaining_and_reset() {
+fn a_status_has_limit_remaining_and_reset() {
     let stands = |text: &str| {
         let mut provider = provider(text);
         assert_eq!(burst(&mut provider, 2, 100), 2);
-        provider.standing(0, Micros(350 * MS)).unwrap()
+        provider.status(0, Micros(350 * MS)).unwrap()
     };
-    let expect = |remaining, reset_ms| Standing {
+    let expect = |remaining, reset_ms| LimitStatus {
         limit: 4,
         remaining,
         reset_after: Span::from_millis(reset_ms),
@@ -297,7 +297,7 @@ fn standing_tells_limit_remaining_and_reset() {
     assert_eq!(stands("binned 4/1s bins 10"), expect(2, 850));
     assert_eq!(stands("bucket 4/1s"), expect(3, 250));
     assert_eq!(stands("in-flight 4"), expect(2, 0));
-    assert_eq!(provider("sliding 4/1s").standing(1, Micros(0)), None);
+    assert_eq!(provider("sliding 4/1s").status(1, Micros(0)), None);
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn an_instant_that_goes_back_frees_nothing() {
 #[test]
 fn peeking_counts_nothing() {
     let mut provider = provider("sliding 1/1s");
-    assert_eq!(provider.peek(Micros(0), Cost::CALL), Answer::Accepted);
+    assert_eq!(provider.peek(Micros(0), Cost::CALL), Decision::Accepted);
     assert_eq!(burst(&mut provider, 2, 0), 1);
 }
 
@@ -328,8 +328,8 @@ fn the_far_ends_of_time_and_cost_do_not_overflow() {
         let cost = Cost::CALL.with(Unit::Calls, u64::MAX);
         for at in [0, 1, u64::MAX] {
             let answered = provider.arrive(CallId(0), Micros(at), cost);
-            assert!(at > 0 || answered == Answer::Accepted, "{kind}");
-            assert!(provider.standing(0, Micros(at)).is_some());
+            assert!(at > 0 || answered == Decision::Accepted, "{kind}");
+            assert!(provider.status(0, Micros(at)).is_some());
         }
     }
 }

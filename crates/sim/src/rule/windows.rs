@@ -8,7 +8,7 @@
 
 use tollgate_core::time::{Micros, Span};
 
-use super::{CallId, Counter, Room, Standing};
+use super::{Availability, CallId, Counter, LimitStatus};
 
 /// Where edges lie.
 #[derive(Clone, Copy, Debug)]
@@ -19,15 +19,15 @@ struct Edges {
 
 /// A counter that starts again with every window.
 #[derive(Debug)]
-pub(super) struct Restarting {
+pub(super) struct WindowCounter {
     limit: u64,
     count: u64,
-    opening: Opening,
+    start: WindowStart,
 }
 
 /// When a window opens.
 #[derive(Debug)]
-enum Opening {
+enum WindowStart {
     /// At every edge; the window that was counted last.
     Edges { edges: Edges, index: u64 },
     /// With the first use after the last window; the one that is open.
@@ -67,22 +67,22 @@ impl Edges {
     }
 }
 
-impl Restarting {
-    pub(super) fn fixed(limit: u64, window: Span, phase: Span) -> Restarting {
+impl WindowCounter {
+    pub(super) fn fixed(limit: u64, window: Span, phase: Span) -> WindowCounter {
         let edges = Edges::new(window, phase);
-        Restarting {
+        WindowCounter {
             limit,
             count: 0,
-            opening: Opening::Edges { edges, index: 0 },
+            start: WindowStart::Edges { edges, index: 0 },
         }
     }
 
-    pub(super) fn first_use(limit: u64, window: Span) -> Restarting {
+    pub(super) fn first_use(limit: u64, window: Span) -> WindowCounter {
         let window = window.max(Span(1));
-        Restarting {
+        WindowCounter {
             limit,
             count: 0,
-            opening: Opening::FirstUse {
+            start: WindowStart::FirstUse {
                 window,
                 opened: None,
             },
@@ -91,8 +91,8 @@ impl Restarting {
 
     /// Enters the window of `now`; the time until its end, nothing when none is open.
     fn enter(&mut self, now: Micros) -> Span {
-        match &mut self.opening {
-            Opening::Edges { edges, index } => {
+        match &mut self.start {
+            WindowStart::Edges { edges, index } => {
                 let (here, into) = edges.locate(now);
                 if here != *index {
                     *index = here;
@@ -100,7 +100,7 @@ impl Restarting {
                 }
                 Span(edges.window - into)
             }
-            Opening::FirstUse { window, opened } => {
+            WindowStart::FirstUse { window, opened } => {
                 if opened.is_some_and(|at| at + *window <= now) {
                     *opened = None;
                     self.count = 0;
@@ -111,16 +111,16 @@ impl Restarting {
     }
 }
 
-impl Counter for Restarting {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
+impl Counter for WindowCounter {
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability {
         let left = self.enter(now);
         // What costs nothing passes even when a lowered limit is already overdrawn.
         if cost == 0 || self.count.saturating_add(cost) <= self.limit {
-            Room::Now
+            Availability::Now
         } else if cost <= self.limit {
-            Room::After(left)
+            Availability::After(left)
         } else {
-            Room::Unknown
+            Availability::Unknown
         }
     }
 
@@ -129,16 +129,16 @@ impl Counter for Restarting {
             return;
         }
         self.enter(now);
-        if let Opening::FirstUse { opened, .. } = &mut self.opening {
+        if let WindowStart::FirstUse { opened, .. } = &mut self.start {
             opened.get_or_insert(now);
         }
         self.count = self.count.saturating_add(cost);
     }
 
-    fn standing(&mut self, now: Micros) -> Standing {
+    fn status(&mut self, now: Micros) -> LimitStatus {
         let reset_after = self.enter(now);
         let remaining = self.limit.saturating_sub(self.count);
-        Standing {
+        LimitStatus {
             limit: self.limit,
             remaining,
             reset_after,
@@ -193,26 +193,26 @@ impl TwoCounter {
 }
 
 impl Counter for TwoCounter {
-    fn room(&mut self, cost: u64, now: Micros) -> Room {
+    fn availability(&mut self, cost: u64, now: Micros) -> Availability {
         let into = self.enter(now);
         if cost == 0 {
-            return Room::Now;
+            return Availability::Now;
         }
         if let Some(from) = self.fits_from(self.before, self.count, cost) {
             return if from <= into {
-                Room::Now
+                Availability::Now
             } else {
-                Room::After(Span(from - into))
+                Availability::After(Span(from - into))
             };
         }
         let edge = Span(self.edges.window - into);
         if let Some(from) = self.fits_from(self.count, 0, cost) {
-            return Room::After(edge + Span(from));
+            return Availability::After(edge + Span(from));
         }
         if cost <= self.limit {
-            Room::After(edge + Span(self.edges.window))
+            Availability::After(edge + Span(self.edges.window))
         } else {
-            Room::Unknown
+            Availability::Unknown
         }
     }
 
@@ -221,7 +221,7 @@ impl Counter for TwoCounter {
         self.count = self.count.saturating_add(cost);
     }
 
-    fn standing(&mut self, now: Micros) -> Standing {
+    fn status(&mut self, now: Micros) -> LimitStatus {
         let into = self.enter(now);
         let window = u128::from(self.edges.window);
         let fading = u128::from(self.before) * (window - u128::from(into));
@@ -234,7 +234,7 @@ impl Counter for TwoCounter {
             _ => edge + Span(self.edges.window),
         };
         let remaining = u64::try_from(spare / window).unwrap_or(u64::MAX);
-        Standing {
+        LimitStatus {
             limit: self.limit,
             remaining,
             reset_after,

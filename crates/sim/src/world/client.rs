@@ -8,7 +8,7 @@
 use tollgate_core::time::{Now, Span};
 
 use crate::judge::Priority;
-use crate::rule::{CallId, Cost, Standing};
+use crate::rule::{CallId, Cost, LimitStatus};
 
 use super::Effects;
 
@@ -33,22 +33,22 @@ pub enum Outcome {
     /// The provider did the work.
     Accepted {
         /// How its rules stood when it counted the request: what headers would say.
-        standings: Vec<Standing>,
+        statuses: Vec<LimitStatus>,
     },
     /// A limit was exceeded (429).
-    Refused {
+    Limited {
         /// The rule that refused.
         rule: usize,
         /// What `Retry-After` would say, unrounded.
         retry_after: Option<Span>,
         /// How its rules stood.
-        standings: Vec<Standing>,
+        statuses: Vec<LimitStatus>,
     },
     /// The provider is down (503); nothing was counted.
     Unavailable,
     /// Nothing came back before [`Setup::give_up`](super::Setup::give_up); it may have been counted or not, or may
     /// still arrive.
-    Silence,
+    NoResponse,
 }
 
 /// The side under test: one value runs all nodes, so nodes may share a ledger inside it.
@@ -58,11 +58,11 @@ pub enum Outcome {
 pub trait Client {
     /// The run begins (every node is woken once at true time zero), the node's timer is due, or
     /// somebody nudged the node. May come without a reason; ask the clock, not the fact.
-    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>);
+    fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>);
 
     /// The head of an answer to this node is back, or give-up has come. Once per attempt, except
     /// when a run without [`Setup::give_up`](super::Setup::give_up) loses it.
-    fn answered(
+    fn on_response(
         &mut self,
         node: NodeId,
         call: Call,
@@ -72,19 +72,26 @@ pub trait Client {
     );
 
     /// The end of an answer is back, at or after its head. Not after silence.
-    fn finished(&mut self, _node: NodeId, _call: Call, _now: Now, _effects: &mut Effects<'_>) {}
+    fn on_response_end(
+        &mut self,
+        _node: NodeId,
+        _call: Call,
+        _now: Now,
+        _effects: &mut Effects<'_>,
+    ) {
+    }
 
     /// A caller on this node asks for a call ([`World::submit`](super::World::submit)). Clients that make demand of
     /// their own do without.
-    fn submitted(&mut self, _node: NodeId, _call: Call, _now: Now, _effects: &mut Effects<'_>) {}
+    fn on_submit(&mut self, _node: NodeId, _call: Call, _now: Now, _effects: &mut Effects<'_>) {}
 }
 
 impl<C: Client + ?Sized> Client for Box<C> {
-    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
-        (**self).wake(node, now, effects);
+    fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        (**self).on_wake(node, now, effects);
     }
 
-    fn answered(
+    fn on_response(
         &mut self,
         node: NodeId,
         call: Call,
@@ -92,14 +99,14 @@ impl<C: Client + ?Sized> Client for Box<C> {
         now: Now,
         effects: &mut Effects<'_>,
     ) {
-        (**self).answered(node, call, outcome, now, effects);
+        (**self).on_response(node, call, outcome, now, effects);
     }
 
-    fn finished(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
-        (**self).finished(node, call, now, effects);
+    fn on_response_end(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        (**self).on_response_end(node, call, now, effects);
     }
 
-    fn submitted(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
-        (**self).submitted(node, call, now, effects);
+    fn on_submit(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        (**self).on_submit(node, call, now, effects);
     }
 }

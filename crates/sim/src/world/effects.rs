@@ -25,7 +25,7 @@ pub(super) enum Effect {
 pub struct Effects<'a> {
     clocks: &'a [NodeClock],
     truth: Micros,
-    wishes: Vec<Effect>,
+    queued: Vec<Effect>,
 }
 
 impl<'a> Effects<'a> {
@@ -33,12 +33,12 @@ impl<'a> Effects<'a> {
         Effects {
             clocks,
             truth,
-            wishes: Vec::new(),
+            queued: Vec::new(),
         }
     }
 
-    pub(super) fn into_wishes(self) -> Vec<Effect> {
-        self.wishes
+    pub(super) fn into_queued(self) -> Vec<Effect> {
+        self.queued
     }
 
     /// The bytes of an attempt leave this node now.
@@ -49,27 +49,27 @@ impl<'a> Effects<'a> {
     /// The bytes of an attempt leave this node `after` a while: a pool, a handshake or a stop
     /// between the permit and the write. A suspended node sends when it runs again.
     pub fn send_after(&mut self, after: Span, call: Call) {
-        self.wishes.push(Effect::Send { after, call });
+        self.queued.push(Effect::Send { after, call });
     }
 
     /// Sets this node's timer, on its own ledger clock. The past is now.
     pub fn wake_at(&mut self, at: Micros) {
-        self.wishes.push(Effect::Timer(Some(at)));
+        self.queued.push(Effect::Timer(Some(at)));
     }
 
     /// Clears this node's timer.
-    pub fn rest(&mut self) {
-        self.wishes.push(Effect::Timer(None));
+    pub fn clear_timer(&mut self) {
+        self.queued.push(Effect::Timer(None));
     }
 
     /// Wakes any node after a while of true time: a signal from a shared ledger.
     pub fn nudge(&mut self, node: NodeId, after: Span) {
-        self.wishes.push(Effect::Nudge { node, after });
+        self.queued.push(Effect::Nudge { node, after });
     }
 
     /// The caller has its answer: tells the judge that the call is not lost.
     pub fn done(&mut self, id: CallId) {
-        self.wishes.push(Effect::Done(id));
+        self.queued.push(Effect::Done(id));
     }
 
     /// The clocks of any node, such as the host of a shared ledger; `None` if there is no such.

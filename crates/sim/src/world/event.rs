@@ -6,21 +6,21 @@
 
 use tollgate_core::time::Micros;
 
-use crate::rule::Standing;
+use crate::rule::LimitStatus;
 
-use super::{Call, Change, NodeId, Outcome};
+use super::{Call, LimitChange, NodeId, Outcome};
 
 /// Something that happens at a true time.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) at: Micros,
     pub(super) seq: u64,
-    pub(super) what: What,
+    pub(super) kind: EventKind,
 }
 
 /// What happens.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum EventKind {
     Wake {
         node: NodeId,
         timer: Option<u64>,
@@ -29,7 +29,7 @@ pub(super) enum What {
         node: NodeId,
         call: Call,
     },
-    Leave {
+    Send {
         node: NodeId,
         call: Call,
     },
@@ -37,7 +37,7 @@ pub(super) enum What {
     /// The provider begins its answer.
     Head {
         attempt: Attempt,
-        standings: Vec<Standing>,
+        statuses: Vec<LimitStatus>,
     },
     /// It has sent all of it.
     Finish(Attempt),
@@ -49,7 +49,7 @@ pub(super) enum What {
     },
     /// The end is back.
     End(Attempt),
-    Change(Change),
+    Change(LimitChange),
 }
 
 /// One try at a call, numbered over all nodes.
@@ -60,15 +60,18 @@ pub(super) struct Attempt {
     pub(super) call: Call,
 }
 
-impl What {
+impl EventKind {
     /// The node that must be running for this to happen; the provider and the network always are.
     pub(super) fn node(&self) -> Option<NodeId> {
         match self {
-            What::Wake { node, .. } | What::Submit { node, .. } | What::Leave { node, .. } => {
-                Some(*node)
-            }
-            What::Reply { attempt, .. } | What::End(attempt) => Some(attempt.node),
-            What::Arrive(_) | What::Head { .. } | What::Finish(_) | What::Change(_) => None,
+            EventKind::Wake { node, .. }
+            | EventKind::Submit { node, .. }
+            | EventKind::Send { node, .. } => Some(*node),
+            EventKind::Reply { attempt, .. } | EventKind::End(attempt) => Some(attempt.node),
+            EventKind::Arrive(_)
+            | EventKind::Head { .. }
+            | EventKind::Finish(_)
+            | EventKind::Change(_) => None,
         }
     }
 }

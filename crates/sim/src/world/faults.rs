@@ -9,7 +9,7 @@ use tollgate_core::time::Micros;
 
 /// True time `[from, to)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Within {
+pub struct TimeRange {
     /// The first instant.
     pub from: Micros,
     /// The first instant after it.
@@ -18,7 +18,7 @@ pub struct Within {
 
 /// The provider changes one of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct LimitChange {
     /// When.
     pub at: Micros,
     /// Which rule.
@@ -35,28 +35,28 @@ pub struct Faults {
     /// Answers per million that vanish on the way down, after the request was counted.
     pub lost_replies_ppm: u32,
     /// The provider answers 503 and counts nothing.
-    pub outages: Vec<Within>,
+    pub outages: Vec<TimeRange>,
     /// The provider counts requests that arrive, holds them until the end, and answers none.
-    pub hangs: Vec<Within>,
+    pub hangs: Vec<TimeRange>,
     /// Limits that change.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LimitChange>,
 }
 
 impl Faults {
-    pub(super) fn is_out(&self, now: Micros) -> bool {
-        self.outages.iter().any(|outage| outage.holds(now))
+    pub(super) fn is_down(&self, now: Micros) -> bool {
+        self.outages.iter().any(|outage| outage.contains(now))
     }
 
     pub(super) fn hangs_until(&self, now: Micros) -> Option<Micros> {
         self.hangs
             .iter()
-            .find(|hang| hang.holds(now))
+            .find(|hang| hang.contains(now))
             .map(|hang| hang.to)
     }
 }
 
-impl Within {
-    fn holds(self, now: Micros) -> bool {
+impl TimeRange {
+    fn contains(self, now: Micros) -> bool {
         (self.from..self.to).contains(&now)
     }
 }

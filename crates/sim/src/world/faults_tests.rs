@@ -2,10 +2,10 @@
 
 use super::tests::{MS, Scripted, run, setup};
 use super::*;
-use crate::rule::{Answer, Cost};
+use crate::rule::{Cost, Decision};
 
-fn within(from_ms: u64, to_ms: u64) -> Vec<Within> {
-    vec![Within {
+fn within(from_ms: u64, to_ms: u64) -> Vec<TimeRange> {
+    vec![TimeRange {
         from: Micros(from_ms * MS),
         to: Micros(to_ms * MS),
     }]
@@ -25,27 +25,27 @@ fn one_call(faults: Faults) -> World<Scripted> {
 }
 
 #[test]
-fn a_lost_request_is_never_counted_and_ends_in_silence() {
+fn a_lost_request_is_never_counted_and_gets_no_response() {
     let world = one_call(Faults {
         lost_requests_ppm: 1_000_000,
         ..Faults::default()
     });
     assert!(world.judge().arrivals().is_empty());
-    assert_eq!(world.client().heard, [(1, 500, "silence")]);
+    assert_eq!(world.client().responses, [(1, 500, "silence")]);
 }
 
 #[test]
-fn a_lost_reply_is_counted_and_ends_in_silence() {
+fn a_lost_response_is_counted_and_the_caller_gets_none() {
     let world = one_call(Faults {
         lost_replies_ppm: 1_000_000,
         ..Faults::default()
     });
     assert_eq!(world.judge().accepted(), 1);
-    assert_eq!(world.client().heard, [(1, 500, "silence")]);
+    assert_eq!(world.client().responses, [(1, 500, "silence")]);
 }
 
 #[test]
-fn loss_on_the_way_down_changes_nothing_on_the_way_up() {
+fn loss_of_responses_does_not_change_the_delays_of_requests() {
     let log = |lost_replies_ppm| {
         let faults = Faults {
             lost_replies_ppm,
@@ -62,7 +62,7 @@ fn loss_on_the_way_down_changes_nothing_on_the_way_up() {
 }
 
 #[test]
-fn an_answer_after_give_up_is_not_heard() {
+fn a_response_after_give_up_is_ignored() {
     let give_up = Some(Span::from_millis(59));
     let world = run(
         Setup {
@@ -71,11 +71,11 @@ fn an_answer_after_give_up_is_not_heard() {
         },
         Scripted::sends(1),
     );
-    assert_eq!(world.client().heard, [(1, 59, "silence")]);
+    assert_eq!(world.client().responses, [(1, 59, "silence")]);
 }
 
 #[test]
-fn an_outage_answers_503_and_counts_nothing() {
+fn an_outage_returns_503_and_counts_nothing() {
     let faults = Faults {
         outages: within(0, 11),
         ..Faults::default()
@@ -87,16 +87,16 @@ fn an_outage_answers_503_and_counts_nothing() {
         },
         Scripted::sends(2),
     );
-    assert_eq!(world.turned_away(), 2);
+    assert_eq!(world.outage_responses(), 2);
     assert!(world.judge().arrivals().is_empty());
     assert_eq!(
-        world.client().heard,
+        world.client().responses,
         [(1, 40, "unavailable"), (2, 40, "unavailable")]
     );
 }
 
 #[test]
-fn a_hang_counts_holds_and_never_answers() {
+fn a_hang_counts_the_request_holds_its_slot_and_never_responds() {
     let faults = Faults {
         hangs: within(0, 2_000),
         ..Faults::default()
@@ -110,18 +110,18 @@ fn a_hang_counts_holds_and_never_answers() {
     );
     world.run_until(Micros(1_999 * MS)).unwrap();
     let refused = world.provider().peek(Micros(1_999 * MS), Cost::CALL);
-    assert_ne!(refused, Answer::Accepted);
+    assert_ne!(refused, Decision::Accepted);
     world.run_until(Micros(5_000 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(5_000 * MS), Cost::CALL),
-        Answer::Accepted
+        Decision::Accepted
     );
-    assert!(world.client().heard.is_empty());
+    assert!(world.client().responses.is_empty());
 }
 
 #[test]
 fn a_limit_changes_at_its_time() {
-    let changes = vec![Change {
+    let changes = vec![LimitChange {
         at: Micros(5 * MS),
         rule: 0,
         limit: 1,

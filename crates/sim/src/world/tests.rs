@@ -1,9 +1,9 @@
 //! The engine: order, dice, clocks, and several nodes.
 
 use super::*;
-use crate::judge::{Priority, Seen};
+use crate::judge::{OrderBy, Priority};
 use crate::latency::Delay;
-use crate::rule::Answer;
+use crate::rule::Decision;
 use crate::rule::{CallId, Cost};
 
 pub(super) const MS: u64 = 1_000;
@@ -14,7 +14,7 @@ pub(super) struct Scripted {
     at_start: Vec<(NodeId, Call)>,
     timer: Option<Micros>,
     wakes: Vec<(NodeId, Now)>,
-    pub(super) heard: Vec<(u64, u64, &'static str)>,
+    pub(super) responses: Vec<(u64, u64, &'static str)>,
     ended: Vec<(u64, u64)>,
 }
 
@@ -28,7 +28,7 @@ impl Scripted {
 }
 
 impl Client for Scripted {
-    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+    fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         self.wakes.push((node, now));
         for (_, call) in self.at_start.extract_if(.., |(from, _)| *from == node) {
             effects.send(call);
@@ -38,7 +38,7 @@ impl Client for Scripted {
         }
     }
 
-    fn answered(
+    fn on_response(
         &mut self,
         _node: NodeId,
         call: Call,
@@ -48,19 +48,19 @@ impl Client for Scripted {
     ) {
         let word = match outcome {
             Outcome::Accepted { .. } => "accepted",
-            Outcome::Refused { .. } => "refused",
+            Outcome::Limited { .. } => "refused",
             Outcome::Unavailable => "unavailable",
-            Outcome::Silence => "silence",
+            Outcome::NoResponse => "silence",
         };
-        self.heard.push((call.id.0, now.at.0 / MS, word));
+        self.responses.push((call.id.0, now.at.0 / MS, word));
         effects.done(call.id);
     }
 
-    fn finished(&mut self, _node: NodeId, call: Call, now: Now, _effects: &mut Effects<'_>) {
+    fn on_response_end(&mut self, _node: NodeId, call: Call, now: Now, _effects: &mut Effects<'_>) {
         self.ended.push((call.id.0, now.at.0 / MS));
     }
 
-    fn submitted(&mut self, _node: NodeId, call: Call, _now: Now, effects: &mut Effects<'_>) {
+    fn on_submit(&mut self, _node: NodeId, call: Call, _now: Now, effects: &mut Effects<'_>) {
         effects.send_after(Span::from_millis(5), call);
     }
 }
@@ -87,37 +87,37 @@ pub(super) fn run(setup: Setup, client: Scripted) -> World<Scripted> {
 }
 
 #[test]
-fn an_answer_takes_the_way_up_the_work_and_the_way_down() {
+fn a_response_takes_the_uplink_the_work_and_the_downlink() {
     let world = run(setup("sliding 1/1s"), Scripted::sends(2));
     assert_eq!(world.judge().arrivals()[0].at, Micros(10 * MS));
     assert_eq!(
-        world.client().heard,
+        world.client().responses,
         [(2, 40, "refused"), (1, 60, "accepted")]
     );
 }
 
 #[test]
-fn a_slot_in_flight_is_free_when_the_end_of_the_body_has_left() {
+fn an_in_flight_slot_is_freed_when_the_body_has_been_sent() {
     let mut setup = setup("in-flight 1");
     setup.latency.body = Delay::Constant(Span::from_millis(500));
     let mut world = World::new(setup, Scripted::sends(1));
     world.run_until(Micros(529 * MS)).unwrap();
-    assert_eq!(world.client().heard, [(1, 60, "accepted")]);
+    assert_eq!(world.client().responses, [(1, 60, "accepted")]);
     assert_ne!(
         world.provider().peek(Micros(529 * MS), Cost::CALL),
-        Answer::Accepted
+        Decision::Accepted
     );
     world.run_until(Micros(531 * MS)).unwrap();
     assert_eq!(
         world.provider().peek(Micros(531 * MS), Cost::CALL),
-        Answer::Accepted
+        Decision::Accepted
     );
     world.run_until(Micros(1_000 * MS)).unwrap();
     assert_eq!(world.client().ended, [(1, 560)]);
 }
 
 #[test]
-fn a_refusal_ends_with_its_head_and_silence_has_no_end() {
+fn a_429_ends_with_its_head_and_no_response_has_no_end() {
     let world = run(setup("sliding 0/1s"), Scripted::sends(1));
     assert_eq!(world.client().ended, [(1, 40)]);
     let give_up = Some(Span::from_millis(5));
@@ -153,7 +153,7 @@ fn the_same_seed_gives_the_same_log_and_another_seed_another() {
 }
 
 #[test]
-fn a_suspended_node_hears_and_acts_when_it_runs_again() {
+fn a_suspended_node_receives_and_acts_when_it_resumes() {
     let mut setup = setup("sliding 9/1s");
     setup.clocks[0].suspends = vec![(Micros(50 * MS), Micros(700 * MS))];
     let timer = Some(Micros(100 * MS));
@@ -164,7 +164,7 @@ fn a_suspended_node_hears_and_acts_when_it_runs_again() {
             ..Scripted::sends(1)
         },
     );
-    assert_eq!(world.client().heard, [(1, 700, "accepted")]);
+    assert_eq!(world.client().responses, [(1, 700, "accepted")]);
     let at: Vec<u64> = world
         .client()
         .wakes
@@ -198,7 +198,7 @@ fn a_timer_runs_on_the_clock_of_its_node() {
 }
 
 #[test]
-fn demand_is_told_to_the_judge_and_to_the_client() {
+fn a_submitted_call_reaches_the_judge_and_the_client() {
     let mut world = World::new(setup("sliding 9/1s"), Scripted::default());
     world.submit(Micros(100 * MS), NodeId(0), call(1));
     world.submit(Micros(9_990 * MS), NodeId(0), call(2));
@@ -222,7 +222,7 @@ struct Shared {
 }
 
 impl Client for Shared {
-    fn wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+    fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
         self.seen.push((node, now.at, effects.clock_of(NodeId(0))));
         if node == NodeId(0) && now.at < Micros(10_000) {
             effects.nudge(NodeId(1), Span(250));
@@ -230,7 +230,7 @@ impl Client for Shared {
         }
     }
 
-    fn answered(&mut self, _: NodeId, _: Call, _: &Outcome, _: Now, _: &mut Effects<'_>) {}
+    fn on_response(&mut self, _: NodeId, _: Call, _: &Outcome, _: Now, _: &mut Effects<'_>) {}
 }
 
 #[test]
@@ -250,15 +250,15 @@ fn nodes_wake_each_other_and_read_the_clock_of_their_ledger() {
 struct Restless;
 
 impl Client for Restless {
-    fn wake(&mut self, _node: NodeId, now: Now, effects: &mut Effects<'_>) {
+    fn on_wake(&mut self, _node: NodeId, now: Now, effects: &mut Effects<'_>) {
         effects.wake_at(now.at);
     }
 
-    fn answered(&mut self, _: NodeId, _: Call, _: &Outcome, _: Now, _: &mut Effects<'_>) {}
+    fn on_response(&mut self, _: NodeId, _: Call, _: &Outcome, _: Now, _: &mut Effects<'_>) {}
 }
 
 #[test]
-fn a_client_that_never_lets_time_pass_is_called_off() {
+fn a_client_that_never_lets_time_pass_is_stopped() {
     let mut world = World::new(setup("sliding 9/1s"), Restless);
     assert_eq!(world.run_until(Micros(1)), Err(Runaway { at: Micros(0) }));
 }
@@ -267,17 +267,17 @@ fn a_client_that_never_lets_time_pass_is_called_off() {
 fn setting_the_timer_replaces_it() {
     struct Twice(u32);
     impl Client for Twice {
-        fn wake(&mut self, _node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        fn on_wake(&mut self, _node: NodeId, now: Now, effects: &mut Effects<'_>) {
             self.0 += 1;
             if now.at == Micros(0) {
                 effects.wake_at(Micros(10));
                 effects.wake_at(Micros(20));
             } else {
                 effects.wake_at(Micros(30));
-                effects.rest();
+                effects.clear_timer();
             }
         }
-        fn answered(&mut self, _: NodeId, _: Call, _: &Outcome, _: Now, _: &mut Effects<'_>) {}
+        fn on_response(&mut self, _: NodeId, _: Call, _: &Outcome, _: Now, _: &mut Effects<'_>) {}
     }
     let mut world = World::new(setup("sliding 9/1s"), Twice(0));
     world.run_until(Micros(1_000)).unwrap();
@@ -285,19 +285,29 @@ fn setting_the_timer_replaces_it() {
 }
 
 #[test]
-fn answers_carry_how_the_rules_stood() {
+fn responses_carry_the_status_of_every_rule() {
     struct Heard(Vec<Outcome>);
     impl Client for Heard {
-        fn wake(&mut self, _: NodeId, _: Now, effects: &mut Effects<'_>) {
+        fn on_wake(&mut self, _: NodeId, _: Now, effects: &mut Effects<'_>) {
             effects.send(call(1));
         }
-        fn answered(&mut self, _: NodeId, _: Call, outcome: &Outcome, _: Now, _: &mut Effects<'_>) {
+        fn on_response(
+            &mut self,
+            _: NodeId,
+            _: Call,
+            outcome: &Outcome,
+            _: Now,
+            _: &mut Effects<'_>,
+        ) {
             self.0.push(outcome.clone());
         }
     }
     let mut world = World::new(setup("sliding 5/1s, in-flight 3"), Heard(Vec::new()));
     world.run_until(Micros(1_000 * MS)).unwrap();
-    let Outcome::Accepted { standings } = &world.client().0[0] else {
+    let Outcome::Accepted {
+        statuses: standings,
+    } = &world.client().0[0]
+    else {
         panic!("not accepted")
     };
     let left: Vec<u64> = standings
@@ -328,6 +338,6 @@ fn jitter_reorders_what_was_sent_in_order() {
         world.submit(Micros(id), NodeId(0), call(id));
     }
     world.run_until(Micros(1_000 * MS)).unwrap();
-    assert!(world.judge().overtaken(Seen::Sent).is_empty());
-    assert!(!world.judge().overtaken(Seen::Arrived).is_empty());
+    assert!(world.judge().overtaken(OrderBy::Sent).is_empty());
+    assert!(!world.judge().overtaken(OrderBy::Arrived).is_empty());
 }

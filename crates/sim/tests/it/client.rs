@@ -16,13 +16,13 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// A whole answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct FullResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl FullResponse {
     /// The text of a header; `None` if it is absent.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers
@@ -71,17 +71,17 @@ impl Session {
         &mut self,
         path: &str,
         headers: &[(&str, &str)],
-    ) -> Result<Answer, Failure> {
-        whole(self.send(Method::GET, path, headers, "").await?).await
+    ) -> Result<FullResponse, Failure> {
+        read_all(self.send(Method::GET, path, headers, "").await?).await
     }
 }
 
 /// Reads an answer to its end.
-pub(crate) async fn whole(response: Response<Incoming>) -> Result<Answer, Failure> {
+pub(crate) async fn read_all(response: Response<Incoming>) -> Result<FullResponse, Failure> {
     let (head, body) = response.into_parts();
     let body = body.collect().await?.to_bytes();
     let body = String::from_utf8(body.to_vec())?;
-    Ok(Answer {
+    Ok(FullResponse {
         status: head.status.as_u16(),
         headers: head.headers,
         body,
@@ -89,7 +89,7 @@ pub(crate) async fn whole(response: Response<Incoming>) -> Result<Answer, Failur
 }
 
 /// One request on a connection of its own.
-pub(crate) async fn get(to: SocketAddr, path: &str) -> Result<Answer, Failure> {
+pub(crate) async fn get(to: SocketAddr, path: &str) -> Result<FullResponse, Failure> {
     get_with(to, path, &[]).await
 }
 
@@ -97,12 +97,12 @@ pub(crate) async fn get_with(
     to: SocketAddr,
     path: &str,
     headers: &[(&str, &str)],
-) -> Result<Answer, Failure> {
+) -> Result<FullResponse, Failure> {
     Session::open(to).await?.get(path, headers).await
 }
 
-pub(crate) async fn post(to: SocketAddr, path: &str, body: &str) -> Result<Answer, Failure> {
-    whole(
+pub(crate) async fn post(to: SocketAddr, path: &str, body: &str) -> Result<FullResponse, Failure> {
+    read_all(
         Session::open(to)
             .await?
             .send(Method::POST, path, &[], body)
@@ -123,7 +123,7 @@ pub(crate) async fn until(happened: impl Fn() -> bool) {
 
 /// An answer that must come although nobody knows when. Not for paused time, which would run to the end
 /// of the bound at once.
-pub(crate) async fn soon<T>(answer: impl Future<Output = T>) -> T {
+pub(crate) async fn with_timeout<T>(answer: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, answer)
         .await
         .expect("it should have come by now")
@@ -141,6 +141,6 @@ fn real_now() -> std::time::Instant {
 }
 
 /// Moves paused time forward.
-pub(crate) async fn pass(secs: u64) {
+pub(crate) async fn advance(secs: u64) {
     tokio::time::advance(Duration::from_secs(secs)).await;
 }

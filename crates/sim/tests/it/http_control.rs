@@ -4,7 +4,7 @@ use hyper::Method;
 use serde_json::Value;
 use tollgate_sim::http::{Settings, SimProvider};
 
-use crate::client::{Session, get, get_with, post, whole};
+use crate::client::{Session, get, get_with, post, read_all};
 
 async fn start(rules: &str) -> SimProvider {
     SimProvider::start(Settings::with_rules(rules).expect("rules"))
@@ -13,7 +13,7 @@ async fn start(rules: &str) -> SimProvider {
 }
 
 #[tokio::test]
-async fn a_call_accepted_twice_is_a_duplicate_and_a_refused_one_made_again_is_not() {
+async fn a_call_accepted_twice_is_a_duplicate_and_a_retry_after_429_is_not() {
     let provider = start("fixed 3/1d").await;
     for call in ["a", "b", "a", "c", "c"] {
         get_with(provider.address(), "/", &[("x-call-id", call)])
@@ -26,7 +26,7 @@ async fn a_call_accepted_twice_is_a_duplicate_and_a_refused_one_made_again_is_no
 }
 
 #[tokio::test]
-async fn a_call_made_again_after_an_outage_is_no_duplicate_and_after_a_lost_answer_it_is() {
+async fn a_retry_is_a_duplicate_after_a_lost_response_and_not_after_an_outage() {
     let provider = start("fixed 9/1d").await;
     provider.fault("outage next 1").expect("a fault");
     let call = async |id: &str| get_with(provider.address(), "/", &[("x-call-id", id)]).await;
@@ -44,7 +44,7 @@ async fn a_call_made_again_after_an_outage_is_no_duplicate_and_after_a_lost_answ
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_are_told_per_priority_from_submission_to_arrival() {
+async fn waits_are_reported_per_priority_from_submission_to_arrival() {
     let provider = start("sliding 9/1s").await;
     let date = get(provider.address(), "/").await.expect("an answer");
     let date = httpdate::parse_http_date(date.header("date").expect("a Date")).expect("a date");
@@ -172,7 +172,7 @@ async fn faults_are_planned_over_http_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_control_address_of_its_own_answers_while_every_connection_is_reset() {
+async fn a_separate_control_address_works_while_every_connection_is_reset() {
     let control = Some("127.0.0.1:0".parse().expect("an address"));
     let settings = Settings {
         control,
@@ -222,7 +222,7 @@ async fn wrong_paths_and_methods_name_the_right_ones() {
 }
 
 #[tokio::test]
-async fn stopping_lets_an_idle_connection_go_and_closes_the_port() {
+async fn stopping_closes_idle_connections_and_the_port() {
     let provider = start("fixed 9/1d").await;
     let address = provider.address();
     let mut session = Session::open(address).await.expect("a connection");
@@ -249,7 +249,7 @@ async fn a_head_request_is_answered_without_a_body_and_counts_as_answered() {
         .send(Method::HEAD, "/", &[], "")
         .await
         .expect("an answer");
-    assert_eq!(whole(response).await.expect("an end").body, "");
+    assert_eq!(read_all(response).await.expect("an end").body, "");
     let report = provider.stop().await;
     assert_eq!((report.answered, report.unanswered), (1, 0));
 }

@@ -4,7 +4,7 @@ use http_body_util::BodyExt;
 use hyper::Method;
 use tollgate_sim::http::{Settings, SimProvider, Style};
 
-use crate::client::{Failure, Session, get, pass, soon, until};
+use crate::client::{Failure, Session, advance, get, until, with_timeout};
 
 async fn start(faults: &[&str]) -> SimProvider {
     let mut settings = Settings::with_rules("sliding 1000/1s").expect("a rule");
@@ -37,9 +37,9 @@ fn kind(failure: &Failure) -> Option<std::io::ErrorKind> {
 async fn an_outage_begins_and_ends_on_schedule() {
     let provider = start(&["outage 8s..11s 502"]).await;
     let mut seen = vec![status(&provider).await];
-    pass(8).await;
+    advance(8).await;
     seen.push(status(&provider).await);
-    pass(3).await;
+    advance(3).await;
     seen.push(status(&provider).await);
     assert_eq!(seen, [200, 502, 200]);
     assert_eq!(provider.stop().await.struck, 1);
@@ -59,7 +59,7 @@ async fn a_reset_before_reading_is_a_reset_and_nothing_was_counted() {
 }
 
 #[tokio::test]
-async fn a_reset_before_reading_strikes_an_open_connection_too() {
+async fn a_reset_before_reading_affects_an_open_connection_too() {
     let provider = start(&[]).await;
     let mut session = Session::open(provider.address())
         .await
@@ -92,7 +92,7 @@ async fn a_hanging_request_is_counted_and_never_answered() {
     assert_eq!(status(&provider).await, 200);
     assert!(!request.is_finished());
     let report = provider.stop().await;
-    soon(request)
+    with_timeout(request)
         .await
         .expect("no panic")
         .expect_err("stopping broke its connection");
@@ -195,12 +195,12 @@ async fn a_truncated_body_breaks_off_after_its_first_half() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_skewed_clock_tells_the_wrong_date_and_waits_stay_right() {
+async fn a_skewed_clock_sends_the_wrong_date_and_waits_stay_right() {
     let settings = Settings::with_rules("sliding 1/10s")
         .expect("a rule")
         .style(Style::XRateLimit);
     let provider = SimProvider::start(settings).await.expect("a free port");
-    let epoch = |answer: &crate::client::Answer| {
+    let epoch = |answer: &crate::client::FullResponse| {
         let date =
             httpdate::parse_http_date(answer.header("date").expect("a Date")).expect("a date");
         date.duration_since(std::time::UNIX_EPOCH)
@@ -231,9 +231,9 @@ async fn a_limit_halves_at_its_time_and_what_was_counted_stays_counted() {
     let settings = settings.fault("limit 0 halve at 5s").expect("a fault");
     let provider = SimProvider::start(settings).await.expect("a free port");
     let mut seen = vec![status(&provider).await, status(&provider).await];
-    pass(5).await;
+    advance(5).await;
     seen.push(status(&provider).await);
-    pass(5).await;
+    advance(5).await;
     seen.extend([
         status(&provider).await,
         status(&provider).await,
@@ -245,7 +245,7 @@ async fn a_limit_halves_at_its_time_and_what_was_counted_stays_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_told_by_headers_alone_is_not_enforced() {
+async fn a_limit_advertised_only_in_headers_is_not_enforced() {
     let settings = Settings::with_rules("sliding 4/10s")
         .expect("a rule")
         .style(Style::XRateLimit);

@@ -1,11 +1,11 @@
 //! Limits are enforced over sockets, at the moment a request has arrived.
 
 use tollgate_core::time::Span;
-use tollgate_sim::http::{KeyPlace, Settings, SimProvider};
+use tollgate_sim::http::{KeyLocation, Settings, SimProvider};
 use tollgate_sim::latency::Latency;
 use tollgate_sim::rule::Unit;
 
-use crate::client::{get, get_with, pass, soon, until};
+use crate::client::{advance, get, get_with, until, with_timeout};
 
 async fn start(rules: &str) -> SimProvider {
     SimProvider::start(Settings::with_rules(rules).expect("rules"))
@@ -27,9 +27,9 @@ async fn a_window_admits_its_limit_and_opens_when_the_first_request_leaves_it() 
     for _ in 0..4 {
         seen.push(status(&provider, "/").await);
     }
-    pass(9).await;
+    advance(9).await;
     seen.push(status(&provider, "/").await);
-    pass(1).await;
+    advance(1).await;
     seen.push(status(&provider, "/").await);
     assert_eq!(seen, [200, 200, 200, 429, 429, 200]);
     let report = provider.stop().await;
@@ -59,7 +59,7 @@ async fn fifty_clients_at_once_get_no_more_than_the_limit() {
 }
 
 #[tokio::test]
-async fn a_request_on_its_way_up_is_not_counted_yet() {
+async fn a_request_in_transit_is_not_counted_yet() {
     let hour = Span::from_secs(3_600);
     let latency = Latency::constant(hour, Span::ZERO, Span::ZERO);
     let settings = Settings {
@@ -72,14 +72,14 @@ async fn a_request_on_its_way_up_is_not_counted_yet() {
     assert_eq!(provider.report().arrivals, 0);
     let report = provider.stop().await;
     assert_eq!((report.arrivals, report.on_the_way), (0, 0));
-    soon(request)
+    with_timeout(request)
         .await
         .expect("no panic")
         .expect_err("stopping broke its connection");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_counts_when_its_way_up_is_over_and_answers_after_its_way_down() {
+async fn a_request_counts_after_the_uplink_delay_and_responds_after_the_downlink() {
     let secs = Span::from_secs;
     let latency = Latency::constant(secs(2), secs(3), secs(4));
     let provider = SimProvider::start(Settings {
@@ -103,7 +103,7 @@ async fn a_request_counts_when_its_way_up_is_over_and_answers_after_its_way_down
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_does_no_work() {
+async fn a_429_does_no_work() {
     let latency = Latency::constant(Span::ZERO, Span::from_secs(5), Span::ZERO);
     let settings = Settings {
         latency,
@@ -115,7 +115,7 @@ async fn a_refusal_does_no_work() {
 }
 
 #[tokio::test]
-async fn a_call_in_flight_keeps_its_place_until_the_client_is_gone() {
+async fn a_call_in_flight_keeps_its_slot_until_the_client_disconnects() {
     let provider = start("in-flight 1").await;
     provider.fault("hang next 1").expect("a fault");
     let hanging = tokio::spawn(get(provider.address(), "/"));
@@ -128,7 +128,7 @@ async fn a_call_in_flight_keeps_its_place_until_the_client_is_gone() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_has_left_the_count_of_calls_in_flight() {
+async fn a_complete_response_is_no_longer_counted_as_in_flight() {
     let provider = start("in-flight 1").await;
     for _ in 0..200 {
         assert_eq!(status(&provider, "/").await, 200);
@@ -137,7 +137,7 @@ async fn a_whole_answer_has_left_the_count_of_calls_in_flight() {
 
 #[tokio::test(start_paused = true)]
 async fn entities_and_keys_have_limits_of_their_own_and_keys_are_not_shown() {
-    let key = Some(KeyPlace::Query("key".to_owned()));
+    let key = Some(KeyLocation::Query("key".to_owned()));
     let rules = Settings::with_rules("fixed 1/1d").expect("a rule");
     let settings = Settings {
         per_entity: true,

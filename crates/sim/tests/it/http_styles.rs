@@ -5,12 +5,12 @@
 use serde_json::{Value, json};
 use tollgate_sim::http::{Settings, SimProvider, Style};
 
-use crate::client::{Answer, get, pass};
+use crate::client::{FullResponse, advance, get};
 
 const RULE: &str = "sliding 2/10s";
 
 /// The answer to the first request, and the refusal of the third, 3 s later.
-async fn success_and_refusal(style: Style) -> (Answer, Answer) {
+async fn success_and_limited(style: Style) -> (FullResponse, FullResponse) {
     let settings = Settings::with_rules(RULE).expect("a rule").style(style);
     let provider = SimProvider::start(settings).await.expect("a free port");
     let first = get(provider.address(), "/fixtures/1")
@@ -19,7 +19,7 @@ async fn success_and_refusal(style: Style) -> (Answer, Answer) {
     get(provider.address(), "/fixtures/2")
         .await
         .expect("an answer");
-    pass(3).await;
+    advance(3).await;
     let third = get(provider.address(), "/fixtures/3")
         .await
         .expect("an answer");
@@ -30,13 +30,13 @@ async fn success_and_refusal(style: Style) -> (Answer, Answer) {
 }
 
 /// Names of all headers that speak about limits.
-fn limit_headers(answer: &Answer) -> Vec<String> {
+fn limit_headers(answer: &FullResponse) -> Vec<String> {
     let about_limits = |name: &str| name.contains("rate") || name.contains("retry");
     let names = answer.headers.keys().map(|name| name.as_str().to_owned());
     names.filter(|name| about_limits(name)).collect()
 }
 
-fn number(answer: &Answer, header: &str) -> u64 {
+fn number(answer: &FullResponse, header: &str) -> u64 {
     answer
         .header(header)
         .and_then(|text| text.parse().ok())
@@ -44,7 +44,7 @@ fn number(answer: &Answer, header: &str) -> u64 {
 }
 
 /// Seconds between the answer's own `Date` and an epoch it tells.
-fn ahead_of_date(answer: &Answer, epoch_secs: u64) -> u64 {
+fn ahead_of_date(answer: &FullResponse, epoch_secs: u64) -> u64 {
     let date = httpdate::parse_http_date(answer.header("date").expect("a Date")).expect("a date");
     let date = date
         .duration_since(std::time::UNIX_EPOCH)
@@ -54,16 +54,16 @@ fn ahead_of_date(answer: &Answer, epoch_secs: u64) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_tells_seconds_and_nothing_on_success() {
-    let (ok, refused) = success_and_refusal(Style::RetryAfter).await;
+async fn retry_after_sends_seconds_and_nothing_on_success() {
+    let (ok, refused) = success_and_limited(Style::RetryAfter).await;
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("retry-after"), Some("7"));
     assert_eq!(limit_headers(&ok), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_date_tells_an_http_date_that_is_not_early() {
-    let (_, refused) = success_and_refusal(Style::RetryAfterDate).await;
+async fn retry_after_date_sends_an_http_date_that_is_not_early() {
+    let (_, refused) = success_and_limited(Style::RetryAfterDate).await;
     let told = httpdate::parse_http_date(refused.header("retry-after").expect("a wait"));
     let told = told
         .expect("a date")
@@ -77,14 +77,14 @@ async fn retry_after_date_tells_an_http_date_that_is_not_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bare_says_nothing_but_429() {
-    let (_, refused) = success_and_refusal(Style::Bare).await;
+async fn bare_sends_nothing_but_429() {
+    let (_, refused) = success_and_limited(Style::Bare).await;
     assert_eq!((refused.status, limit_headers(&refused).len()), (429, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn x_ratelimit_tells_limit_remaining_and_an_epoch_on_every_answer() {
-    let (ok, refused) = success_and_refusal(Style::XRateLimit).await;
+async fn x_ratelimit_sends_limit_remaining_and_an_epoch_on_every_response() {
+    let (ok, refused) = success_and_limited(Style::XRateLimit).await;
     assert_eq!(
         (
             number(&ok, "x-ratelimit-limit"),
@@ -101,8 +101,8 @@ async fn x_ratelimit_tells_limit_remaining_and_an_epoch_on_every_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ietf_tells_policy_and_service_limit_as_structured_fields() {
-    let (ok, refused) = success_and_refusal(Style::Ietf).await;
+async fn ietf_sends_policy_and_service_limit_as_structured_fields() {
+    let (ok, refused) = success_and_limited(Style::Ietf).await;
     assert_eq!(ok.header("ratelimit-policy"), Some("\"rule0\";q=2;w=10"));
     assert_eq!(ok.header("ratelimit"), Some("\"rule0\";r=1;t=10"));
     assert_eq!(refused.header("ratelimit"), Some("\"rule0\";r=0;t=7"));
@@ -114,8 +114,8 @@ async fn ietf_tells_policy_and_service_limit_as_structured_fields() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_ms_tells_milliseconds_beside_seconds() {
-    let (_, refused) = success_and_refusal(Style::RetryAfterMs).await;
+async fn retry_after_ms_sends_milliseconds_and_seconds() {
+    let (_, refused) = success_and_limited(Style::RetryAfterMs).await;
     // Paused time moves in whole milliseconds, so the first request may lie up to a few before the third.
     assert!(
         (6_990..=7_000).contains(&number(&refused, "retry-after-ms")),
@@ -125,8 +125,8 @@ async fn retry_after_ms_tells_milliseconds_beside_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sportmonks_tells_in_the_body_alone() {
-    let (ok, refused) = success_and_refusal(Style::SportMonks).await;
+async fn sportmonks_reports_limits_only_in_the_body() {
+    let (ok, refused) = success_and_limited(Style::SportMonks).await;
     let told = |resets: u64, remaining: u64| json!({"resets_in_seconds": resets, "remaining": remaining, "requested_entity": "fixtures"});
     assert_eq!(ok.json()["rate_limit"], told(10, 1));
     assert_eq!(refused.json()["rate_limit"], told(7, 0));
@@ -135,8 +135,8 @@ async fn sportmonks_tells_in_the_body_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn discord_tells_a_fraction_in_the_body_and_its_bucket_in_headers() {
-    let (ok, refused) = success_and_refusal(Style::Discord).await;
+async fn discord_sends_a_fraction_in_the_body_and_its_bucket_in_headers() {
+    let (ok, refused) = success_and_limited(Style::Discord).await;
     let wait = refused.json()["retry_after"].as_f64().expect("a number");
     assert!((6.99..=7.0).contains(&wait), "{wait}");
     assert_eq!(refused.json()["global"], Value::Bool(false));
@@ -152,8 +152,8 @@ async fn discord_tells_a_fraction_in_the_body_and_its_bucket_in_headers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn musicbrainz_answers_503_with_its_text_and_zone() {
-    let (ok, refused) = success_and_refusal(Style::MusicBrainz).await;
+async fn musicbrainz_returns_503_with_its_text_and_zone() {
+    let (ok, refused) = success_and_limited(Style::MusicBrainz).await;
     assert_eq!(refused.status, 503);
     assert_eq!(
         (
@@ -171,8 +171,8 @@ async fn musicbrainz_answers_503_with_its_text_and_zone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn github_answers_403_with_nothing_remaining() {
-    let (ok, refused) = success_and_refusal(Style::GitHub).await;
+async fn github_returns_403_with_nothing_remaining() {
+    let (ok, refused) = success_and_limited(Style::GitHub).await;
     assert_eq!(refused.status, 403);
     assert_eq!(
         (
@@ -189,8 +189,8 @@ async fn github_answers_403_with_nothing_remaining() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alpha_vantage_answers_200_with_a_note_instead_of_data() {
-    let (ok, refused) = success_and_refusal(Style::AlphaVantage).await;
+async fn alpha_vantage_returns_200_with_a_note_instead_of_data() {
+    let (ok, refused) = success_and_limited(Style::AlphaVantage).await;
     assert_eq!(refused.status, 200);
     assert!(
         refused.json()["Note"]
@@ -202,8 +202,8 @@ async fn alpha_vantage_answers_200_with_a_note_instead_of_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn omdb_answers_401_with_limit_reached() {
-    let (_, refused) = success_and_refusal(Style::Omdb).await;
+async fn omdb_returns_401_with_limit_reached() {
+    let (_, refused) = success_and_limited(Style::Omdb).await;
     assert_eq!(refused.status, 401);
     assert_eq!(
         refused.json(),
@@ -212,7 +212,7 @@ async fn omdb_answers_401_with_limit_reached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_rules_are_all_told_and_the_refusing_one_speaks() {
+async fn several_rules_are_all_advertised_and_the_limiting_one_is_named() {
     let rules = "sliding 5/1s, fixed 1/1h, in-flight 9";
     let settings = Settings::with_rules(rules)
         .expect("rules")

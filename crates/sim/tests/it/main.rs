@@ -6,9 +6,9 @@
 
 mod scenario;
 mod proof;
-mod unrest;
-mod strangers;
-mod fullness;
+mod changes;
+mod shared_key;
+mod utilisation;
 mod order;
 mod outage;
 

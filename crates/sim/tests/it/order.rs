@@ -7,15 +7,15 @@
 
 use proptest::prelude::*;
 use tollgate_core::gate::Order;
-use tollgate_core::limit::{Rule, Rung};
+use tollgate_core::limit::{Rule, Strictness};
 use tollgate_core::time::{Micros, Now, Span};
-use tollgate_sim::governed::{Governed, Limit, Plan};
-use tollgate_sim::judge::{Priority, Seen, Which};
+use tollgate_sim::governed::{Governed, GovernedPlan, Limit};
+use tollgate_sim::judge::{ArrivalFilter, OrderBy, Priority};
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec, Unit};
-use tollgate_sim::world::{Call, Change, NodeId, Setup, World};
+use tollgate_sim::world::{Call, LimitChange, NodeId, Setup, World};
 
-use crate::scenario::{Scenario, around, config, exact_pair, in_flight_pair};
+use crate::scenario::{Scenario, config, exact_pair, in_flight_pair, with_limits};
 
 /// 5 ms up (lognormal), 20 ms of work, 5 ms down: the network of the peers' measurements.
 const NEAR: Latency = Latency::lognormal(5, 0.5, 20, 0.0);
@@ -32,14 +32,14 @@ pub(crate) fn call(number: u64) -> Call {
     }
 }
 
-fn world(provider: &str, plan: Plan, latency: Latency, nodes: usize) -> World<Governed> {
+fn world(provider: &str, plan: GovernedPlan, latency: Latency, nodes: usize) -> World<Governed> {
     let rules = RuleSpec::parse_all(provider).expect("rules");
     let setup = Setup::new(11, rules, latency).with_nodes(nodes);
     World::new(setup, Governed::new(plan))
 }
 
-fn plan(rule: Rule) -> Plan {
-    let mut plan = Plan::new(vec![rule]);
+fn plan(rule: Rule) -> GovernedPlan {
+    let mut plan = GovernedPlan::new(vec![rule]);
     plan.gate.waiting_max = 100_000;
     plan
 }
@@ -58,7 +58,7 @@ fn bucket_50() -> Rule {
 
 /// W2: a burst, a pause, a burst. Ideal is 40 at 0, 10, 25 and 35 s.
 #[test]
-fn w2_a_burst_after_a_pause_is_neither_refused_nor_late() {
+fn w2_a_burst_after_a_pause_is_neither_limited_nor_late() {
     for nodes in [1, 4] {
         let mut world = world("sliding 40/10s", plan(sliding_40()), NEAR, nodes);
         for number in 0..160 {
@@ -106,7 +106,7 @@ fn flood(
 /// W3, M3: urgent calls in a flood hardly wait, nothing is left unused for them, and the
 /// background keeps its order.
 #[track_caller]
-fn urgent_is_quick(world: &World<Governed>, within: Span, least_used: usize) {
+fn assert_urgent_is_fast(world: &World<Governed>, within: Span, least_used: usize) {
     let judge = world.judge();
     assert_eq!(judge.violations(), 0);
     let waits = judge.waits(Priority::High).expect("urgent calls went");
@@ -118,7 +118,7 @@ fn urgent_is_quick(world: &World<Governed>, within: Span, least_used: usize) {
     );
     let accepted = judge.accepted();
     assert!(accepted >= least_used, "{accepted} of {least_used} used");
-    assert_eq!(judge.overtaken(Seen::Sent), [], "out of order");
+    assert_eq!(judge.overtaken(OrderBy::Sent), [], "out of order");
 }
 
 fn every_tenth(number: u64) -> bool {
@@ -136,16 +136,16 @@ const BUCKET_USE: usize = 60 * 50 * 99 / 100;
 
 /// W3: 300 ms and the way there.
 #[test]
-fn w3_urgent_calls_in_a_flood_on_a_sliding_window() {
+fn w3_urgent_calls_in_a_flood_hardly_wait_on_a_sliding_window() {
     let world = flood("sliding 40/10s", sliding_40(), 12, 300, every_tenth);
-    urgent_is_quick(&world, Span::from_millis(300 + 5), SLIDING_USE);
+    assert_urgent_is_fast(&world, Span::from_millis(300 + 5), SLIDING_USE);
 }
 
 /// W3: one interval and the way there.
 #[test]
-fn w3_urgent_calls_in_a_flood_on_a_token_bucket() {
+fn w3_urgent_calls_in_a_flood_hardly_wait_on_a_token_bucket() {
     let world = flood("bucket 50/1s burst 50", bucket_50(), 150, 60, every_tenth);
-    urgent_is_quick(&world, Span::from_millis(40), BUCKET_USE);
+    assert_urgent_is_fast(&world, Span::from_millis(40), BUCKET_USE);
 }
 
 /// By chance up to three urgent calls come within one interval of 250 or 20 ms. No slot is kept
@@ -154,14 +154,14 @@ fn w3_urgent_calls_in_a_flood_on_a_token_bucket() {
 fn w3_urgent_calls_that_come_together_wait_an_interval_each() {
     let chance = one_in_ten_by_chance;
     let world = flood("sliding 40/10s", sliding_40(), 12, 300, chance());
-    urgent_is_quick(&world, Span::from_millis(3 * 250 + 20), SLIDING_USE);
+    assert_urgent_is_fast(&world, Span::from_millis(3 * 250 + 20), SLIDING_USE);
     let world = flood("bucket 50/1s burst 50", bucket_50(), 150, 60, chance());
-    urgent_is_quick(&world, Span::from_millis(3 * 20 + 20), BUCKET_USE);
+    assert_urgent_is_fast(&world, Span::from_millis(3 * 20 + 20), BUCKET_USE);
 }
 
 /// Ten thousand waiters: in order, and within 2 % of the ideal time.
 #[test]
-fn a_line_of_ten_thousand_keeps_order_and_time() {
+fn a_queue_of_ten_thousand_keeps_order_and_time() {
     let rules = [
         (bucket_50(), "bucket 50/1s burst 50", 199),
         (
@@ -178,7 +178,7 @@ fn a_line_of_ten_thousand_keeps_order_and_time() {
         world.run_until(secs(400)).expect("time passes");
         let judge = world.judge();
         assert_eq!((judge.violations(), judge.accepted()), (0, 10_000));
-        assert_eq!(judge.overtaken(Seen::Sent), []);
+        assert_eq!(judge.overtaken(OrderBy::Sent), []);
         let end = judge.arrivals().iter().map(|arrival| arrival.at).max();
         let latest = Micros(ideal * 1_020_000);
         assert!(end <= Some(latest), "{provider} ended at {end:?}");
@@ -208,37 +208,37 @@ proptest! {
     /// algorithm, the network and the delays of the ledger.
     #[test]
     fn m3_calls_of_one_priority_are_sent_in_order(
-        scenario in around(exact_pair().prop_map(|pair| vec![pair])),
+        scenario in with_limits(exact_pair().prop_map(|pair| vec![pair])),
         same in any::<bool>(),
     ) {
         let world = one_node(scenario, same).run();
-        prop_assert_eq!(world.judge().overtaken(Seen::Sent), []);
+        prop_assert_eq!(world.judge().overtaken(OrderBy::Sent), []);
         prop_assert_eq!(world.judge().lost(), []);
     }
 
     /// The same with several limits at once.
     #[test]
     fn m3_calls_under_several_limits_are_sent_in_order(
-        scenario in around((exact_pair(), in_flight_pair()).prop_map(|(a, b)| vec![a, b])),
+        scenario in with_limits((exact_pair(), in_flight_pair()).prop_map(|(a, b)| vec![a, b])),
     ) {
         let world = one_node(scenario, false).run();
-        prop_assert_eq!(world.judge().overtaken(Seen::Sent), []);
+        prop_assert_eq!(world.judge().overtaken(OrderBy::Sent), []);
         prop_assert_eq!(world.judge().lost(), []);
     }
 }
 
 /// How a run against a stricter provider went.
 #[derive(Debug)]
-struct Climb {
+struct LadderRun {
     /// Violations until the last rung that was needed, and after it.
     before: usize,
     after: usize,
-    rung: Option<Rung>,
+    rung: Option<Strictness>,
     accepted: usize,
 }
 
 /// Saturates a provider for ten minutes, and looks every second at the ladder.
-fn climb(provider: &str, rule: Rule, latency: Latency) -> Climb {
+fn run_ladder(provider: &str, rule: Rule, latency: Latency) -> LadderRun {
     let mut world = world(provider, plan(rule).saturating(200), latency, 1);
     let (mut rung, mut before) = (None, 0);
     for second in 1..=600 {
@@ -256,7 +256,7 @@ fn climb(provider: &str, rule: Rule, latency: Latency) -> Climb {
         }
     }
     let judge = world.judge();
-    Climb {
+    LadderRun {
         before,
         after: judge.violations() - before,
         rung,
@@ -267,18 +267,18 @@ fn climb(provider: &str, rule: Rule, latency: Latency) -> Climb {
 /// Exact after the ladder: a stricter window costs a few refusals once, and then none. Windows of
 /// fewer than eight bins are beyond the ladder.
 #[test]
-fn after_the_ladder_a_stricter_window_is_kept() {
+fn after_the_ladder_a_stricter_window_is_not_exceeded() {
     let second = Span::from_secs(1);
     let rule = Rule::sliding(50, second).expect("sane");
     let cases = [
-        ("binned 50/1s bins 10", Rung::Eighth),
-        ("two-counter 50/1s phase 500ms", Rung::Spaced),
+        ("binned 50/1s bins 10", Strictness::Eighth),
+        ("two-counter 50/1s phase 500ms", Strictness::Spaced),
     ];
     let paced = Rule::paced(50, second).expect("sane");
     let cases = cases.map(|(provider, rung)| (provider, &rule, rung));
-    let spaced = [("binned 50/1s bins 10", &paced, Rung::Eighth)];
+    let spaced = [("binned 50/1s bins 10", &paced, Strictness::Eighth)];
     for (provider, rule, rung) in cases.into_iter().chain(spaced) {
-        let climb = climb(provider, rule.clone(), Latency::LAN);
+        let climb = run_ladder(provider, rule.clone(), Latency::LAN);
         assert_eq!(
             (climb.after, climb.rung),
             (0, Some(rung)),
@@ -308,7 +308,7 @@ fn paced_calls_are_exact_against_two_counters_for_small_jitter() {
     ];
     for provider in providers {
         let rule = Rule::paced(50, second).expect("sane");
-        let climb = climb(provider, rule, latency);
+        let climb = run_ladder(provider, rule, latency);
         assert_eq!((climb.before, climb.after), (0, 0), "{provider}: {climb:?}");
         assert!(climb.accepted >= 600 * 40, "{provider}: {climb:?}");
     }
@@ -316,7 +316,7 @@ fn paced_calls_are_exact_against_two_counters_for_small_jitter() {
 
 /// M13: one at a time, never two inside a second, and nobody overtakes, with three processes.
 #[test]
-fn m13_never_two_inside_a_second() {
+fn m13_no_two_calls_arrive_within_a_second() {
     let mut plan = plan(Rule::paced(1, Span::from_secs(1)).expect("sane"));
     plan.gate.order = Order::Fifo;
     plan.ledger_delay = Span::from_millis(5);
@@ -336,7 +336,7 @@ fn m13_never_two_inside_a_second() {
     world.run_until(secs(600)).expect("time passes");
     let judge = world.judge();
     assert_eq!((judge.violations(), judge.accepted()), (0, 300));
-    let most = judge.most_in_any(Span::from_secs(1), Unit::Calls, Which::Arrived);
+    let most = judge.max_in_any_window(Span::from_secs(1), Unit::Calls, ArrivalFilter::Arrived);
     assert_eq!(most, 1);
     for process in 0..3 {
         let calls = judge.arrivals().iter().map(|arrival| arrival.id.0);
@@ -347,7 +347,7 @@ fn m13_never_two_inside_a_second() {
 
 /// W5: the provider halves its limit and says so only in its headers. What is left is used.
 #[test]
-fn w5_a_limit_that_is_halved_costs_few_refusals() {
+fn w5_a_halved_limit_costs_few_429s() {
     for (rule, provider, limit, least_used) in [
         (sliding_40(), "sliding 40/10s", 20, 200 * 20 * 98 / 1_000),
         (
@@ -360,10 +360,10 @@ fn w5_a_limit_that_is_halved_costs_few_refusals() {
         let mut plan = plan(rule).saturating(100);
         plan.limits
             .push(Limit::new(Rule::in_flight(4).expect("sane")));
-        plan.told = true;
+        plan.use_headers = true;
         let rules = RuleSpec::parse_all(&format!("{provider}, in-flight 4")).expect("rules");
         let mut setup = Setup::new(11, rules, NEAR);
-        setup.faults.changes.push(Change {
+        setup.faults.changes.push(LimitChange {
             at: secs(33),
             rule: 0,
             limit,

@@ -3,14 +3,14 @@
 //! the quota is used in full again as soon as the provider is well.
 
 use proptest::prelude::*;
-use tollgate_core::health::State;
+use tollgate_core::health::HealthState;
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span};
-use tollgate_sim::healthy::{Healthy, Plan};
+use tollgate_sim::governed_health::{GovernedWithHealth, HealthPlan};
 use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec};
-use tollgate_sim::world::{Call, NodeId, Setup, Within, World};
+use tollgate_sim::world::{Call, NodeId, Setup, TimeRange, World};
 
 use crate::scenario::config;
 
@@ -31,8 +31,8 @@ const OUTAGE_AT: Micros = Micros(10_000_000);
 #[derive(Debug)]
 struct Outage {
     nodes: usize,
-    lasts: Span,
-    news_delay: Span,
+    length: Span,
+    scope_update_delay: Span,
     /// How wrong each node's clock runs; none = not at all.
     drift_ppm: Vec<i32>,
     seed: u64,
@@ -48,8 +48,8 @@ impl Outage {
     fn of_bucket(nodes: usize) -> Outage {
         Outage {
             nodes,
-            lasts: Span::from_secs(10),
-            news_delay: Span::ZERO,
+            length: Span::from_secs(10),
+            scope_update_delay: Span::ZERO,
             drift_ppm: Vec::new(),
             seed: 7,
             calls: 1_200,
@@ -59,21 +59,21 @@ impl Outage {
         }
     }
 
-    fn run(&self) -> World<Healthy> {
+    fn run(&self) -> World<GovernedWithHealth> {
         let rules = RuleSpec::parse_all(self.spec).expect("a rule");
         let mut setup = Setup::new(self.seed, rules, NEAR).with_nodes(self.nodes);
         for (clock, ppm) in setup.clocks.iter_mut().zip(&self.drift_ppm) {
             clock.drift_ppm = *ppm;
         }
-        setup.faults.outages.push(Within {
+        setup.faults.outages.push(TimeRange {
             from: OUTAGE_AT,
-            to: OUTAGE_AT + self.lasts,
+            to: OUTAGE_AT + self.length,
         });
-        let mut plan = Plan::new(vec![self.rule.clone()]);
+        let mut plan = HealthPlan::new(vec![self.rule.clone()]);
         plan.seed = self.seed;
-        plan.news_delay = self.news_delay;
+        plan.scope_update_delay = self.scope_update_delay;
         setup.give_up = Some(plan.give_up);
-        let mut world = World::new(setup, Healthy::new(plan));
+        let mut world = World::new(setup, GovernedWithHealth::new(plan));
         for (index, node) in (0..self.calls).zip((0..self.nodes).cycle()) {
             let at = Micros(index * self.every.0);
             world.submit(at, NodeId(node), call(index));
@@ -92,9 +92,9 @@ fn call(index: u64) -> Call {
 }
 
 /// When the last node was Normal again.
-fn normal_at(world: &World<Healthy>) -> Micros {
-    let moves = world.client().moves();
-    let normal = moves.iter().filter(|moved| moved.to == State::Normal);
+fn normal_at(world: &World<GovernedWithHealth>) -> Micros {
+    let moves = world.client().transitions();
+    let normal = moves.iter().filter(|moved| moved.to == HealthState::Normal);
     normal
         .map(|moved| moved.at)
         .max()
@@ -102,7 +102,7 @@ fn normal_at(world: &World<Healthy>) -> Micros {
 }
 
 /// Requests that reached the provider in the second that begins so long after `from`.
-fn arrived_in_second(world: &World<Healthy>, from: Micros, second: u64) -> usize {
+fn arrived_in_second(world: &World<GovernedWithHealth>, from: Micros, second: u64) -> usize {
     let from = from + Span::from_secs(second);
     let until = from + Span::from_secs(1);
     let arrivals = world.judge().arrivals().iter();
@@ -110,7 +110,7 @@ fn arrived_in_second(world: &World<Healthy>, from: Micros, second: u64) -> usize
 }
 
 /// W4's promises about what was sent, but for how many met the outage.
-fn assert_nothing_lost(outage: &Outage, world: &World<Healthy>) {
+fn assert_nothing_lost(outage: &Outage, world: &World<GovernedWithHealth>) {
     let judge = world.judge();
     assert_eq!(judge.lost(), [], "{outage:?}");
     assert_eq!(world.client().given_up(), [], "{outage:?}");
@@ -123,7 +123,7 @@ fn assert_nothing_lost(outage: &Outage, world: &World<Healthy>) {
 /// W4, A4, A5, A6, A15: an outage of ten seconds costs five failures and nothing else; the token
 /// bucket is used in full from the very second in which the machine is Normal.
 #[test]
-fn w4_an_outage_costs_nobody_the_answer() {
+fn w4_every_call_gets_its_response_after_an_outage() {
     for seed in 0..8 {
         let outage = Outage {
             seed,
@@ -131,7 +131,11 @@ fn w4_an_outage_costs_nobody_the_answer() {
         };
         let world = outage.run();
         assert_nothing_lost(&outage, &world);
-        assert!(world.turned_away() <= 15, "{}", world.turned_away());
+        assert!(
+            world.outage_responses() <= 15,
+            "{}",
+            world.outage_responses()
+        );
         let normal = normal_at(&world);
         assert!(arrived_in_second(&world, normal, 0) >= 50);
         for second in 1..12 {
@@ -140,7 +144,7 @@ fn w4_an_outage_costs_nobody_the_answer() {
         }
         let reasons: Vec<String> = world
             .client()
-            .moves()
+            .transitions()
             .iter()
             .map(|moved| moved.reason.to_string())
             .collect();
@@ -161,8 +165,12 @@ fn w4_nodes_on_one_ledger_probe_once() {
             };
             let world = outage.run();
             assert_nothing_lost(&outage, &world);
-            assert!(world.turned_away() <= 15, "{}", world.turned_away());
-            let moves = world.client().moves();
+            assert!(
+                world.outage_responses() <= 15,
+                "{}",
+                world.outage_responses()
+            );
+            let moves = world.client().transitions();
             assert_eq!(moves.len(), 3 * nodes, "{moves:?}");
             for second in 1..8 {
                 let arrived = arrived_in_second(&world, normal_at(&world), second);
@@ -175,38 +183,42 @@ fn w4_nodes_on_one_ledger_probe_once() {
 /// W4, A5: nodes that hear of each other up to 100 ms late, as with a store that is polled, send no
 /// more into the outage: the ledger itself lets nobody go after the fifth failure.
 #[test]
-fn w4_late_news_loses_nobody() {
+fn w4_late_scope_updates_lose_no_call() {
     for seed in 0..4 {
         let outage = Outage {
             seed,
-            news_delay: Span::from_millis(100),
+            scope_update_delay: Span::from_millis(100),
             ..Outage::of_bucket(4)
         };
         let world = outage.run();
         assert_nothing_lost(&outage, &world);
-        assert!(world.turned_away() <= 15, "{}", world.turned_away());
+        assert!(
+            world.outage_responses() <= 15,
+            "{}",
+            world.outage_responses()
+        );
     }
 }
 
 /// W4, A5: an outage longer than the first rest costs one probe per rest.
 #[test]
-fn w4_a_long_outage_costs_one_probe_per_rest() {
+fn w4_a_long_outage_costs_one_probe_per_sleep() {
     let outage = Outage {
-        lasts: Span::from_secs(200),
+        length: Span::from_secs(200),
         ..Outage::of_bucket(1)
     };
     let world = outage.run();
     assert_nothing_lost(&outage, &world);
     let failed_probes = 3;
     assert!(
-        world.turned_away() <= 6 + failed_probes,
+        world.outage_responses() <= 6 + failed_probes,
         "rests of 30, 60 and 120 s"
     );
 }
 
 /// W4: the same on a sliding log of 40 per 10 s.
 #[test]
-fn w4_a_sliding_log_is_kept_after_an_outage() {
+fn w4_a_sliding_log_is_not_exceeded_after_an_outage() {
     for seed in 0..4 {
         let outage = Outage {
             seed,
@@ -218,7 +230,11 @@ fn w4_a_sliding_log_is_kept_after_an_outage() {
         };
         let world = outage.run();
         assert_nothing_lost(&outage, &world);
-        assert!(world.turned_away() <= 15, "{}", world.turned_away());
+        assert!(
+            world.outage_responses() <= 15,
+            "{}",
+            world.outage_responses()
+        );
         let used = (0..10).map(|second| arrived_in_second(&world, normal_at(&world), second));
         let probes = 5;
         assert!(used.sum::<usize>() + probes >= 40);
@@ -228,12 +244,12 @@ fn w4_a_sliding_log_is_kept_after_an_outage() {
 /// A18, scenario 1, and S5: after a 429 nobody goes before the provider's time, and somebody goes
 /// right after it, however many wait.
 #[test]
-fn a18_1_a_429_holds_everybody_back_for_as_long_as_it_says() {
+fn a18_1_a_429_stops_all_calls_for_as_long_as_it_says() {
     let rules = RuleSpec::parse_all("sliding 10/10s").unwrap();
     let setup = Setup::new(3, rules, NEAR);
     // Obeyed is a limit that is far too high: only the provider's word can help.
     let wrong = Rule::bucket(1_000, Span::from_secs(1), 1_000).unwrap();
-    let mut world = World::new(setup, Healthy::new(Plan::new(vec![wrong])));
+    let mut world = World::new(setup, GovernedWithHealth::new(HealthPlan::new(vec![wrong])));
     for index in 0..120 {
         let at = Micros(if index < 20 { 0 } else { 1_000_000 });
         world.submit(at, NodeId(0), call(index));
@@ -256,8 +272,8 @@ fn any_outage() -> impl Strategy<Value = Outage> {
     let shape = (500..100_000_u64, 20..150_u64, news_delay, drift_ppm);
     (shape, any::<u64>()).prop_map(|((lasts, every, news_delay, drift_ppm), seed)| Outage {
         nodes: drift_ppm.len(),
-        lasts: Span::from_millis(lasts),
-        news_delay: Span::from_millis(news_delay),
+        length: Span::from_millis(lasts),
+        scope_update_delay: Span::from_millis(news_delay),
         drift_ppm,
         seed,
         calls: 400,
@@ -272,15 +288,15 @@ proptest! {
     /// W4, A5, A6, A8: nobody is lost, no limit is exceeded, every node ends in Normal, and the machine
     /// does not flap: three transitions per node, and two more for each rest that was too short.
     #[test]
-    fn w4_any_outage_ends_well(outage in any_outage()) {
+    fn w4_after_any_outage_every_node_returns_to_normal(outage in any_outage()) {
         let world = outage.run();
         let judge = world.judge();
         prop_assert_eq!(judge.lost(), []);
         prop_assert_eq!(world.client().given_up(), []);
         prop_assert_eq!(judge.violations(), 0);
-        prop_assert!(world.client().states().iter().all(|state| *state == State::Normal));
-        let too_short = [30, 90].into_iter().filter(|&secs| outage.lasts > Span::from_secs(secs - 1));
+        prop_assert!(world.client().states().iter().all(|state| *state == HealthState::Normal));
+        let too_short = [30, 90].into_iter().filter(|&secs| outage.length > Span::from_secs(secs - 1));
         let most = (3 + 2 * too_short.count()) * outage.nodes;
-        prop_assert!(world.client().moves().len() <= most, "{:?}", world.client().moves());
+        prop_assert!(world.client().transitions().len() <= most, "{:?}", world.client().transitions());
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::client::{get, get_with, post, soon};
+use crate::client::{get, get_with, post, with_timeout};
 
 fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-sim"));
@@ -55,7 +55,7 @@ async fn run(args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[tokio::test]
-async fn serve_prints_its_address_and_on_sigterm_a_report_of_what_was_sent() {
+async fn serve_prints_its_address_and_a_report_on_sigterm() {
     let args = [
         "serve",
         "--rule",
@@ -77,7 +77,10 @@ async fn serve_prints_its_address_and_on_sigterm_a_report_of_what_was_sent() {
     signal(&child, "-TERM").await;
     let mut rest = String::new();
     out.read_to_string(&mut rest).await.expect("the rest");
-    assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(0));
+    assert_eq!(
+        with_timeout(child.wait()).await.expect("it ends").code(),
+        Some(0)
+    );
     let report: Value = serde_json::from_str(rest.trim()).expect("one line of JSON");
     let figures = [
         "arrivals",
@@ -105,15 +108,18 @@ async fn serve_ends_on_sigint_even_while_a_request_hangs() {
         }
     }
     signal(&child, "-INT").await;
-    assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(0));
-    soon(hanging)
+    assert_eq!(
+        with_timeout(child.wait()).await.expect("it ends").code(),
+        Some(0)
+    );
+    with_timeout(hanging)
         .await
         .expect("no panic")
         .expect_err("its connection ended");
 }
 
 #[tokio::test]
-async fn proxy_obeys_flags_and_lines_on_stdin() {
+async fn proxy_applies_flags_and_lines_on_stdin() {
     let (_provider, _out, upstream) = start(&["serve"]).await;
     let args = ["proxy", &upstream.to_string(), "--order", "up delay 1ms"];
     let (mut child, _proxy_out, address) = start(&args).await;
@@ -132,7 +138,10 @@ async fn proxy_obeys_flags_and_lines_on_stdin() {
     );
     while get(address, "/").await.is_ok() {}
     signal(&child, "-TERM").await;
-    assert_eq!(soon(child.wait()).await.expect("it ends").code(), Some(0));
+    assert_eq!(
+        with_timeout(child.wait()).await.expect("it ends").code(),
+        Some(0)
+    );
 }
 
 #[tokio::test]

@@ -6,12 +6,12 @@ use tollgate_core::limit::Rule;
 use tollgate_core::time::Span;
 use tollgate_sim::rule::{RuleSpec, Unit};
 
-use crate::scenario::{Scenario, around, calendar_pair, config, exact_pair, in_flight_pair};
+use crate::scenario::{Scenario, calendar_pair, config, exact_pair, in_flight_pair, with_limits};
 
-pub(crate) fn kept(scenario: &Scenario) -> Result<(), TestCaseError> {
+pub(crate) fn check_invariants(scenario: &Scenario) -> Result<(), TestCaseError> {
     let world = scenario.run();
     let judge = world.judge();
-    prop_assert_eq!(world.client().refusals(), [], "above the limit");
+    prop_assert_eq!(world.client().limited(), [], "above the limit");
     prop_assert_eq!(judge.violations(), 0, "above the limit");
     prop_assert_eq!(judge.lost(), [], "never answered");
     if scenario.faults.lost_replies_ppm == 0 {
@@ -20,34 +20,37 @@ pub(crate) fn kept(scenario: &Scenario) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-pub(crate) fn one(
+pub(crate) fn with_one_limit(
     pair: impl Strategy<Value = (RuleSpec, Rule)>,
 ) -> impl Strategy<Value = Scenario> {
-    around(pair.prop_map(|pair| vec![pair]))
+    with_limits(pair.prop_map(|pair| vec![pair]))
 }
 
-pub(crate) fn several() -> impl Strategy<Value = Scenario> {
+pub(crate) fn with_several_limits() -> impl Strategy<Value = Scenario> {
     let pairs = (exact_pair(), exact_pair(), in_flight_pair());
-    around(pairs.prop_map(|(first, second, at_a_time)| vec![first, second, at_a_time]))
+    with_limits(pairs.prop_map(|(first, second, at_a_time)| vec![first, second, at_a_time]))
 }
 
 /// A limit in tokens beside one in calls; what is held before is up to three times the true cost.
-fn tokens() -> impl Strategy<Value = Scenario> {
-    let with_tokens = around(
-        (exact_pair(), exact_pair()).prop_map(|(calls, (spec, rule))| {
+fn with_token_limit() -> impl Strategy<Value = Scenario> {
+    let with_tokens = with_limits((exact_pair(), exact_pair()).prop_map(
+        |(calls, (spec, rule))| {
             let spec = RuleSpec {
                 unit: Unit::Tokens,
                 ..spec
             };
-            vec![calls, (spec, rule.unit(tollgate_core::ask::Unit::Tokens))]
-        }),
-    );
+            vec![
+                calls,
+                (spec, rule.unit(tollgate_core::ask::CostUnit::Tokens)),
+            ]
+        },
+    ));
     (with_tokens, 100_u64..=300).prop_map(|(mut scenario, percent)| {
-        let most = scenario.obeyed[1].rule.most();
+        let most = scenario.limits[1].rule.max_cost();
         for call in &mut scenario.calls {
             call.tokens = call.tokens.min(most);
         }
-        scenario.obeyed[1].estimate_percent = percent;
+        scenario.limits[1].estimate_percent = percent;
         scenario
     })
 }
@@ -58,36 +61,36 @@ proptest! {
     /// M1, M4, A13: every pair that is called exact, on one ledger shared by up to four nodes, with
     /// any jitter, lost messages, cancellations, delays between grant and write, and bad clocks.
     #[test]
-    fn m1_no_request_arrives_above_the_limit(scenario in one(exact_pair())) {
-        kept(&scenario)?;
+    fn m1_no_request_arrives_above_the_limit(scenario in with_one_limit(exact_pair())) {
+        check_invariants(&scenario)?;
     }
 
     /// A12: calls at a time.
     #[test]
-    fn a12_no_more_at_a_time_than_allowed(scenario in one(in_flight_pair())) {
-        kept(&scenario)?;
+    fn a12_no_more_at_a_time_than_allowed(scenario in with_one_limit(in_flight_pair())) {
+        check_invariants(&scenario)?;
     }
 
     /// M14, C13: calendar windows, with wall clocks that are set at will.
     #[test]
-    fn m14_no_calendar_window_holds_more_than_its_quota(mut scenario in one(calendar_pair())) {
+    fn m14_no_calendar_window_holds_more_than_its_quota(mut scenario in with_one_limit(calendar_pair())) {
         // A host without NTP leaves the margin within the hour, and a wall clock that is wrong when
         // it is first read cannot be known to be: neither is ours to promise.
         let first = scenario.calls[0].at;
         scenario.clocks[0].drift_ppm = 0;
         scenario.clocks[0].wall_steps.retain(|(at, _)| *at > first + Span::from_millis(100));
-        kept(&scenario)?;
+        check_invariants(&scenario)?;
     }
 
     /// C11: several limits decided as one.
     #[test]
-    fn c11_several_limits_are_all_kept(scenario in several()) {
-        kept(&scenario)?;
+    fn c11_none_of_several_limits_is_exceeded(scenario in with_several_limits()) {
+        check_invariants(&scenario)?;
     }
 
     /// C13: costs in tokens, held before and settled after.
     #[test]
-    fn c13_costs_settled_afterwards_are_kept(scenario in tokens()) {
-        kept(&scenario)?;
+    fn c13_limits_hold_with_costs_settled_afterwards(scenario in with_token_limit()) {
+        check_invariants(&scenario)?;
     }
 }

@@ -7,9 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tollgate_core::time::Span;
-use tollgate_sim::fault_proxy::{FaultProxy, Flow, Lane};
+use tollgate_sim::fault_proxy::{FaultProxy, Flow, LinkFaults};
 
-use crate::client::soon;
+use crate::client::with_timeout;
 
 /// A server that sends back what it gets; ends with the test.
 struct Echo {
@@ -61,15 +61,15 @@ async fn ping(stream: &mut TcpStream) {
     assert_eq!(&back, b"ping");
 }
 
-fn flow(flow: Flow) -> Lane {
-    Lane {
+fn flow(flow: Flow) -> LinkFaults {
+    LinkFaults {
         flow,
-        ..Lane::default()
+        ..LinkFaults::default()
     }
 }
 
 #[tokio::test]
-async fn bytes_pass_unchanged_in_order_and_the_end_is_passed_on() {
+async fn bytes_pass_unchanged_in_order_and_the_end_is_forwarded() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
     let sent: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
@@ -89,7 +89,7 @@ async fn bytes_pass_unchanged_in_order_and_the_end_is_passed_on() {
 async fn each_direction_has_its_own_delay() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
-    proxy.switch(|weather| {
+    proxy.update(|weather| {
         weather.up.delay = Span::from_secs(3);
         weather.down.delay = Span::from_secs(4);
     });
@@ -103,7 +103,7 @@ async fn each_direction_has_its_own_delay() {
 async fn jitter_keeps_the_order() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
-    proxy.switch(|weather| weather.up.jitter = Span::from_secs(1));
+    proxy.update(|weather| weather.up.jitter = Span::from_secs(1));
     for byte in 0..100 {
         stream.write_all(&[byte]).await.expect("sent");
         tokio::task::yield_now().await;
@@ -118,12 +118,12 @@ async fn a_cut_resets_the_connection_after_so_many_bytes() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
     ping(&mut stream).await;
-    proxy.switch(|weather| weather.down.cut_after = Some(6));
+    proxy.update(|weather| weather.down.cut_after = Some(6));
     ping(&mut stream).await;
     stream.write_all(b"ping").await.expect("sent");
     // What was let through may be overtaken by the reset; what matters is how it ends.
     let mut back = Vec::new();
-    let error = soon(stream.read_to_end(&mut back))
+    let error = with_timeout(stream.read_to_end(&mut back))
         .await
         .expect_err("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -136,7 +136,7 @@ async fn cut_now_resets_open_connections_and_leaves_new_ones_alone() {
     let mut old = connect(&proxy).await;
     ping(&mut old).await;
     proxy.cut();
-    let error = soon(old.read_u8()).await.expect_err("a reset");
+    let error = with_timeout(old.read_u8()).await.expect_err("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     ping(&mut connect(&proxy).await).await;
 }
@@ -146,8 +146,13 @@ async fn a_half_closed_direction_ends_and_the_other_stays_open() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
     ping(&mut stream).await;
-    proxy.switch(|weather| weather.down = flow(Flow::HalfClose));
-    assert_eq!(soon(stream.read(&mut [0; 8])).await.expect("an end"), 0);
+    proxy.update(|weather| weather.down = flow(Flow::HalfClose));
+    assert_eq!(
+        with_timeout(stream.read(&mut [0; 8]))
+            .await
+            .expect("an end"),
+        0
+    );
     stream.write_all(b"still open").await.expect("sent");
 }
 
@@ -155,7 +160,7 @@ async fn a_half_closed_direction_ends_and_the_other_stays_open() {
 async fn a_stall_holds_bytes_until_it_ends() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let (mut stalled, mut other) = (connect(&proxy).await, connect(&proxy).await);
-    proxy.switch(|weather| weather.down = flow(Flow::Stall));
+    proxy.update(|weather| weather.down = flow(Flow::Stall));
     stalled.write_all(b"ping").await.expect("sent");
     other.write_all(b"ping").await.expect("sent");
     let mut back = [0; 4];
@@ -171,15 +176,17 @@ async fn a_stall_holds_bytes_until_it_ends() {
 }
 
 #[tokio::test]
-async fn dropped_replies_never_come_and_the_requests_did_arrive() {
+async fn dropped_replies_never_arrive_although_the_requests_did() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut stream = connect(&proxy).await;
-    proxy.switch(|weather| weather.down = flow(Flow::Drop));
+    proxy.update(|weather| weather.down = flow(Flow::Drop));
     stream.write_all(b"lost").await.expect("sent");
     // The end of the stream still comes through: the server has read to the end and closed.
     stream.shutdown().await.expect("closed");
     let mut back = Vec::new();
-    soon(stream.read_to_end(&mut back)).await.expect("an end");
+    with_timeout(stream.read_to_end(&mut back))
+        .await
+        .expect("an end");
     assert_eq!(back, b"");
 }
 
@@ -188,7 +195,7 @@ async fn refused_connections_fail_at_once_and_open_ones_go_on() {
     let (_echo, proxy) = echo_behind_proxy().await;
     let mut open = connect(&proxy).await;
     ping(&mut open).await;
-    proxy.switch(|weather| weather.refuse = true);
+    proxy.update(|weather| weather.refuse = true);
     // The port closes when the relay has taken notice; connections that wait in its queue are reset.
     while !matches!(
         TcpStream::connect(proxy.address()).await,
@@ -197,7 +204,7 @@ async fn refused_connections_fail_at_once_and_open_ones_go_on() {
         tokio::task::yield_now().await;
     }
     ping(&mut open).await;
-    proxy.switch(|weather| weather.refuse = false);
+    proxy.update(|weather| weather.refuse = false);
     let mut again = loop {
         match TcpStream::connect(proxy.address()).await {
             Ok(stream) => break stream,
@@ -208,7 +215,7 @@ async fn refused_connections_fail_at_once_and_open_ones_go_on() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_resets_the_client() {
+async fn a_closed_server_resets_the_client() {
     let echo = Echo::start().await;
     let proxy = FaultProxy::start(echo.address, 7)
         .await
@@ -216,7 +223,7 @@ async fn a_server_that_is_gone_resets_the_client() {
     drop(echo);
     let mut stream = connect(&proxy).await;
     // Depending on who is first the reset is seen when reading or as an end.
-    let seen = soon(stream.read(&mut [0; 8])).await;
+    let seen = with_timeout(stream.read(&mut [0; 8])).await;
     assert!(
         matches!(&seen, Err(error) if error.kind() == ErrorKind::ConnectionReset),
         "{seen:?}"
@@ -230,7 +237,7 @@ async fn stopping_closes_the_port_and_every_connection() {
     ping(&mut stream).await;
     let address = proxy.address();
     proxy.stop().await;
-    let ended = soon(stream.read(&mut [0; 8])).await;
+    let ended = with_timeout(stream.read(&mut [0; 8])).await;
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     TcpStream::connect(address)
         .await

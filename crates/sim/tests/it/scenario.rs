@@ -8,10 +8,10 @@
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
-use tollgate_core::limit::{Calendar, Per, Rule};
+use tollgate_core::limit::{Calendar, CalendarPeriod, Rule};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_sim::clock::NodeClock;
-use tollgate_sim::governed::{Governed, Limit, Plan, RuleChange};
+use tollgate_sim::governed::{Governed, GovernedPlan, Limit, RuleChange};
 use tollgate_sim::judge::Priority;
 use tollgate_sim::latency::{Delay, Latency};
 use tollgate_sim::rule::{CallId, Cost, RuleSpec, Unit};
@@ -37,14 +37,14 @@ pub(crate) fn config(cases: u32) -> Config {
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub provider: Vec<RuleSpec>,
-    pub obeyed: Vec<Limit>,
+    pub limits: Vec<Limit>,
     pub latency: Latency,
     pub clocks: Vec<NodeClock>,
     pub faults: Faults,
     pub cancel_ppm: u32,
     pub ledger_delay: Span,
     pub write_delay: Span,
-    pub told: bool,
+    pub use_headers: bool,
     pub restore_ppm: u32,
     pub changes: Vec<RuleChange>,
     pub calls: Vec<Demand>,
@@ -73,14 +73,14 @@ const LATE: Span = Span::from_secs(4);
 impl Scenario {
     /// Runs until everything must have been answered, and a while longer.
     pub(crate) fn run(&self) -> World<Governed> {
-        let mut plan = Plan::new(Vec::new());
-        plan.limits.clone_from(&self.obeyed);
+        let mut plan = GovernedPlan::new(Vec::new());
+        plan.limits.clone_from(&self.limits);
         plan.give_up = GIVE_UP;
-        plan.late = LATE;
+        plan.late_arrival = LATE;
         plan.ledger_delay = self.ledger_delay;
         plan.write_delay = self.write_delay;
         plan.cancel_ppm = self.cancel_ppm;
-        plan.told = self.told;
+        plan.use_headers = self.use_headers;
         plan.restore_ppm = self.restore_ppm;
         plan.changes.clone_from(&self.changes);
         plan.seed = self.seed;
@@ -141,7 +141,7 @@ pub(crate) fn exact_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
                 let tick = Span((window.0 * permille / 20_000).max(1));
                 let rule = Rule::bucket(n + 2, window, n + 2).expect("sane");
                 let spec = format!("bucket {}/{w} burst {} tick {}", n + 2, n + 2, us(tick));
-                (spec, rule.ticking(tick))
+                (spec, rule.refill_tick(tick))
             }
         };
         (spec.parse().expect("a rule"), rule.expect("sane"))
@@ -168,7 +168,7 @@ pub(crate) fn calendar_pair() -> impl Strategy<Value = (RuleSpec, Rule)> {
         let spec = format!("fixed {n}/60s phase {phase}ms")
             .parse()
             .expect("a rule");
-        let calendar = Calendar::new(Per::Minute, TimeZone::UTC);
+        let calendar = Calendar::new(CalendarPeriod::Minute, TimeZone::UTC);
         (spec, Rule::calendar(n, calendar).expect("sane"))
     })
 }
@@ -215,7 +215,7 @@ pub(crate) fn clocks() -> impl Strategy<Value = Vec<NodeClock>> {
             drift_ppm,
             wall_steps,
             suspends,
-            loses_suspends: false,
+            stops_in_suspend: false,
         };
         nodes.into_iter().map(clock).collect()
     })
@@ -276,7 +276,7 @@ pub(crate) fn calls(nodes: usize) -> impl Strategy<Value = Vec<Demand>> {
 }
 
 /// A whole world around these limits.
-pub(crate) fn around(
+pub(crate) fn with_limits(
     pairs: impl Strategy<Value = Vec<(RuleSpec, Rule)>>,
 ) -> impl Strategy<Value = Scenario> {
     let delays = (0_u64..=20_000, 0_u64..=50_000);
@@ -304,13 +304,13 @@ pub(crate) fn around(
             }
             let base = Scenario {
                 provider: pairs.iter().map(|pair| pair.0).collect(),
-                obeyed: pairs.into_iter().map(|pair| Limit::new(pair.1)).collect(),
+                limits: pairs.into_iter().map(|pair| Limit::new(pair.1)).collect(),
                 latency,
                 faults,
                 cancel_ppm,
                 ledger_delay: Span(delays.0),
                 write_delay,
-                told,
+                use_headers: told,
                 restore_ppm: 0,
                 changes: Vec::new(),
                 calls: Vec::new(),

@@ -1,8 +1,8 @@
 //! What our pages point at exists: other pages, files, and targets of the Makefile.
 
-use crate::tree::{Offence, Source, assert_clean, tree};
+use crate::tree::{Source, Violation, assert_clean, tree};
 
-fn offences(sources: &[Source]) -> Vec<Offence> {
+fn violations(sources: &[Source]) -> Vec<Violation> {
     let mut offences = Vec::new();
     for page in sources
         .iter()
@@ -14,9 +14,9 @@ fn offences(sources: &[Source]) -> Vec<Offence> {
                 .skip(1)
                 .filter_map(|rest| rest.split(')').next())
             {
-                if !leads_somewhere(page, target, sources) {
+                if !link_exists(page, target, sources) {
                     let what = format!("link to `{target}` leads nowhere");
-                    offences.push(page.offence(index + 1, what, "correct or remove it"));
+                    offences.push(page.violation(index + 1, what, "correct or remove it"));
                 }
             }
             for target in text
@@ -24,9 +24,9 @@ fn offences(sources: &[Source]) -> Vec<Offence> {
                 .skip(1)
                 .filter_map(|rest| rest.split('`').next())
             {
-                if !is_made(target, sources) {
+                if !is_make_target(target, sources) {
                     let what = format!("`make {target}` is no target of the Makefile");
-                    offences.push(page.offence(index + 1, what, "correct or remove it"));
+                    offences.push(page.violation(index + 1, what, "correct or remove it"));
                 }
             }
         }
@@ -35,13 +35,13 @@ fn offences(sources: &[Source]) -> Vec<Offence> {
 }
 
 /// Whether the Makefile has the target; `fuzz FUZZ_SECONDS=60` is about `fuzz`.
-fn is_made(target: &str, sources: &[Source]) -> bool {
+fn is_make_target(target: &str, sources: &[Source]) -> bool {
     let rule = format!("{}:", target.split(' ').next().unwrap_or(target));
     let makefile = sources.iter().find(|source| source.path == "Makefile");
     makefile.is_some_and(|makefile| makefile.text.lines().any(|line| line.starts_with(&rule)))
 }
 
-fn leads_somewhere(page: &Source, target: &str, sources: &[Source]) -> bool {
+fn link_exists(page: &Source, target: &str, sources: &[Source]) -> bool {
     let file = target.split('#').next().unwrap_or(target);
     if target.contains("://") || target.starts_with("mailto:") || file.is_empty() {
         return true;
@@ -67,19 +67,22 @@ fn leads_somewhere(page: &Source, target: &str, sources: &[Source]) -> bool {
 
 #[test]
 fn every_link_and_every_make_target_in_our_pages_exists() {
-    assert_clean(&offences(tree()));
+    assert_clean(&violations(tree()));
 }
 
 #[test]
-fn a_dead_link_is_found_and_living_ones_are_not() {
+fn a_dead_link_is_found_and_valid_ones_are_not() {
     let page = "[a](b.md#x) [c](../README.md) [d](adr/)\n[up](https://example.org) [gone](nope.md)";
     let sources = [
-        Source::planted("docs/a.md", page),
-        Source::planted("docs/b.md", ""),
-        Source::planted("docs/adr/0001.md", ""),
-        Source::planted("README.md", ""),
+        Source::fixture("docs/a.md", page),
+        Source::fixture("docs/b.md", ""),
+        Source::fixture("docs/adr/0001.md", ""),
+        Source::fixture("README.md", ""),
     ];
-    let offences: Vec<String> = offences(&sources).iter().map(ToString::to_string).collect();
+    let offences: Vec<String> = violations(&sources)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         offences,
         ["docs/a.md:2: link to `nope.md` leads nowhere; correct or remove it"]
@@ -89,13 +92,16 @@ fn a_dead_link_is_found_and_living_ones_are_not() {
 #[test]
 fn a_make_target_that_does_not_exist_is_found() {
     let sources = [
-        Source::planted(
+        Source::fixture(
             "a.md",
             "run `make test`, `make fuzz SECONDS=9` or\n`make coffee`",
         ),
-        Source::planted("Makefile", "test: tools\nfuzz:\n"),
+        Source::fixture("Makefile", "test: tools\nfuzz:\n"),
     ];
-    let offences: Vec<String> = offences(&sources).iter().map(ToString::to_string).collect();
+    let offences: Vec<String> = violations(&sources)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(offences.len(), 1);
     assert!(offences[0].starts_with("a.md:2: `make coffee` is no target"));
 }

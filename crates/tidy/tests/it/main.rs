@@ -14,7 +14,7 @@ mod tokens;
 mod size;
 mod names;
 mod manifests;
-mod leftovers;
+mod unfinished;
 mod text;
 mod links;
 mod requirements;

@@ -3,7 +3,7 @@
 //! The order is `core ← ledger ← tollgate ← server ← cli` and `core ← config ← tollgate`. The
 //! simulator may use all but `server` and `cli`; only tests, benches and `cli` use the simulator.
 
-use crate::tree::{Offence, Source, assert_clean, tree};
+use crate::tree::{Source, Violation, assert_clean, tree};
 
 /// Crate folder → the crate folders that it may use.
 const MAY_USE: [(&str, &[&str]); 8] = [
@@ -46,18 +46,18 @@ const INHERITED: [&str; 4] = ["edition", "rust-version", "license", "lints"];
 const LOCK_SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DependencyKind {
     Normal,
     Dev,
 }
 
 struct Dependency {
     name: String,
-    kind: Kind,
+    kind: DependencyKind,
     line: usize,
 }
 
-fn offences(sources: &[Source]) -> Vec<Offence> {
+fn violations(sources: &[Source]) -> Vec<Violation> {
     let mut offences = Vec::new();
     for source in sources {
         if let Some(folder) = crate_folder(&source.path) {
@@ -67,7 +67,7 @@ fn offences(sources: &[Source]) -> Vec<Offence> {
     }
     match sources.iter().find(|source| source.path == "Cargo.lock") {
         Some(lock) => offences.extend(foreign_sources(lock)),
-        None => offences.push(Source::planted("Cargo.lock", "").offence(
+        None => offences.push(Source::fixture("Cargo.lock", "").violation(
             1,
             "is missing".to_owned(),
             "commit it, so that everybody builds the same program",
@@ -82,28 +82,28 @@ fn crate_folder(path: &str) -> Option<&str> {
     (!folder.contains('/')).then_some(folder)
 }
 
-fn wrong_direction(manifest: &Source, folder: &str) -> Vec<Offence> {
+fn wrong_direction(manifest: &Source, folder: &str) -> Vec<Violation> {
     let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == folder) else {
         let remedy = "write an ADR and add it to MAY_USE in crates/tidy";
-        return vec![manifest.offence(1, format!("crate `{folder}` has no place"), remedy)];
+        return vec![manifest.violation(1, format!("crate `{folder}` has no place"), remedy)];
     };
     let mut offences = Vec::new();
     for dependency in dependencies(manifest) {
         let name = dependency.name.as_str();
-        if folder == "core" && dependency.kind == Kind::Normal && IMPURE.contains(&name) {
+        if folder == "core" && dependency.kind == DependencyKind::Normal && IMPURE.contains(&name) {
             let what = format!("core uses `{name}`");
             let remedy = "core is pure: take the value as an argument, act in another crate";
-            offences.push(manifest.offence(dependency.line, what, remedy));
+            offences.push(manifest.violation(dependency.line, what, remedy));
         }
         let Some(used) = own_folder(name) else {
             continue;
         };
         // Cargo allows a package to be its own dev-dependency; so do we.
-        let in_tests = dependency.kind == Kind::Dev && (used == "sim" || used == folder);
+        let in_tests = dependency.kind == DependencyKind::Dev && (used == "sim" || used == folder);
         if !allowed.contains(&used) && !in_tests {
             let what = format!("`{folder}` uses `{used}`");
             let remedy = format!("it may use {allowed:?}, in tests also sim; see ARCHITECTURE.md");
-            offences.push(manifest.offence(dependency.line, what, &remedy));
+            offences.push(manifest.violation(dependency.line, what, &remedy));
         }
     }
     offences
@@ -122,7 +122,7 @@ fn own_folder(package: &str) -> Option<&str> {
 /// `name = …`, `name = { package = "…" }`, `[dependencies.name]`, `[target.….dependencies]`.
 fn dependencies(manifest: &Source) -> Vec<Dependency> {
     let mut found = Vec::new();
-    let mut section: Option<Kind> = None;
+    let mut section: Option<DependencyKind> = None;
     for (index, text) in manifest.text.lines().enumerate() {
         let text = text.trim();
         let line = index + 1;
@@ -168,10 +168,10 @@ fn dependencies(manifest: &Source) -> Vec<Dependency> {
 }
 
 /// What a `[header]` announces: which kind of dependencies, and of which one if it names it.
-fn dependency_section(header: &str) -> (Option<Kind>, Option<String>) {
+fn dependency_section(header: &str) -> (Option<DependencyKind>, Option<String>) {
     let of = |part: &str| match part {
-        "dependencies" | "build-dependencies" => Some(Kind::Normal),
-        "dev-dependencies" => Some(Kind::Dev),
+        "dependencies" | "build-dependencies" => Some(DependencyKind::Normal),
+        "dev-dependencies" => Some(DependencyKind::Dev),
         _ => None,
     };
     let (before, last) = header.rsplit_once('.').unwrap_or(("", header));
@@ -182,7 +182,7 @@ fn dependency_section(header: &str) -> (Option<Kind>, Option<String>) {
     (kind, kind.map(|_| last.trim_matches('"').to_owned()))
 }
 
-fn not_inherited(manifest: &Source) -> Vec<Offence> {
+fn not_inherited(manifest: &Source) -> Vec<Violation> {
     let bare: String = manifest.text.split(' ').collect();
     let says = |key: &str| {
         bare.contains(&format!("\n{key}.workspace=true"))
@@ -192,13 +192,13 @@ fn not_inherited(manifest: &Source) -> Vec<Offence> {
     missing
         .map(|key| {
             let what = format!("does not inherit `{key}`");
-            manifest.offence(1, what, &format!("write `{key}.workspace = true`"))
+            manifest.violation(1, what, &format!("write `{key}.workspace = true`"))
         })
         .collect()
 }
 
 /// A lock file written behind a private mirror names it, and then builds nowhere else.
-fn foreign_sources(lock: &Source) -> Vec<Offence> {
+fn foreign_sources(lock: &Source) -> Vec<Violation> {
     let sources = lock
         .text
         .lines()
@@ -207,13 +207,13 @@ fn foreign_sources(lock: &Source) -> Vec<Offence> {
     let foreign = sources.filter(|(_, text)| !text.contains(LOCK_SOURCE));
     let remedy = "use a published crate, and lock without a private mirror";
     foreign
-        .map(|(index, text)| lock.offence(index + 1, format!("`{text}`"), remedy))
+        .map(|(index, text)| lock.violation(index + 1, format!("`{text}`"), remedy))
         .collect()
 }
 
 #[test]
 fn crates_depend_in_one_direction_and_inherit_the_workspace() {
-    assert_clean(&offences(tree()));
+    assert_clean(&violations(tree()));
 }
 
 #[cfg(test)]
@@ -225,9 +225,12 @@ mod tests {
 
     fn found(folder: &str, tail: &str) -> Vec<String> {
         let path = format!("crates/{folder}/Cargo.toml");
-        let manifest = Source::planted(&path, &format!("{HEAD}{tail}"));
-        let sources = [manifest, Source::planted("Cargo.lock", "")];
-        offences(&sources).iter().map(ToString::to_string).collect()
+        let manifest = Source::fixture(&path, &format!("{HEAD}{tail}"));
+        let sources = [manifest, Source::fixture("Cargo.lock", "")];
+        violations(&sources)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -295,29 +298,29 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_crate_needs_a_place_first() {
+    fn an_unknown_crate_is_found() {
         assert!(found("extra", "")[0].contains("crate `extra` has no place"));
     }
 
     #[test]
     fn a_crate_that_does_not_inherit_is_found() {
-        let manifest = Source::planted("crates/core/Cargo.toml", "[package]\nedition = \"2024\"\n");
+        let manifest = Source::fixture("crates/core/Cargo.toml", "[package]\nedition = \"2024\"\n");
         assert_eq!(not_inherited(&manifest).len(), INHERITED.len());
     }
 
     #[test]
     fn a_missing_lock_and_a_lock_with_a_private_mirror_are_found() {
         assert!(
-            offences(&[])[0]
+            violations(&[])[0]
                 .to_string()
                 .contains("Cargo.lock:1: is missing")
         );
-        let lock = Source::planted(
+        let lock = Source::fixture(
             "Cargo.lock",
             "[[package]]\nsource = \"registry+https://mirror.invalid/index\"\n",
         );
         assert!(
-            offences(&[lock])[0]
+            violations(&[lock])[0]
                 .to_string()
                 .starts_with("Cargo.lock:2:")
         );

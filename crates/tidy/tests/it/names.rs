@@ -1,8 +1,8 @@
 //! Names and places: every Rust file says what it is, lies where a newcomer looks, and is called
 //! after its noun.
 
-use crate::tokens::{Which, flat, parse};
-use crate::tree::{Offence, Source, assert_clean, tree};
+use crate::tokens::{TokenFilter, flat, parse};
+use crate::tree::{Source, Violation, assert_clean, tree};
 
 /// Names that say nothing about what is inside; such a module collects what nobody placed.
 const EMPTY_NAMES: [&str; 7] = [
@@ -12,7 +12,7 @@ const EMPTY_NAMES: [&str; 7] = [
 /// `crates/x/src/y/z.rs`, and so also `crates/x/tests/it/z.rs`.
 const SEGMENTS_MAX: usize = 5;
 
-fn offences(sources: &[Source]) -> Vec<Offence> {
+fn violations(sources: &[Source]) -> Vec<Violation> {
     let mut offences = Vec::new();
     for source in sources {
         offences.extend(empty_name_in_path(source));
@@ -25,37 +25,37 @@ fn offences(sources: &[Source]) -> Vec<Offence> {
     offences
 }
 
-fn empty_name_in_path(source: &Source) -> Option<Offence> {
+fn empty_name_in_path(source: &Source) -> Option<Violation> {
     let mut names = source
         .path
         .split('/')
         .filter_map(|segment| segment.split('.').next());
     let name = names.find(|name| EMPTY_NAMES.contains(name))?;
     let remedy = "call it after the noun it is about, or move each piece to its noun";
-    Some(source.offence(1, format!("`{name}` in the path says nothing"), remedy))
+    Some(source.violation(1, format!("`{name}` in the path says nothing"), remedy))
 }
 
-fn empty_module_names(source: &Source) -> Vec<Offence> {
+fn empty_module_names(source: &Source) -> Vec<Violation> {
     // A file that is no Rust is told by the size rule.
     let tokens = parse(source)
-        .map(|stream| flat(stream, Which::All))
+        .map(|stream| flat(stream, TokenFilter::All))
         .unwrap_or_default();
     let named = tokens.windows(2).filter(|pair| {
         pair[0].text == "mod" && EMPTY_NAMES.iter().any(|name| pair[1].text == *name)
     });
     let remedy = "call it after the noun it is about";
     named
-        .map(|pair| source.offence(pair[1].line, format!("module `{}`", pair[1].text), remedy))
+        .map(|pair| source.violation(pair[1].line, format!("module `{}`", pair[1].text), remedy))
         .collect()
 }
 
-fn too_deep(source: &Source) -> Option<Offence> {
+fn too_deep(source: &Source) -> Option<Violation> {
     let deep = source.path.starts_with("crates/") && source.path.split('/').count() > SEGMENTS_MAX;
     let remedy = "nothing lies deeper than crates/x/src/y/z.rs; lift it or move it to tests/it";
-    deep.then(|| source.offence(1, "lies too deep".to_owned(), remedy))
+    deep.then(|| source.violation(1, "lies too deep".to_owned(), remedy))
 }
 
-fn no_module_doc(source: &Source) -> Option<Offence> {
+fn no_module_doc(source: &Source) -> Option<Violation> {
     let first = source
         .text
         .lines()
@@ -63,12 +63,12 @@ fn no_module_doc(source: &Source) -> Option<Offence> {
         .unwrap_or_default();
     let remedy = "open with what this is, what it promises and what it never does";
     (!first.starts_with("//!"))
-        .then(|| source.offence(1, "does not start with `//!`".to_owned(), remedy))
+        .then(|| source.violation(1, "does not start with `//!`".to_owned(), remedy))
 }
 
 #[test]
-fn every_file_has_a_telling_name_a_place_and_a_doc() {
-    assert_clean(&offences(tree()));
+fn every_file_has_a_clear_name_an_allowed_depth_and_a_doc() {
+    assert_clean(&violations(tree()));
 }
 
 #[cfg(test)]
@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        offences(&[Source::planted(path, text)])
+        violations(&[Source::fixture(path, text)])
             .iter()
             .map(ToString::to_string)
             .collect()
     }
 
     #[test]
-    fn a_file_that_is_in_order_passes() {
+    fn a_correct_file_passes() {
         assert!(found("crates/x/src/y/z.rs", "\n//! What.\nmod window;").is_empty());
         assert!(found("crates/x/tests/it/z.rs", "//! What.").is_empty());
         assert!(found("grafana/dashboards/by/team/a/b.json", "{}").is_empty());

@@ -6,7 +6,7 @@
 //! Never: judges whether the test proves enough. That is what review is for.
 
 use crate::tokens::{functions, parse};
-use crate::tree::{Offence, Source, assert_clean, tree};
+use crate::tree::{Source, Violation, assert_clean, tree};
 
 const PAGE: &str = "docs/requirements.md";
 
@@ -21,7 +21,7 @@ struct Row<'page> {
     cells: Vec<&'page str>,
 }
 
-fn offences(page: &Source, sources: &[Source]) -> Vec<Offence> {
+fn violations(page: &Source, sources: &[Source]) -> Vec<Violation> {
     let proofs = rows(page, PROOFS);
     let mut offences = ids_exactly_once(page, &proofs, "row in the table of proofs");
     offences.extend(ids_exactly_once(
@@ -30,7 +30,7 @@ fn offences(page: &Source, sources: &[Source]) -> Vec<Offence> {
         "row with its text",
     ));
     for row in &proofs {
-        offences.extend(row_offences(page, row, sources));
+        offences.extend(row_violations(page, row, sources));
     }
     offences
 }
@@ -54,7 +54,7 @@ fn rows<'page>(page: &'page Source, header: &str) -> Vec<Row<'page>> {
     found
 }
 
-fn ids_exactly_once(page: &Source, rows: &[Row<'_>], what: &str) -> Vec<Offence> {
+fn ids_exactly_once(page: &Source, rows: &[Row<'_>], what: &str) -> Vec<Violation> {
     let mut offences = Vec::new();
     let numbers = |(letter, last): &(char, usize)| -> Vec<String> {
         (1..=*last)
@@ -69,23 +69,23 @@ fn ids_exactly_once(page: &Source, rows: &[Row<'_>], what: &str) -> Vec<Offence>
             .count();
         if times != 1 {
             let told = format!("`{id}` has {times} times a {what}");
-            offences.push(page.offence(1, told, "write exactly one"));
+            offences.push(page.violation(1, told, "write exactly one"));
         }
     }
     for row in rows {
         let id = row.cells.first().copied().unwrap_or_default();
         if !known.iter().any(|name| name == id) {
             let remedy = "correct it, or add it to IDS in crates/tidy";
-            offences.push(page.offence(row.line, format!("`{id}` is no requirement"), remedy));
+            offences.push(page.violation(row.line, format!("`{id}` is no requirement"), remedy));
         }
     }
     offences
 }
 
-fn row_offences(page: &Source, row: &Row<'_>, sources: &[Source]) -> Vec<Offence> {
+fn row_violations(page: &Source, row: &Row<'_>, sources: &[Source]) -> Vec<Violation> {
     let [id, tests, status] = row.cells[..] else {
         let what = format!("{} cells", row.cells.len());
-        return vec![page.offence(row.line, what, "write `| id | test | status |`")];
+        return vec![page.violation(row.line, what, "write `| id | test | status |`")];
     };
     let mut offences = Vec::new();
     let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
@@ -97,25 +97,25 @@ fn row_offences(page: &Source, row: &Row<'_>, sources: &[Source]) -> Vec<Offence
     {
         let what = format!("`{id}` has words beside its tests");
         let remedy = "write only `path/to/file.rs::test_name`, several with <br> between";
-        offences.push(page.offence(row.line, what, remedy));
+        offences.push(page.violation(row.line, what, remedy));
     }
     match status {
         "open" => {}
         "proved" if !names.is_empty() => {}
         "proved" => {
             let what = format!("`{id}` is called proved without a test");
-            offences.push(page.offence(row.line, what, "name the test, or write `open`"));
+            offences.push(page.violation(row.line, what, "name the test, or write `open`"));
         }
         _ => {
             let what = format!("status `{status}` of `{id}`");
-            offences.push(page.offence(row.line, what, "write `proved` or `open`"));
+            offences.push(page.violation(row.line, what, "write `proved` or `open`"));
         }
     }
     for name in names {
         if let Err(why) = test_proves(id, name, sources) {
             let what = format!("`{id}` names `{name}`, {why}");
             let remedy = "name a test that exists and has the id in its name or doc line";
-            offences.push(page.offence(row.line, what, remedy));
+            offences.push(page.violation(row.line, what, remedy));
         }
     }
     offences
@@ -157,7 +157,7 @@ fn test_proves(id: &str, name: &str, sources: &[Source]) -> Result<(), &'static 
 #[test]
 fn every_requirement_has_one_row_and_every_named_test_exists() {
     let page = tree().iter().find(|source| source.path == PAGE);
-    assert_clean(&offences(
+    assert_clean(&violations(
         page.expect("docs/requirements.md is part of the tree"),
         tree(),
     ));
@@ -184,15 +184,15 @@ mod tests {
         let text = format!(
             "{PROOFS}\n|---|---|---|\n{first}\n{proofs}\n{TEXTS}\n|---|---|\n| M1 | Does. |\n{texts}"
         );
-        Source::planted(PAGE, &text)
+        Source::fixture(PAGE, &text)
     }
 
     fn found(first: &str) -> Vec<String> {
         let code = "/// M1: counts.\n#[test]\nfn counts() {}\n#[test]\nfn m1_drops() {}\n\
                     /// M10 is not M1x.\n#[test]\nfn other() {}\n/// M1\nfn no_test() {}\n\
                     proptest! { /// M1\n #[test]\n fn random(x in 0..9u8) {} }";
-        let sources = [Source::planted("a.rs", code)];
-        offences(&page(first), &sources)
+        let sources = [Source::fixture("a.rs", code)];
+        violations(&page(first), &sources)
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_status_and_words_beside_the_tests_are_found() {
+    fn an_unknown_status_and_words_between_tests_are_found() {
         assert!(found("| M1 | | done |")[0].contains("status `done`"));
         assert!(found("| M1 | soon | open |")[0].contains("words beside its tests"));
         assert!(found("| M1 | open |")[0].contains("2 cells"));

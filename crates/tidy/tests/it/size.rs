@@ -4,7 +4,7 @@
 //! `ratchet.txt` with its size, and that list only shrinks.
 
 use crate::tokens::{functions, parse};
-use crate::tree::{Offence, Source, assert_clean, tree};
+use crate::tree::{Source, Violation, assert_clean, tree};
 use std::collections::BTreeMap;
 
 /// Beyond this a file has two ideas. Aim for 400; the rest is room for tests.
@@ -21,7 +21,7 @@ struct Measured {
     bound: usize,
 }
 
-fn offences(sources: &[Source], ratchet: &Source) -> Vec<Offence> {
+fn violations(sources: &[Source], ratchet: &Source) -> Vec<Violation> {
     let mut offences = Vec::new();
     let measured = measure(sources, &mut offences);
     let allowed = read_ratchet(ratchet, &mut offences);
@@ -31,7 +31,7 @@ fn offences(sources: &[Source], ratchet: &Source) -> Vec<Offence> {
         if thing.lines > bound {
             let what = format!("`{name}` has {} lines, {bound} are allowed", thing.lines);
             let remedy = "split it where its idea splits".to_owned();
-            offences.push(Offence {
+            offences.push(Violation {
                 path: path.to_owned(),
                 line: thing.line,
                 what,
@@ -44,16 +44,16 @@ fn offences(sources: &[Source], ratchet: &Source) -> Vec<Offence> {
         let bound = measured.get(name).map_or(0, |thing| thing.bound);
         if lines <= bound {
             let what = format!("`{name}` is gone or within its bound now ({lines} lines)");
-            offences.push(ratchet.offence(entry.line, what, "remove the line"));
+            offences.push(ratchet.violation(entry.line, what, "remove the line"));
         } else if lines < entry.lines {
             let what = format!("`{name}` has only {lines} lines now, not {}", entry.lines);
-            offences.push(ratchet.offence(entry.line, what, "lower the number"));
+            offences.push(ratchet.violation(entry.line, what, "lower the number"));
         }
     }
     offences
 }
 
-fn measure(sources: &[Source], offences: &mut Vec<Offence>) -> BTreeMap<String, Measured> {
+fn measure(sources: &[Source], offences: &mut Vec<Violation>) -> BTreeMap<String, Measured> {
     let mut measured = BTreeMap::new();
     for source in sources.iter().filter(|source| source.is_rust()) {
         let lines = source.text.lines().count();
@@ -92,7 +92,7 @@ fn measure(sources: &[Source], offences: &mut Vec<Offence>) -> BTreeMap<String, 
     measured
 }
 
-fn read_ratchet(ratchet: &Source, offences: &mut Vec<Offence>) -> BTreeMap<String, Measured> {
+fn read_ratchet(ratchet: &Source, offences: &mut Vec<Violation>) -> BTreeMap<String, Measured> {
     let mut entries = BTreeMap::new();
     for (index, text) in ratchet.text.lines().enumerate() {
         if text.trim().is_empty() || text.starts_with('#') {
@@ -111,7 +111,7 @@ fn read_ratchet(ratchet: &Source, offences: &mut Vec<Offence>) -> BTreeMap<Strin
         });
         match entry {
             Some((name, entry)) => drop(entries.insert(name, entry)),
-            None => offences.push(ratchet.offence(
+            None => offences.push(ratchet.violation(
                 index + 1,
                 format!("`{text}` is not an entry"),
                 "write `path lines` or `path::function lines`",
@@ -124,7 +124,7 @@ fn read_ratchet(ratchet: &Source, offences: &mut Vec<Offence>) -> BTreeMap<Strin
 #[test]
 fn every_file_and_function_is_within_its_bound() {
     let ratchet = tree().iter().find(|source| source.path == RATCHET);
-    assert_clean(&offences(
+    assert_clean(&violations(
         tree(),
         ratchet.expect("ratchet.txt is part of the tree"),
     ));
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
 
     fn found(text: &str, ratchet: &str) -> Vec<String> {
-        let sources = [Source::planted("a.rs", text)];
-        let offences = offences(&sources, &Source::planted("ratchet.txt", ratchet));
+        let sources = [Source::fixture("a.rs", text)];
+        let offences = violations(&sources, &Source::fixture("ratchet.txt", ratchet));
         offences.iter().map(ToString::to_string).collect()
     }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_rust_is_told() {
+    fn a_file_that_is_not_rust_is_reported() {
         assert!(found("fn {", "")[0].contains("is not Rust"));
     }
 }

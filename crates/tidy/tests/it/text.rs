@@ -3,7 +3,7 @@
 //! A line that must hold something that looks like a secret, because a test proves that such
 //! things never leak, says `tidy:canary` on the same line.
 
-use crate::tree::{Offence, Source, assert_clean, tree};
+use crate::tree::{Source, Violation, assert_clean, tree};
 
 /// Folders of the machine that a file was written on.
 const MACHINE_PATHS: [&str; 7] = [
@@ -46,18 +46,18 @@ const SECRETS: [(&str, usize); 10] = [
 
 const CANARY: &str = "tidy:canary";
 
-fn offences(sources: &[Source]) -> Vec<Offence> {
+fn violations(sources: &[Source]) -> Vec<Violation> {
     let mut offences = Vec::new();
     for source in sources {
         for (index, text) in source.text.lines().enumerate() {
             let found = [
                 machine_path(text),
                 registry_host(text),
-                outside(text),
+                outside_path(text),
                 secret(text),
             ];
             for (what, remedy) in found.into_iter().flatten() {
-                offences.push(source.offence(index + 1, what, remedy));
+                offences.push(source.violation(index + 1, what, remedy));
             }
         }
     }
@@ -69,7 +69,7 @@ type Found = Option<(String, &'static str)>;
 fn machine_path(text: &str) -> Found {
     let path = MACHINE_PATHS
         .iter()
-        .find(|path| starts_somewhere(text, path))?;
+        .find(|path| starts_a_path(text, path))?;
     Some((
         format!("`{path}` is a path of one machine"),
         "write it relative to the repository",
@@ -77,7 +77,7 @@ fn machine_path(text: &str) -> Found {
 }
 
 /// Whether `path` stands in `text` as the start of a path, not in the middle of an URL's.
-fn starts_somewhere(text: &str, path: &str) -> bool {
+fn starts_a_path(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let before = text.get(..at).and_then(|head| head.chars().next_back());
         !before.is_some_and(|letter| letter.is_alphanumeric() || "-_.}*".contains(letter))
@@ -92,7 +92,7 @@ fn registry_host(text: &str) -> Found {
     ))
 }
 
-fn outside(text: &str) -> Found {
+fn outside_path(text: &str) -> Found {
     let what = format!("`{OUTSIDE}` lies outside of the repository");
     text.contains(OUTSIDE)
         .then_some((what, "take what is needed into the repository"))
@@ -115,7 +115,7 @@ fn secret(text: &str) -> Found {
 
 #[test]
 fn no_file_holds_a_machine_path_a_registry_host_or_a_secret() {
-    assert_clean(&offences(tree()));
+    assert_clean(&violations(tree()));
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Vec<String> {
-        offences(&[Source::planted("a.md", text)])
+        violations(&[Source::fixture("a.md", text)])
             .iter()
             .map(ToString::to_string)
             .collect()
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offence_does_not_repeat_the_secret() {
+    fn a_violation_does_not_repeat_the_secret() {
         let (start, more) = SECRETS[5];
         let secret = "Z".repeat(more);
         assert!(!found(&format!("{start}{secret}"))[0].contains(&secret));

@@ -5,7 +5,7 @@
 //!
 //! Never: resolves names or types. That is the compiler's job.
 
-use crate::tree::{Offence, Source};
+use crate::tree::{Source, Violation};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// A function with a body, wherever it stands.
@@ -31,17 +31,17 @@ pub(crate) struct Token {
 
 /// Which tokens [`flat`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum TokenFilter {
     All,
     /// Without `#[cfg(test)]` items and test functions.
     Shipped,
 }
 
 /// The tokens of a source, or the offence that it cannot be read as Rust.
-pub(crate) fn parse(source: &Source) -> Result<TokenStream, Offence> {
+pub(crate) fn parse(source: &Source) -> Result<TokenStream, Violation> {
     source.text.parse().map_err(|error: proc_macro2::LexError| {
         let line = error.span().start().line;
-        source.offence(
+        source.violation(
             line,
             format!("is not Rust: {error}"),
             "let it compile first",
@@ -57,7 +57,7 @@ pub(crate) fn functions(stream: TokenStream) -> Vec<Function> {
 }
 
 /// All tokens in reading order.
-pub(crate) fn flat(stream: TokenStream, which: Which) -> Vec<Token> {
+pub(crate) fn flat(stream: TokenStream, which: TokenFilter) -> Vec<Token> {
     let mut tokens = Vec::new();
     flatten(stream, which, &mut tokens);
     tokens
@@ -65,7 +65,7 @@ pub(crate) fn flat(stream: TokenStream, which: Which) -> Vec<Token> {
 
 /// Whether an attribute (without its brackets) keeps its item out of what is shipped.
 pub(crate) fn is_test_only(attribute: &TokenStream) -> bool {
-    let tokens = flat(attribute.clone(), Which::All);
+    let tokens = flat(attribute.clone(), TokenFilter::All);
     let says = |word: &str| tokens.iter().any(|token| token.text == word);
     let is_cfg = tokens.first().is_some_and(|token| token.text == "cfg");
     (is_cfg && says("test") && !says("not")) || is_test(attribute)
@@ -162,11 +162,11 @@ fn function(trees: &[TokenTree], attributes: &[TokenStream]) -> Option<Function>
     })
 }
 
-fn flatten(stream: TokenStream, which: Which, tokens: &mut Vec<Token>) {
+fn flatten(stream: TokenStream, which: TokenFilter, tokens: &mut Vec<Token>) {
     let trees: Vec<TokenTree> = stream.into_iter().collect();
     let mut at = 0;
     while let Some(tree) = trees.get(at) {
-        if which == Which::Shipped
+        if which == TokenFilter::Shipped
             && let Some((group, behind)) = attribute(&trees, at)
             && is_test_only(&group.stream())
         {
@@ -178,7 +178,7 @@ fn flatten(stream: TokenStream, which: Which, tokens: &mut Vec<Token>) {
     }
 }
 
-fn flatten_tree(tree: &TokenTree, which: Which, tokens: &mut Vec<Token>) {
+fn flatten_tree(tree: &TokenTree, which: TokenFilter, tokens: &mut Vec<Token>) {
     let TokenTree::Group(group) = tree else {
         tokens.push(Token {
             text: tree.to_string(),
@@ -224,13 +224,13 @@ fn behind_item(trees: &[TokenTree], at: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn functions_of(text: &str) -> Vec<Function> {
+    fn parse_functions(text: &str) -> Vec<Function> {
         functions(text.parse().expect("planted Rust"))
     }
 
     #[test]
     fn functions_are_found_in_modules_impls_and_macros() {
-        let found = functions_of(
+        let found = parse_functions(
             "fn a() {}\nmod m { impl X { pub(crate) async fn b(&self) -> u8 { 1 } } }\n\
              proptest! { #[test] fn c(x in 0..9u8) { let f: fn(u8) = g; } }\n\
              trait T { fn bodiless(&self); }",
@@ -244,13 +244,13 @@ mod tests {
 
     #[test]
     fn a_function_is_measured_from_fn_to_brace_without_its_docs() {
-        let found = functions_of("/// Doc.\n#[inline]\npub fn a(\n    x: u8,\n) {\n}\n");
+        let found = parse_functions("/// Doc.\n#[inline]\npub fn a(\n    x: u8,\n) {\n}\n");
         assert_eq!((found[0].line, found[0].lines), (3, 4));
     }
 
     #[test]
-    fn tests_are_told_from_other_functions_and_keep_their_doc() {
-        let found = functions_of(
+    fn tests_are_distinguished_from_other_functions_and_keep_their_doc() {
+        let found = parse_functions(
             "/// M1: counts.\n#[tokio::test(start_paused = true)]\npub async fn a() {}\n\
              #[inline]\nfn b() {}\n#[test]\nfn c() {}",
         );
@@ -260,14 +260,18 @@ mod tests {
         );
         assert!(found[0].doc.contains("M1: counts."));
         assert!(found[1].doc.is_empty());
-        assert!(functions_of("//! M1\n#[test]\nfn a() {}")[0].doc.is_empty());
+        assert!(
+            parse_functions("//! M1\n#[test]\nfn a() {}")[0]
+                .doc
+                .is_empty()
+        );
     }
 
     #[test]
-    fn shipped_tokens_leave_out_what_only_tests_see() {
+    fn shipped_tokens_exclude_test_code() {
         let text = "fn a() { one(); }\n#[cfg(test)]\nuse x;\n#[cfg(not(test))]\nfn b() { two(); }\n\
                     #[cfg(all(test, unix))]\nmod tests { fn c() { three(); } }\n#[test]\nfn d() { four(); }";
-        let tokens = flat(text.parse().expect("planted Rust"), Which::Shipped);
+        let tokens = flat(text.parse().expect("planted Rust"), TokenFilter::Shipped);
         let has = |word: &str| tokens.iter().any(|token| token.text == word);
         assert!(has("one") && has("two") && !has("x") && !has("three") && !has("four"));
     }

@@ -19,7 +19,7 @@ pub(crate) struct Source {
 
 /// One broken rule, with the place and the way out.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Offence {
+pub(crate) struct Violation {
     pub(crate) path: String,
     pub(crate) line: usize,
     pub(crate) what: String,
@@ -28,7 +28,7 @@ pub(crate) struct Offence {
 
 impl Source {
     /// A file that exists only in a test.
-    pub(crate) fn planted(path: &str, text: &str) -> Source {
+    pub(crate) fn fixture(path: &str, text: &str) -> Source {
         Source {
             path: path.to_owned(),
             text: text.to_owned(),
@@ -43,8 +43,8 @@ impl Source {
         self.path.rsplit_once('.').map(|(_, extension)| extension)
     }
 
-    pub(crate) fn offence(&self, line: usize, what: String, remedy: &str) -> Offence {
-        Offence {
+    pub(crate) fn violation(&self, line: usize, what: String, remedy: &str) -> Violation {
+        Violation {
             path: self.path.clone(),
             line,
             what,
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for Offence {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -68,7 +68,7 @@ pub(crate) fn tree() -> &'static [Source] {
     static TREE: OnceLock<Vec<Source>> = OnceLock::new();
     TREE.get_or_init(|| {
         let root = root();
-        let paths = listed_by_git(&root).unwrap_or_else(|| walked(&root));
+        let paths = listed_by_git(&root).unwrap_or_else(|| walk(&root));
         // Files that are not UTF-8 are pictures and the like: no rule here speaks of them.
         let read = |path: String| Some((fs::read_to_string(root.join(&path)).ok()?, path));
         let sources = paths.into_iter().filter_map(read);
@@ -77,7 +77,7 @@ pub(crate) fn tree() -> &'static [Source] {
 }
 
 /// Fails with one line per offence.
-pub(crate) fn assert_clean(offences: &[Offence]) {
+pub(crate) fn assert_clean(offences: &[Violation]) {
     let lines: Vec<String> = offences.iter().map(ToString::to_string).collect();
     assert!(
         offences.is_empty(),
@@ -113,7 +113,7 @@ fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     (output.status.success() && !paths.is_empty()).then_some(paths)
 }
 
-fn walked(root: &Path) -> Vec<String> {
+fn walk(root: &Path) -> Vec<String> {
     let mut folders = vec![root.to_path_buf()];
     let mut paths = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -138,11 +138,11 @@ fn walked(root: &Path) -> Vec<String> {
 fn the_tree_contains_this_file_with_either_way_of_listing() {
     let this = "crates/tidy/tests/it/tree.rs";
     assert!(tree().iter().any(|source| source.path == this));
-    assert!(walked(&root()).iter().any(|path| path == this));
+    assert!(walk(&root()).iter().any(|path| path == this));
 }
 
 #[test]
-fn an_offence_names_file_line_thing_and_remedy() {
-    let offence = Source::planted("a/b.rs", "").offence(7, "`x` is bad".into(), "write `y`");
+fn a_violation_names_file_line_problem_and_remedy() {
+    let offence = Source::fixture("a/b.rs", "").violation(7, "`x` is bad".into(), "write `y`");
     assert_eq!(offence.to_string(), "a/b.rs:7: `x` is bad; write `y`");
 }

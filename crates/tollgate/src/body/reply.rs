@@ -17,12 +17,12 @@ use tokio::time::Sleep;
 use tollgate_core::time::{Micros, Span};
 
 use super::shared::Reader;
-use super::{BodyError, Tally, Tunnel};
+use super::{BodyError, CostReader, Tunnel};
 use crate::Permit;
 use crate::failpoint;
 use crate::path::Recorder;
 use crate::pool::Conn;
-use crate::timer::rest;
+use crate::timer::sleep;
 
 /// How often a body that still comes is told to the ledger, which holds its place for longer each
 /// time. At least four times as often as it must, or this often: seldom enough to cost nothing.
@@ -33,17 +33,17 @@ const ALIVE_EVERY: Span = Span::from_secs(1);
 pub struct ReplyBody {
     /// What was read already to learn from it.
     first: Option<Bytes>,
-    flow: Option<Box<Flow>>,
+    upstream: Option<Box<UpstreamBody>>,
     /// Others read it too.
     shared: Option<Reader>,
     /// It is kept while it passes.
     recorder: Option<Box<Recorder>>,
-    is_kept: bool,
+    is_stored: bool,
 }
 
 /// An answer that still comes in, with the permit and the connection that it holds.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub(crate) struct UpstreamBody {
     incoming: Incoming,
     /// What came after the bytes that were read already: trailers, or what stopped it.
     next: Option<Result<Frame<Bytes>, BodyError>>,
@@ -51,20 +51,20 @@ pub(crate) struct Flow {
     permit: Option<Permit>,
     has_ended: bool,
     idle: Span,
-    timer: Option<Idle>,
+    timer: Option<IdleTimer>,
     alive: Micros,
     /// How often the ledger hears that it still comes.
     every: Span,
     /// Reads what the call really cost.
-    tally: Option<Box<Tally>>,
+    cost_reader: Option<Box<CostReader>>,
 }
 
 /// How long nothing has come already.
 #[derive(Debug)]
-struct Idle {
+struct IdleTimer {
     timer: Pin<Box<Sleep>>,
     /// The permit has been told that its answer takes longer.
-    told: bool,
+    reported: bool,
 }
 
 /// The provider stopped in the middle of an answer.
@@ -72,17 +72,17 @@ struct Idle {
 #[error(
     "the answer stood still for the idle time; raise timeout.idle if the provider is that slow"
 )]
-pub struct StoodStill;
+pub struct IdleTimeout;
 
 impl ReplyBody {
     /// What was read, then what still comes.
-    pub(crate) fn new(first: Bytes, flow: Option<Flow>) -> ReplyBody {
+    pub(crate) fn new(first: Bytes, flow: Option<UpstreamBody>) -> ReplyBody {
         ReplyBody {
             first: Some(first).filter(|first| !first.is_empty()),
-            flow: flow.filter(|flow| !flow.is_over()).map(Box::new),
+            upstream: flow.filter(|flow| !flow.is_over()).map(Box::new),
             shared: None,
             recorder: None,
-            is_kept: false,
+            is_stored: false,
         }
     }
 
@@ -95,25 +95,28 @@ impl ReplyBody {
     }
 
     /// It is kept, and good for whoever asks next.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.is_kept
+    pub(crate) fn is_stored(&self) -> bool {
+        self.is_stored
     }
 
     /// The same body, which was kept and is good for whoever asks next, or is not.
-    pub(crate) fn kept(self, is_kept: bool) -> ReplyBody {
-        ReplyBody { is_kept, ..self }
+    pub(crate) fn stored(self, is_kept: bool) -> ReplyBody {
+        ReplyBody {
+            is_stored: is_kept,
+            ..self
+        }
     }
 
     /// All of it is here already.
     pub(crate) fn is_whole(&self) -> bool {
-        self.shared.is_none() && self.flow.as_deref().is_none_or(Flow::has_ended)
+        self.shared.is_none() && self.upstream.as_deref().is_none_or(UpstreamBody::has_ended)
     }
 
     /// The same body, kept while it passes. One that is here already is kept at once.
     pub(crate) fn recorded(mut self, mut recorder: Recorder) -> ReplyBody {
         let fits = self.first.as_ref().is_none_or(|first| recorder.push(first));
-        let is_whole = self.flow.as_deref().is_none_or(Flow::has_ended);
-        self.is_kept = fits && recorder.is_for_others();
+        let is_whole = self.upstream.as_deref().is_none_or(UpstreamBody::has_ended);
+        self.is_stored = fits && recorder.is_reusable();
         if fits && is_whole {
             recorder.finish();
         } else if fits {
@@ -131,9 +134,9 @@ impl ReplyBody {
     /// The upstream's side of an upgraded call; `None` for every other answer.
     #[must_use]
     pub fn into_tunnel(self) -> Option<Tunnel> {
-        let Flow {
+        let UpstreamBody {
             conn, permit, idle, ..
-        } = *self.flow?;
+        } = *self.upstream?;
         Some(Tunnel {
             upstream: conn?.upgraded?,
             permit: permit?,
@@ -169,9 +172,9 @@ impl ReplyBody {
     }
 }
 
-impl Flow {
-    pub(crate) fn new(incoming: Incoming, conn: Conn, idle: Span) -> Flow {
-        let mut flow = Flow {
+impl UpstreamBody {
+    pub(crate) fn new(incoming: Incoming, conn: Conn, idle: Span) -> UpstreamBody {
+        let mut flow = UpstreamBody {
             incoming,
             next: None,
             conn: Some(conn),
@@ -181,7 +184,7 @@ impl Flow {
             timer: None,
             alive: Micros::default(),
             every: ALIVE_EVERY,
-            tally: None,
+            cost_reader: None,
         };
         if flow.incoming.is_end_stream() {
             flow.end();
@@ -190,12 +193,12 @@ impl Flow {
     }
 
     /// From now on what passes is looked through for its cost.
-    pub(crate) fn count(&mut self, tally: Option<Tally>) {
-        self.tally = tally.map(Box::new);
+    pub(crate) fn count_costs(&mut self, tally: Option<CostReader>) {
+        self.cost_reader = tally.map(Box::new);
     }
 
     /// From now on the permit travels with the body. It has been told of the head already.
-    pub(crate) fn carry(&mut self, permit: Permit) {
+    pub(crate) fn hold_permit(&mut self, permit: Permit) {
         self.alive = permit.granted();
         self.every = ALIVE_EVERY.min(Span(permit.held_for().0 / 4));
         if self.has_ended {
@@ -219,7 +222,7 @@ impl Flow {
     /// that stopped it.
     pub(crate) async fn read(&mut self, most: usize, patience: Span) -> Bytes {
         let mut read = BytesMut::new();
-        let mut late = std::pin::pin!(rest(Some(patience)));
+        let mut late = std::pin::pin!(sleep(Some(patience)));
         while read.len() < most && !self.has_ended {
             let next = std::future::poll_fn(|cx| match self.poll(cx) {
                 Poll::Pending => late.as_mut().poll(cx).map(|()| None),
@@ -239,7 +242,7 @@ impl Flow {
 
     /// What has come along with the head, without a wait for more: most answers are whole then, and
     /// cost neither a task nor a place among those that others may join.
-    pub(crate) async fn glance(&mut self) -> Bytes {
+    pub(crate) async fn read_available(&mut self) -> Bytes {
         // Only a known length: nothing but bytes can come then.
         if self.has_ended || self.incoming.size_hint().exact().is_none() {
             return Bytes::new();
@@ -274,8 +277,8 @@ impl Flow {
         match Pin::new(&mut self.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 self.timer = None;
-                if let (Some(tally), Some(data)) = (&mut self.tally, frame.data_ref()) {
-                    tally.hear(data);
+                if let (Some(tally), Some(data)) = (&mut self.cost_reader, frame.data_ref()) {
+                    tally.push(data);
                 }
                 // Whoever reads may not ask again after the last byte.
                 if self.incoming.is_end_stream() {
@@ -304,13 +307,13 @@ impl Flow {
     #[expect(clippy::disallowed_methods, reason = "the idle timeout of a body")]
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let first = self.idle.min(self.every);
-        let idle = self.timer.get_or_insert_with(|| Idle {
+        let idle = self.timer.get_or_insert_with(|| IdleTimer {
             timer: Box::pin(tokio::time::sleep(first.into())),
-            told: false,
+            reported: false,
         });
         ready!(idle.timer.as_mut().poll(cx));
-        if !idle.told {
-            idle.told = true;
+        if !idle.reported {
+            idle.reported = true;
             let rest = Span(self.idle.0.saturating_sub(first.0));
             idle.timer = Box::pin(tokio::time::sleep(rest.into()));
             let is_over = idle.timer.as_mut().poll(cx).is_ready();
@@ -321,7 +324,7 @@ impl Flow {
         }
         self.conn = None;
         self.permit = None;
-        Poll::Ready(Some(Err(StoodStill.into())))
+        Poll::Ready(Some(Err(IdleTimeout.into())))
     }
 
     /// Keeps the place of a long answer, at most so often.
@@ -330,7 +333,7 @@ impl Flow {
             let now = permit.now();
             if now.since(self.alive) >= every {
                 self.alive = now;
-                permit.alive(self.idle + Span::from_secs(1));
+                permit.keep_alive(self.idle + Span::from_secs(1));
             }
         }
     }
@@ -349,7 +352,7 @@ impl Flow {
         self.has_ended = true;
         self.timer = None;
         if let Some(conn) = self.conn.take() {
-            conn.give_back();
+            conn.release();
         }
         if let Some(permit) = self.permit.take() {
             self.finish(permit);
@@ -358,7 +361,7 @@ impl Flow {
 
     /// The permit is settled with what the call really cost, where its answer has told.
     fn finish(&mut self, permit: Permit) {
-        let costs = self.tally.take().map(|tally| tally.costs());
+        let costs = self.cost_reader.take().map(|tally| tally.costs());
         let costs = costs.unwrap_or_default();
         permit.finished(|term| costs.iter().find(|cost| cost.0 == term).map(|cost| cost.1));
     }
@@ -378,7 +381,7 @@ impl Body for ReplyBody {
         if let Some(reader) = &mut self.shared {
             return reader.poll(cx);
         }
-        let Some(flow) = &mut self.flow else {
+        let Some(flow) = &mut self.upstream else {
             return Poll::Ready(None);
         };
         let frame = ready!(flow.poll(cx));
@@ -391,8 +394,8 @@ impl Body for ReplyBody {
         if let Some(reader) = &self.shared {
             return reader.is_end();
         }
-        let ended = |flow: &Flow| flow.next.is_none() && flow.incoming.is_end_stream();
-        self.first.is_none() && self.flow.as_deref().is_none_or(ended)
+        let ended = |flow: &UpstreamBody| flow.next.is_none() && flow.incoming.is_end_stream();
+        self.first.is_none() && self.upstream.as_deref().is_none_or(ended)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -400,7 +403,7 @@ impl Body for ReplyBody {
             return reader.size();
         }
         let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
-        let Some(flow) = &self.flow else {
+        let Some(flow) = &self.upstream else {
             return SizeHint::with_exact(first);
         };
         match flow.incoming.size_hint().exact() {

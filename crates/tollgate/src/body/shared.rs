@@ -39,14 +39,14 @@ pub(crate) const TOTAL_MAX: usize = 256 * 1024 * 1024;
 const SCARCE_MAX: usize = 64 * 1024;
 
 /// How much all answers hold.
-pub(crate) type Held = Arc<AtomicUsize>;
+pub(crate) type HeldBytes = Arc<AtomicUsize>;
 
 /// Something that ends when nobody can join the answer any more.
-pub(crate) type Ticket = Box<dyn std::any::Any + Send + Sync>;
+pub(crate) type JoinGuard = Box<dyn std::any::Any + Send + Sync>;
 
 /// An answer that many read.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedBody {
     inner: Arc<Inner>,
 }
 
@@ -56,7 +56,7 @@ struct Inner {
     /// Who waits for the next chunk, by seat. Apart from the state, because the upstream may wake
     /// us while we ask it.
     wakers: Mutex<Vec<Option<Waker>>>,
-    held: Held,
+    held: HeldBytes,
     idle: Span,
     length: Option<u64>,
 }
@@ -69,18 +69,18 @@ struct State {
     /// The number of the first chunk that is held.
     first: usize,
     bytes: usize,
-    seats: Vec<Seat>,
+    readers: Vec<ReaderSlot>,
     /// Those who have been promised a seat and have not taken it yet.
-    promised: usize,
-    ticket: Option<Ticket>,
+    reserved: usize,
+    join_guard: Option<JoinGuard>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seat {
+enum ReaderSlot {
     /// The number of the chunk that it reads next.
-    At(usize),
+    Reading(usize),
     /// It was too slow.
-    Behind,
+    TooSlow,
     Empty,
 }
 
@@ -98,13 +98,13 @@ pub struct Broken(Arc<str>);
 /// A reader was so slow that the others could not wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer was not read for the idle time while others waited for it")]
-pub struct LeftBehind;
+pub struct SlowReader;
 
 /// One who reads a shared answer.
 #[derive(Debug)]
 pub(crate) struct Reader {
     inner: Arc<Inner>,
-    seat: usize,
+    slot: usize,
     at: usize,
     read: u64,
     is_over: bool,
@@ -112,16 +112,16 @@ pub(crate) struct Reader {
     patience: Option<Pin<Box<Sleep>>>,
 }
 
-impl Shared {
+impl SharedBody {
     /// An answer with one reader, and seats promised to so many others. Nobody can join once the
     /// ticket is gone.
     pub(crate) fn new(
         source: ReplyBody,
         promised: usize,
         idle: Span,
-        held: Held,
-        ticket: Ticket,
-    ) -> (Shared, Reader) {
+        held: HeldBytes,
+        ticket: JoinGuard,
+    ) -> (SharedBody, Reader) {
         let length = source.size_hint().exact();
         let inner = Arc::new(Inner {
             state: Mutex::new(State {
@@ -130,62 +130,66 @@ impl Shared {
                 chunks: VecDeque::new(),
                 first: 0,
                 bytes: 0,
-                seats: vec![Seat::At(0)],
-                promised,
-                ticket: Some(ticket),
+                readers: vec![ReaderSlot::Reading(0)],
+                reserved: promised,
+                join_guard: Some(ticket),
             }),
             wakers: Mutex::new(vec![None]),
             held,
             idle,
             length,
         });
-        let shared = Shared {
+        let shared = SharedBody {
             inner: inner.clone(),
         };
         (shared, Reader::new(inner, 0))
     }
 
     /// One more wants a seat; `false` = the beginning is gone, or everybody has left.
-    pub(crate) fn promise(&self) -> bool {
+    pub(crate) fn reserve(&self) -> bool {
         let mut state = self.inner.state.lock();
-        let is_there = state.ticket.is_some() && (state.source.is_some() || state.end.is_some());
+        let is_there =
+            state.join_guard.is_some() && (state.source.is_some() || state.end.is_some());
         if is_there {
-            state.promised += 1;
+            state.reserved += 1;
         }
         is_there
     }
 
     /// Takes a seat that was promised; `None` = the beginning is gone.
-    pub(crate) fn sit(&self) -> Option<Reader> {
+    pub(crate) fn open_reader(&self) -> Option<Reader> {
         let mut state = self.inner.state.lock();
-        state.promised = state.promised.saturating_sub(1);
+        state.reserved = state.reserved.saturating_sub(1);
         if state.first > 0 || (state.source.is_none() && state.end.is_none()) {
             return None;
         }
-        let free = state.seats.iter().position(|seat| *seat == Seat::Empty);
-        let seat = free.unwrap_or(state.seats.len());
-        if seat == state.seats.len() {
-            state.seats.push(Seat::Empty);
+        let free = state
+            .readers
+            .iter()
+            .position(|seat| *seat == ReaderSlot::Empty);
+        let seat = free.unwrap_or(state.readers.len());
+        if seat == state.readers.len() {
+            state.readers.push(ReaderSlot::Empty);
             self.inner.wakers.lock().push(None);
         }
-        if let Some(empty) = state.seats.get_mut(seat) {
-            *empty = Seat::At(0);
+        if let Some(empty) = state.readers.get_mut(seat) {
+            *empty = ReaderSlot::Reading(0);
         }
         Some(Reader::new(self.inner.clone(), seat))
     }
 
     /// Gives up a seat that was promised.
-    pub(crate) fn decline(&self) {
+    pub(crate) fn release(&self) {
         let mut state = self.inner.state.lock();
-        state.promised = state.promised.saturating_sub(1);
-        let left = state.abandon();
+        state.reserved = state.reserved.saturating_sub(1);
+        let left = state.release_if_unread();
         drop(state);
         drop(left);
     }
 }
 
 impl State {
-    fn limit(&self, held: &Held) -> usize {
+    fn limit(&self, held: &HeldBytes) -> usize {
         if held.load(Ordering::Relaxed) > TOTAL_MAX {
             SCARCE_MAX
         } else {
@@ -195,27 +199,27 @@ impl State {
 
     /// If nobody is left, the upstream is let go too. What is returned must be dropped outside the
     /// lock.
-    fn abandon(&mut self) -> Option<(Option<ReplyBody>, Option<Ticket>)> {
-        let is_taken = |seat: &Seat| matches!(seat, Seat::At(_));
-        if self.promised > 0 || self.seats.iter().any(is_taken) {
+    fn release_if_unread(&mut self) -> Option<(Option<ReplyBody>, Option<JoinGuard>)> {
+        let is_taken = |seat: &ReaderSlot| matches!(seat, ReaderSlot::Reading(_));
+        if self.reserved > 0 || self.readers.iter().any(is_taken) {
             return None;
         }
-        Some((self.source.take(), self.ticket.take()))
+        Some((self.source.take(), self.join_guard.take()))
     }
 
     /// The slowest reader's next chunk.
     fn slowest(&self) -> usize {
-        let promised = (self.promised > 0).then_some(0);
-        let at = |seat: &Seat| match seat {
-            Seat::At(at) => Some(*at),
-            Seat::Behind | Seat::Empty => None,
+        let promised = (self.reserved > 0).then_some(0);
+        let at = |seat: &ReaderSlot| match seat {
+            ReaderSlot::Reading(at) => Some(*at),
+            ReaderSlot::TooSlow | ReaderSlot::Empty => None,
         };
-        let seats = self.seats.iter().filter_map(at);
+        let seats = self.readers.iter().filter_map(at);
         seats.chain(promised).min().unwrap_or(self.first)
     }
 
     /// Lets go of what everybody has read. Nobody can join from then on.
-    fn trim(&mut self, held: &Held) -> Option<Ticket> {
+    fn trim(&mut self, held: &HeldBytes) -> Option<JoinGuard> {
         let slowest = self.slowest();
         while self.first < slowest
             && let Some(chunk) = self.chunks.pop_front()
@@ -225,19 +229,19 @@ impl State {
             held.fetch_sub(chunk.len(), Ordering::Relaxed);
         }
         if self.first > 0 {
-            self.ticket.take()
+            self.join_guard.take()
         } else {
             None
         }
     }
 
     /// Leaves behind those who hold everybody up.
-    fn leave_behind(&mut self) {
-        self.promised = 0;
+    fn drop_slow_readers(&mut self) {
+        self.reserved = 0;
         let first = self.first;
-        for seat in &mut self.seats {
-            if *seat == Seat::At(first) {
-                *seat = Seat::Behind;
+        for seat in &mut self.readers {
+            if *seat == ReaderSlot::Reading(first) {
+                *seat = ReaderSlot::TooSlow;
             }
         }
     }
@@ -286,7 +290,7 @@ impl Reader {
     fn new(inner: Arc<Inner>, seat: usize) -> Reader {
         Reader {
             inner,
-            seat,
+            slot: seat,
             at: 0,
             read: 0,
             is_over: false,
@@ -302,7 +306,7 @@ impl Reader {
             return Poll::Ready(None);
         }
         loop {
-            let found = self.find(cx);
+            let found = self.next_piece(cx);
             if !matches!(found, Found::Full) {
                 self.patience = None;
             }
@@ -326,7 +330,7 @@ impl Reader {
                 Found::Nothing => Poll::Pending,
                 Found::Full if self.poll_patience(cx).is_ready() => {
                     self.patience = None;
-                    self.inner.state.lock().leave_behind();
+                    self.inner.state.lock().drop_slow_readers();
                     self.inner.wake_all();
                     continue;
                 }
@@ -336,17 +340,19 @@ impl Reader {
     }
 
     /// The next piece, from what is held or from the upstream.
-    fn find(&mut self, cx: &mut Context<'_>) -> Found {
+    fn next_piece(&mut self, cx: &mut Context<'_>) -> Found {
         let inner = self.inner.clone();
         let mut state = inner.state.lock();
-        match state.seats.get(self.seat) {
-            Some(Seat::At(_)) => {}
-            Some(Seat::Behind | Seat::Empty) | None => return Found::Broken(LeftBehind.into()),
+        match state.readers.get(self.slot) {
+            Some(ReaderSlot::Reading(_)) => {}
+            Some(ReaderSlot::TooSlow | ReaderSlot::Empty) | None => {
+                return Found::Broken(SlowReader.into());
+            }
         }
         let next = self.at.checked_sub(state.first);
         if let Some(chunk) = next.and_then(|next| state.chunks.get(next)).cloned() {
             let is_full = state.bytes >= state.limit(&self.inner.held);
-            self.step(&mut state);
+            self.advance(&mut state);
             drop(state);
             if is_full {
                 self.inner.wake_all(); // the fast may have waited for us
@@ -358,16 +364,16 @@ impl Reader {
             if state.bytes >= state.limit(&self.inner.held) {
                 ticket = state.trim(&self.inner.held);
             }
-            self.wait(cx);
+            self.register_waker(cx);
             if state.bytes >= state.limit(&self.inner.held) {
                 drop(state);
                 drop(ticket);
                 return Found::Full;
             }
         }
-        let (found, news) = self.ask(&mut state);
+        let (found, news) = self.poll_upstream(&mut state);
         if state.end.is_some() && ticket.is_none() {
-            ticket = state.ticket.take();
+            ticket = state.join_guard.take();
         }
         drop(state);
         drop(ticket);
@@ -378,13 +384,13 @@ impl Reader {
     }
 
     /// Asks the upstream for more. `true`: there is something that the others wait for.
-    fn ask(&mut self, state: &mut State) -> (Found, bool) {
+    fn poll_upstream(&mut self, state: &mut State) -> (Found, bool) {
         let mut news = false;
         if state.end.is_none() {
             let waker = Waker::from(self.inner.clone());
             let mut cx = Context::from_waker(&waker);
             let Some(source) = &mut state.source else {
-                return (Found::Broken(LeftBehind.into()), false);
+                return (Found::Broken(SlowReader.into()), false);
             };
             match Pin::new(&mut *source).poll_frame(&mut cx) {
                 Poll::Pending => return (Found::Nothing, false),
@@ -397,7 +403,7 @@ impl Reader {
                         state.bytes += chunk.len();
                         self.inner.held.fetch_add(chunk.len(), Ordering::Relaxed);
                         state.chunks.push_back(chunk.clone());
-                        self.step(state);
+                        self.advance(state);
                         return (Found::Chunk(chunk), true);
                     }
                     Err(frame) => state.end = Some(End::Whole(frame.into_trailers().ok())),
@@ -418,16 +424,16 @@ impl Reader {
         (found, news)
     }
 
-    fn step(&mut self, state: &mut State) {
+    fn advance(&mut self, state: &mut State) {
         self.at += 1;
-        if let Some(seat) = state.seats.get_mut(self.seat) {
-            *seat = Seat::At(self.at);
+        if let Some(seat) = state.readers.get_mut(self.slot) {
+            *seat = ReaderSlot::Reading(self.at);
         }
     }
 
-    fn wait(&self, cx: &Context<'_>) {
+    fn register_waker(&self, cx: &Context<'_>) {
         let mut wakers = self.inner.wakers.lock();
-        if let Some(waker) = wakers.get_mut(self.seat) {
+        if let Some(waker) = wakers.get_mut(self.slot) {
             match waker {
                 Some(waker) => waker.clone_from(cx.waker()),
                 None => *waker = Some(cx.waker().clone()),
@@ -467,14 +473,14 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.inner.state.lock();
-        if let Some(seat) = state.seats.get_mut(self.seat) {
-            *seat = Seat::Empty;
+        if let Some(seat) = state.readers.get_mut(self.slot) {
+            *seat = ReaderSlot::Empty;
         }
-        let left = state.abandon();
+        let left = state.release_if_unread();
         drop(state);
         drop(left);
         let mut wakers = self.inner.wakers.lock();
-        if let Some(waker) = wakers.get_mut(self.seat) {
+        if let Some(waker) = wakers.get_mut(self.slot) {
             *waker = None;
         }
         drop(wakers);

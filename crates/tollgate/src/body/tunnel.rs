@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tollgate_core::time::Span;
 
 use crate::Permit;
-use crate::timer::{rest, within};
+use crate::timer::{sleep, within};
 
 /// The idle time is looked at so often: a tunnel lives at most a quarter longer than it says.
-const LOOKS: u64 = 4;
+const IDLE_CHECKS: u64 = 4;
 
 /// How much longer than the idle time a place is kept, so that the next word of it is in time.
 const MARGIN: Span = Span::from_secs(1);
@@ -60,7 +60,7 @@ impl Tunnel {
         };
         let carried = tokio::select! {
             carried = tokio::io::copy_bidirectional(&mut caller, &mut upstream) => carried.is_ok(),
-            () = stands_still(&moved, idle, &mut permit) => false,
+            () = until_idle(&moved, idle, &mut permit) => false,
         };
         // Closed before the place is given up.
         drop(upstream);
@@ -71,13 +71,13 @@ impl Tunnel {
 }
 
 /// Waits until nothing has moved for the idle time; keeps the permit's place meanwhile.
-async fn stands_still(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
-    let look = Span((idle.0 / LOOKS).max(1));
+async fn until_idle(moved: &AtomicU64, idle: Span, permit: &mut Permit) {
+    let look = Span((idle.0 / IDLE_CHECKS).max(1));
     let mut seen = moved.load(Ordering::Relaxed);
     let mut quiet = 0;
-    while quiet < LOOKS {
-        permit.alive(idle + MARGIN);
-        rest(Some(look)).await;
+    while quiet < IDLE_CHECKS {
+        permit.keep_alive(idle + MARGIN);
+        sleep(Some(look)).await;
         let now = moved.load(Ordering::Relaxed);
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;

@@ -19,16 +19,16 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 use tollgate_core::time::{Span, Wall};
 
-use super::book::{self, BookError};
-use super::desk::Row;
-use super::finder::{Finder, Read, last_purge};
-use super::index::{Census, Index};
-use super::key::{Salt, Url, Variant};
-use super::memory::Memory;
+use super::admin::CacheUsage;
+use super::database::{self, DatabaseError};
+use super::index::{Index, IndexLoader};
+use super::key::{Salt, UrlHash, Variant};
+use super::memory::MemoryTier;
 use super::object::VARIANTS_MAX;
-use super::scribe::Scribe;
-use super::{DATABASE, Key, Object, Shelf};
-use crate::event::Fact;
+use super::reader::{CacheReader, ReadRequest, last_purge};
+use super::writer::CacheWriter;
+use super::{CacheKey, CachedResponse, DATABASE, VariantSet};
+use crate::event::LogEvent;
 use crate::timer::within;
 
 /// Questions that may wait. A read takes some 50 µs, so these are a fraction of a second; past
@@ -46,166 +46,167 @@ const PENDING_MAX: u64 = 64 * 1024 * 1024;
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// How exactly it is known when an answer was last used: writing it down costs a write.
-pub(super) const USED_STEP: Span = Span::from_secs(3_600);
+pub(super) const TOUCH_STEP: Span = Span::from_secs(3_600);
 
 /// How long a call waits for the disk: longer than a healthy one ever takes, and not so long that the
 /// provider would have answered several times.
-const LOOK_MAX: Span = Span::from_millis(250);
+const READ_WAIT_MAX: Span = Span::from_millis(250);
 
 /// Orders to forget that may wait beside a full queue. Past that everything is forgotten.
-const OVERDUE_MAX: usize = 4_096;
+const BACKLOG_MAX: usize = 4_096;
 
 /// The disk tier.
 #[derive(Debug)]
 pub(super) struct Disk {
-    reads: SyncSender<Read>,
-    writes: SyncSender<Write>,
-    pending: Arc<AtomicU64>,
-    overdue: Arc<Overdue>,
+    reads: SyncSender<ReadRequest>,
+    writes: SyncSender<WriteCommand>,
+    pending_bytes: Arc<AtomicU64>,
+    backlog: Arc<RemovalBacklog>,
     broken: Arc<AtomicBool>,
     index: Arc<Index>,
 }
 
 /// What must be forgotten and is not yet.
 #[derive(Debug, Default)]
-pub(super) struct Overdue {
+pub(super) struct RemovalBacklog {
     /// What found no place in the queue.
-    orders: Mutex<Vec<Write>>,
-    is_all: AtomicBool,
+    commands: Mutex<Vec<WriteCommand>>,
+    is_overflowed: AtomicBool,
     /// Purges that are ordered and not done.
-    purges: AtomicUsize,
+    open_purges: AtomicUsize,
 }
 
 /// An order to forget the answers of a provider, of one of its entities, or all. While there is one,
 /// nothing is read from the file.
 #[derive(Debug)]
-pub(super) struct Purge {
+pub(super) struct PurgeCommand {
     pub(super) provider: Option<String>,
     pub(super) entity: Option<String>,
-    answer: Option<oneshot::Sender<u64>>,
-    overdue: Arc<Overdue>,
+    reply: Option<oneshot::Sender<u64>>,
+    backlog: Arc<RemovalBacklog>,
 }
 
-impl Purge {
+impl PurgeCommand {
     /// So many are gone.
-    pub(super) fn finish(mut self: Box<Purge>, gone: u64) {
-        let answer = self.answer.take();
+    pub(super) fn finish(mut self: Box<PurgeCommand>, gone: u64) {
+        let answer = self.reply.take();
         drop(self);
         // Whoever asked may have left.
         let _left = answer.map(|answer| answer.send(gone));
     }
 }
 
-impl Drop for Purge {
+impl Drop for PurgeCommand {
     fn drop(&mut self) {
-        self.overdue.purges.fetch_sub(1, Ordering::AcqRel);
+        self.backlog.open_purges.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Overdue {
-    fn push(&self, order: Write) {
-        let mut orders = self.orders.lock();
-        if orders.len() < OVERDUE_MAX {
+impl RemovalBacklog {
+    fn push(&self, order: WriteCommand) {
+        let mut orders = self.commands.lock();
+        if orders.len() < BACKLOG_MAX {
             orders.push(order);
         } else {
-            self.is_all.store(true, Ordering::Release);
+            self.is_overflowed.store(true, Ordering::Release);
         }
     }
 
     pub(super) fn purge(
-        self: &Arc<Overdue>,
+        self: &Arc<RemovalBacklog>,
         provider: Option<String>,
         entity: Option<String>,
         answer: oneshot::Sender<u64>,
-    ) -> Write {
-        self.purges.fetch_add(1, Ordering::AcqRel);
-        Write::Purge(Box::new(Purge {
+    ) -> WriteCommand {
+        self.open_purges.fetch_add(1, Ordering::AcqRel);
+        WriteCommand::Purge(Box::new(PurgeCommand {
             provider,
             entity,
-            answer: Some(answer),
-            overdue: self.clone(),
+            reply: Some(answer),
+            backlog: self.clone(),
         }))
     }
 
     /// An order to forget everything, that nobody waits for.
-    pub(super) fn purge_all(self: &Arc<Overdue>) -> Write {
+    pub(super) fn purge_all(self: &Arc<RemovalBacklog>) -> WriteCommand {
         let (answer, _nobody) = oneshot::channel();
         self.purge(None, None, answer)
     }
 
     /// Is there anything in the file that has been purged?
     pub(super) fn is_purging(&self) -> bool {
-        self.purges.load(Ordering::Acquire) > 0 || self.is_all.load(Ordering::Acquire)
+        self.open_purges.load(Ordering::Acquire) > 0 || self.is_overflowed.load(Ordering::Acquire)
     }
 
     /// All that found no place, as orders.
-    pub(super) fn take(self: &Arc<Overdue>) -> Vec<Write> {
-        let mut orders = std::mem::take(&mut *self.orders.lock());
-        if self.is_all.load(Ordering::Acquire) {
+    pub(super) fn drain(self: &Arc<RemovalBacklog>) -> Vec<WriteCommand> {
+        let mut orders = std::mem::take(&mut *self.commands.lock());
+        if self.is_overflowed.load(Ordering::Acquire) {
             orders.push(self.purge_all());
-            self.is_all.store(false, Ordering::Release);
+            self.is_overflowed.store(false, Ordering::Release);
         }
         orders
     }
 }
 
 #[derive(Debug)]
-pub(super) enum Write {
-    Put(Key, Arc<Object>, Wall),
+pub(super) enum WriteCommand {
+    Put(CacheKey, Arc<CachedResponse>, Wall),
     /// The same, where there may be one already: it must not stay if this one is not written.
-    Replace(Key, Arc<Object>, Wall),
+    Replace(CacheKey, Arc<CachedResponse>, Wall),
     /// One answer is not to be used again, if it was asked for by then.
-    Forget(Key, Variant, Wall),
-    Used(Key, Wall),
-    Invalidate(Url, Wall),
-    Purge(Box<Purge>),
-    Rows(oneshot::Sender<Vec<Row>>),
+    Remove(CacheKey, Variant, Wall),
+    Touch(CacheKey, Wall),
+    Invalidate(UrlHash, Wall),
+    Purge(Box<PurgeCommand>),
+    Usage(oneshot::Sender<Vec<CacheUsage>>),
     Flush(oneshot::Sender<()>),
     /// The same, and nothing is left to be forgotten.
-    Last(oneshot::Sender<()>),
+    Close(oneshot::Sender<()>),
 }
 
 impl Disk {
     pub(super) fn open(
         folder: &Path,
-        memory: Arc<Memory>,
+        memory: Arc<MemoryTier>,
         bytes_max: u64,
-    ) -> Result<(Disk, Salt), BookError> {
-        let (writer, aside) = book::open(folder, bytes_max)?;
-        aside.iter().for_each(|aside| begun_anew(aside));
+    ) -> Result<(Disk, Salt), DatabaseError> {
+        let (writer, aside) = database::open(folder, bytes_max)?;
+        aside.iter().for_each(|aside| report_recreated(aside));
         let path = folder.join(DATABASE);
-        let reader = book::connect(&path)?;
-        let (salt, heard) = begin(&reader).map_err(|source| BookError::Store {
-            path: path.clone(),
-            source,
-        })?;
+        let reader = database::connect(&path)?;
+        let (salt, heard) =
+            salt_and_last_purge(&reader).map_err(|source| DatabaseError::Sqlite {
+                path: path.clone(),
+                source,
+            })?;
         let (reads, questions) = sync_channel(READS_MAX);
         let (writes, orders) = sync_channel(WRITES_MAX);
         let (pending, broken) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (overdue, index) = (Arc::<Overdue>::default(), Arc::<Index>::default());
-        let scribe = Scribe {
+        let (overdue, index) = (Arc::<RemovalBacklog>::default(), Arc::<Index>::default());
+        let scribe = CacheWriter {
             conn: writer,
             bytes_max,
             since_check: bytes_max,
-            pending: pending.clone(),
-            overdue: overdue.clone(),
+            pending_bytes: pending.clone(),
+            backlog: overdue.clone(),
             broken: broken.clone(),
             path: path.clone(),
-            held_back: Vec::new(),
+            deferred: Vec::new(),
         };
-        let finder = Finder {
+        let finder = CacheReader {
             conn: reader,
             memory,
-            heard,
+            last_purge: heard,
             version: -1,
-            census: Census::new(index.clone()),
-            overdue: overdue.clone(),
+            loader: IndexLoader::new(index.clone()),
+            backlog: overdue.clone(),
             writes: writes.clone(),
             broken: broken.clone(),
             path: path.clone(),
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let fail = |source| BookError::Folder {
+        let fail = |source| DatabaseError::Folder {
             path: path.clone(),
             source,
         };
@@ -218,8 +219,8 @@ impl Disk {
         let disk = Disk {
             reads,
             writes,
-            pending,
-            overdue,
+            pending_bytes: pending,
+            backlog: overdue,
             broken,
             index,
         };
@@ -227,48 +228,53 @@ impl Disk {
     }
 
     /// What is on disk, but those that were seen; without a look at it where there is nothing.
-    pub(super) async fn find(&self, key: Key, seen: &[Variant], now: Wall) -> Option<Arc<Shelf>> {
+    pub(super) async fn find(
+        &self,
+        key: CacheKey,
+        seen: &[Variant],
+        now: Wall,
+    ) -> Option<Arc<VariantSet>> {
         let is_broken = self.broken.load(Ordering::Acquire);
-        if is_broken || !self.index.may_have(&key) || self.overdue.is_purging() {
+        if is_broken || !self.index.may_have(&key) || self.backlog.is_purging() {
             return None;
         }
         let (answer, found) = oneshot::channel();
         let seen = seen.to_vec();
-        let read = Read {
+        let read = ReadRequest {
             key,
             now,
-            seen,
-            answer,
+            exclude: seen,
+            reply: answer,
         };
         self.reads.try_send(read).ok()?;
-        within(Some(LOOK_MAX), found).await.ok()?.ok()
+        within(Some(READ_WAIT_MAX), found).await.ok()?.ok()
     }
 
     /// It was used again, out of memory.
-    pub(super) fn used(&self, key: Key, now: Wall) {
+    pub(super) fn touch(&self, key: CacheKey, now: Wall) {
         // If it cannot be noted, it looks a little older than it is.
-        let _noted = self.writes.try_send(Write::Used(key, now));
+        let _noted = self.writes.try_send(WriteCommand::Touch(key, now));
     }
 
     /// Writes an answer down. Says whether there may be others under this key already.
-    pub(super) fn put(&self, key: Key, object: &Arc<Object>, now: Wall) -> bool {
+    pub(super) fn put(&self, key: CacheKey, object: &Arc<CachedResponse>, now: Wall) -> bool {
         let may_have_others = self.index.may_have(&key);
         let order = if may_have_others {
-            Write::Replace
+            WriteCommand::Replace
         } else {
-            Write::Put
+            WriteCommand::Put
         };
         let weight = object.weight();
-        if self.pending.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
+        if self.pending_bytes.fetch_add(weight, Ordering::AcqRel) + weight > PENDING_MAX
             || self
                 .writes
                 .try_send(order(key, object.clone(), now))
                 .is_err()
         {
-            self.pending.fetch_sub(weight, Ordering::AcqRel);
+            self.pending_bytes.fetch_sub(weight, Ordering::AcqRel);
             // What it would have replaced must not come back in its place.
             if may_have_others {
-                self.forget(key, object.variant, object.stored);
+                self.remove(key, object.variant, object.stored);
             }
         } else {
             self.index.put(&key);
@@ -279,22 +285,22 @@ impl Disk {
     /// Are all keys of the file known?
     #[cfg(test)]
     pub(super) fn is_indexed(&self) -> bool {
-        self.index.is_whole()
+        self.index.is_complete()
     }
 
-    pub(super) fn invalidate(&self, url: Url, now: Wall) {
-        self.insist(|| Write::Invalidate(url, now));
+    pub(super) fn invalidate(&self, url: UrlHash, now: Wall) {
+        self.send_or_backlog(|| WriteCommand::Invalidate(url, now));
     }
 
-    pub(super) fn forget(&self, key: Key, variant: Variant, at: Wall) {
-        self.insist(|| Write::Forget(key, variant, at));
+    pub(super) fn remove(&self, key: CacheKey, variant: Variant, at: Wall) {
+        self.send_or_backlog(|| WriteCommand::Remove(key, variant, at));
     }
 
     /// An order that must not be lost: where the queue is full, it waits beside it.
-    fn insist(&self, forget: impl Fn() -> Write) {
+    fn send_or_backlog(&self, forget: impl Fn() -> WriteCommand) {
         let order = || self.writes.try_send(forget());
         if order().is_err() {
-            self.overdue.push(forget());
+            self.backlog.push(forget());
             // The queue may have been emptied meanwhile, and who waits for orders must be woken. If
             // it is full still, what waits beside it is seen with what is in it.
             let _again = order();
@@ -304,24 +310,27 @@ impl Disk {
     pub(super) async fn purge(&self, provider: Option<&str>, entity: Option<&str>) -> Option<u64> {
         let own = |name: &str| name.to_owned();
         let (provider, entity) = (provider.map(own), entity.map(own));
-        self.order(|answer| self.overdue.purge(provider, entity, answer))
+        self.request(|answer| self.backlog.purge(provider, entity, answer))
             .await
     }
 
-    pub(super) async fn rows(&self) -> Option<Vec<Row>> {
-        self.order(Write::Rows).await
+    pub(super) async fn usage(&self) -> Option<Vec<CacheUsage>> {
+        self.request(WriteCommand::Usage).await
     }
 
     pub(super) async fn flush(&self) {
-        self.order(Write::Flush).await;
+        self.request(WriteCommand::Flush).await;
     }
 
     pub(super) async fn close(&self) {
-        let last = self.order(Write::Last);
+        let last = self.request(WriteCommand::Close);
         let _late = tokio::time::timeout(CLOSE_MAX, last).await;
     }
 
-    async fn order<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Write) -> Option<T> {
+    async fn request<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<T>) -> WriteCommand,
+    ) -> Option<T> {
         let (answer, done) = oneshot::channel();
         let (writes, order) = (self.writes.clone(), order(answer));
         let sent = tokio::task::spawn_blocking(move || writes.send(order).is_ok());
@@ -333,17 +342,17 @@ impl Disk {
 }
 
 /// The salt, and the last purge that was made before.
-fn begin(reader: &Connection) -> rusqlite::Result<(Salt, i64)> {
-    Ok((book::salt(reader)?, last_purge(reader)?))
+fn salt_and_last_purge(reader: &Connection) -> rusqlite::Result<(Salt, i64)> {
+    Ok((database::salt(reader)?, last_purge(reader)?))
 }
 
-fn begun_anew(aside: &Path) {
+fn report_recreated(aside: &Path) {
     let file = &aside.display().to_string();
-    Fact::CacheBegunAnew { file }.tell();
+    LogEvent::CacheRecreated { file }.emit();
 }
 
 /// Says once that the database has failed, if that was for good.
-pub(super) fn tell(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
+pub(super) fn report_failure(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
     let code = error.sqlite_error_code();
     // Somebody else is writing, there is no room just now, or this row is odd: the next one may do.
     let is_passing = matches!(
@@ -359,24 +368,27 @@ pub(super) fn tell(broken: &AtomicBool, path: &Path, error: &rusqlite::Error) {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
     );
     if !is_damaged {
-        return Fact::CacheOnlyInMemory { why: &why }.tell();
+        return LogEvent::CacheOnlyInMemory { why: &why }.emit();
     }
     // To read all of a large file takes seconds, and calls wait for this thread.
     let (told, path) = (why.clone(), path.to_owned());
     let thread = std::thread::Builder::new().name("cache-check".to_owned());
-    if thread.spawn(move || examine(&path, told)).is_err() {
-        Fact::CacheOnlyInMemory { why: &why }.tell();
+    if thread
+        .spawn(move || quarantine_if_damaged(&path, told))
+        .is_err()
+    {
+        LogEvent::CacheOnlyInMemory { why: &why }.emit();
     }
 }
 
 /// Moves a damaged file aside, unless another process has begun a new one already.
-fn examine(path: &Path, mut why: String) {
-    if book::is_damaged(path)
-        && let Ok(aside) = book::move_aside(path)
+fn quarantine_if_damaged(path: &Path, mut why: String) {
+    if database::is_damaged(path)
+        && let Ok(aside) = database::move_aside(path)
     {
         why = format!("{why}; it is now {}", aside.display());
     }
-    Fact::CacheOnlyInMemory { why: &why }.tell();
+    LogEvent::CacheOnlyInMemory { why: &why }.emit();
 }
 
 /// For SQL.

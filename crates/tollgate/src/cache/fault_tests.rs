@@ -7,45 +7,45 @@ use super::tests::{Folder, bodies, key, object, open_with};
 use super::*;
 
 /// Somebody else who holds the file.
-struct Holder(Connection);
+struct FileLock(Connection);
 
-impl Holder {
-    fn of(folder: &Folder) -> Holder {
+impl FileLock {
+    fn of(folder: &Folder) -> FileLock {
         let conn = Connection::open(folder.file()).unwrap();
         conn.execute_batch("BEGIN IMMEDIATE").unwrap();
-        Holder(conn)
+        FileLock(conn)
     }
 
-    fn lets_go(self) {
+    fn release(self) {
         self.0.execute_batch("COMMIT").unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_file_that_somebody_holds_at_the_start_means_memory_only() {
+async fn a_file_locked_at_startup_means_memory_only() {
     let folder = Folder::new();
     drop(Cache::open(&folder.0));
-    let holder = Holder::of(&folder);
+    let holder = FileLock::of(&folder);
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
     assert_eq!(cache.purge(None, None).await, 1);
-    holder.lets_go();
+    holder.release();
 }
 
 /// What cannot be written is served from memory; what is kept afterwards is written again.
 #[tokio::test]
-async fn a_file_that_somebody_holds_meanwhile_is_used_again_afterwards() {
+async fn a_file_locked_for_a_while_is_used_again_afterwards() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    let holder = Holder::of(&folder);
-    cache.put(key(2), &object(1, "b"), Wall(1));
+    let holder = FileLock::of(&folder);
+    cache.store_now(key(2), &object(1, "b"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 2).await, ["b"]);
-    holder.lets_go();
-    cache.put(key(3), &object(1, "c"), Wall(1));
+    holder.release();
+    cache.store_now(key(3), &object(1, "c"), Wall(1));
     cache.flush().await;
     let next = Cache::open(&folder.0);
     assert_eq!(bodies(&next, 1).await, ["a"]);
@@ -55,21 +55,21 @@ async fn a_file_that_somebody_holds_meanwhile_is_used_again_afterwards() {
 
 /// A purge is not lost because somebody else writes: it is answered when it is done.
 #[tokio::test]
-async fn a_purge_waits_for_whoever_holds_the_file() {
+async fn a_purge_waits_for_a_locked_file() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
     let url = object(1, "bb").url;
-    cache.put(key(1), &object(1, "a"), Wall(1));
-    cache.put(key(2), &object(1, "bb"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(2), &object(1, "bb"), Wall(1));
     cache.flush().await;
-    let holder = Holder::of(&folder);
+    let holder = FileLock::of(&folder);
     cache.invalidate(Some(&key(2)), url, Wall(5));
     let purging = cache.clone();
     let purge = tokio::spawn(async move { purging.purge(Some("x"), Some("a")).await });
     // Meanwhile nobody is given what is to be forgotten, and this one hears that it was not done.
     cache.flush().await;
     assert!(bodies(&cache, 1).await.is_empty() && !purge.is_finished());
-    holder.lets_go();
+    holder.release();
     assert_eq!(purge.await.unwrap(), 1);
     let next = Cache::open(&folder.0);
     assert!(bodies(&next, 1).await.is_empty());
@@ -78,12 +78,12 @@ async fn a_purge_waits_for_whoever_holds_the_file() {
 
 /// The end waits for what must be forgotten, which would come back with the next start.
 #[tokio::test]
-async fn the_end_waits_until_what_must_be_forgotten_is() {
+async fn closing_waits_for_pending_removals() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    let holder = Holder::of(&folder);
+    let holder = FileLock::of(&folder);
     cache.invalidate(Some(&key(1)), object(1, "a").url, Wall(5));
     let closing = cache.clone();
     let closing = tokio::spawn(async move { closing.close().await });
@@ -91,9 +91,9 @@ async fn the_end_waits_until_what_must_be_forgotten_is() {
     cache.flush().await;
     cache.flush().await;
     assert!(!closing.is_finished());
-    holder.lets_go();
+    holder.release();
     closing.await.unwrap();
-    assert!(rows(&folder.0).unwrap().is_empty());
+    assert!(usage(&folder.0).unwrap().is_empty());
 }
 
 /// A file with forty answers, all of it in the file itself, and then rubbish from there on.
@@ -101,7 +101,7 @@ async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
     for number in 0..40 {
-        cache.put(key(number), &object(1, &"x".repeat(5_000)), Wall(1));
+        cache.store_now(key(number), &object(1, &"x".repeat(5_000)), Wall(1));
     }
     cache.flush().await;
     drop(cache);
@@ -118,18 +118,18 @@ async fn damaged(from: impl Fn(usize) -> usize) -> Folder {
 
 /// What is damaged behind a sound beginning is begun anew at the start.
 #[tokio::test]
-async fn a_file_whose_tables_cannot_be_read_is_begun_anew() {
+async fn a_file_with_unreadable_tables_is_recreated() {
     let folder = damaged(|_| 4_096).await;
     let cache = Cache::open(&folder.0);
     assert!(folder.0.join("cache.db.damaged").exists());
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
 }
 
 /// What turns out to be damaged while it is used is moved aside; the next start begins anew.
 #[tokio::test]
-async fn a_file_that_turns_out_to_be_damaged_is_moved_aside() {
+async fn a_file_found_damaged_while_in_use_is_moved_aside() {
     let folder = damaged(|length| length / 2).await;
     let cache = Cache::open(&folder.0);
     let aside = folder.0.join("cache.db.damaged");
@@ -140,30 +140,33 @@ async fn a_file_that_turns_out_to_be_damaged_is_moved_aside() {
     while !aside.exists() {
         tokio::task::yield_now().await; // it is looked through beside what calls wait for
     }
-    cache.put(key(50), &object(1, "new"), Wall(1));
+    cache.store_now(key(50), &object(1, "new"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 50).await, ["new"], "in memory");
     let next = Cache::open(&folder.0);
-    next.put(key(1), &object(1, "a"), Wall(1));
+    next.store_now(key(1), &object(1, "a"), Wall(1));
     next.flush().await;
     assert_eq!(bodies(&Cache::open(&folder.0), 1).await, ["a"]);
 }
 
 /// A file that may not grow is no failure: what does not fit is in memory, and room is made.
 #[tokio::test]
-async fn a_full_file_makes_room_and_goes_on() {
+async fn a_full_file_evicts_and_keeps_working() {
     let folder = Folder::new();
     let cache = open_with(&folder.0, 200_000);
-    cache.put(key(1), &object(1, &"z".repeat(2_000_000)), Wall(1));
+    cache.store_now(key(1), &object(1, &"z".repeat(2_000_000)), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await[0].len(), 2_000_000, "in memory");
-    assert!(rows(&folder.0).unwrap().is_empty());
+    assert!(usage(&folder.0).unwrap().is_empty());
     for number in 2..30 {
-        cache.put(key(number), &object(1, &"y".repeat(20_000)), Wall(2));
+        cache.store_now(key(number), &object(1, &"y".repeat(20_000)), Wall(2));
         cache.flush().await;
     }
-    let kept = rows(&folder.0).unwrap();
-    assert!(kept[0].bytes <= 200_000 && kept[0].answers > 1, "{kept:?}");
+    let kept = usage(&folder.0).unwrap();
+    assert!(
+        kept[0].bytes <= 200_000 && kept[0].responses > 1,
+        "{kept:?}"
+    );
     let size = std::fs::metadata(folder.file()).unwrap().len();
     assert!(size < 700_000, "{size}");
 }
@@ -173,16 +176,16 @@ async fn a_folder_in_place_of_the_file_means_memory_only() {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.file()).unwrap();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
 }
 
 /// Orders to forget that find no place are neither lost nor without a bound.
 #[tokio::test]
-async fn what_must_be_forgotten_waits_beside_a_full_queue() {
+async fn removals_are_not_lost_when_the_queue_is_full() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     let busy = Connection::open(folder.file()).unwrap();
     busy.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -190,11 +193,11 @@ async fn what_must_be_forgotten_waits_beside_a_full_queue() {
     for number in 0..12_000_u32 {
         let mut other = [0; 16];
         other[..4].copy_from_slice(&number.to_le_bytes());
-        cache.invalidate(None, Url(other), Wall(1));
+        cache.invalidate(None, UrlHash(other), Wall(1));
     }
     cache.invalidate(None, url, Wall(1));
     busy.execute_batch("COMMIT").unwrap();
-    while !rows(&folder.0).unwrap().is_empty() {
+    while !usage(&folder.0).unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
 }

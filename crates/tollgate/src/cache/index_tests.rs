@@ -2,10 +2,10 @@
 
 use super::*;
 
-fn key(number: u32) -> Key {
+fn key(number: u32) -> CacheKey {
     let mut key = [7; 32];
     key[..4].copy_from_slice(&number.to_le_bytes());
-    Key(key)
+    CacheKey(key)
 }
 
 /// A file with these keys.
@@ -32,30 +32,30 @@ fn start() -> Instant {
     Instant::now()
 }
 
-fn index_of(conn: &Connection) -> (Arc<Index>, Census) {
+fn index_of(conn: &Connection) -> (Arc<Index>, IndexLoader) {
     let index = Arc::new(Index::default());
-    let mut census = Census::new(index.clone());
-    while census.read(conn, start()).unwrap() {}
+    let mut census = IndexLoader::new(index.clone());
+    while census.load_step(conn, start()).unwrap() {}
     (index, census)
 }
 
 #[test]
-fn before_all_was_read_everything_may_be_there() {
+fn before_all_keys_are_loaded_every_key_may_exist() {
     let index = Arc::new(Index::default());
-    let mut census = Census::new(index.clone());
+    let mut census = IndexLoader::new(index.clone());
     let conn = file([2]);
-    assert!(census.read(&conn, start()).unwrap());
+    assert!(census.load_step(&conn, start()).unwrap());
     assert!(index.may_have(&key(1)));
-    assert!(!census.read(&conn, start()).unwrap());
+    assert!(!census.load_step(&conn, start()).unwrap());
     assert!(!index.may_have(&key(1)) && index.may_have(&key(2)));
 }
 
 #[test]
-fn many_keys_are_read_in_steps_and_none_is_left_out() {
+fn many_keys_are_loaded_in_steps_and_none_is_missed() {
     let conn = file(0..2_500);
     let (index, mut census) = (Arc::new(Index::default()), 0);
-    let mut reader = Census::new(index.clone());
-    while reader.read(&conn, start()).unwrap() {
+    let mut reader = IndexLoader::new(index.clone());
+    while reader.load_step(&conn, start()).unwrap() {
         census += 1;
     }
     assert_eq!(census, 3, "a beginning and two whole steps");
@@ -64,85 +64,85 @@ fn many_keys_are_read_in_steps_and_none_is_left_out() {
 }
 
 #[test]
-fn what_is_put_is_known_at_once_and_what_others_write_by_the_next_look() {
+fn own_keys_are_known_at_once_and_foreign_keys_after_the_next_poll() {
     let conn = file([]);
     let (index, mut census) = index_of(&conn);
     index.put(&key(1));
     assert!(index.may_have(&key(1)));
     write(&conn, 2);
     assert!(!index.may_have(&key(2)));
-    assert!(!census.follow(&conn).unwrap());
+    assert!(!census.load_new(&conn).unwrap());
     assert!(index.may_have(&key(2)) && index.may_have(&key(1)));
 }
 
 /// What comes while all is read is neither read nor lost.
 #[test]
-fn what_comes_behind_the_reader_is_known_afterwards() {
+fn keys_written_during_a_load_are_known_afterwards() {
     let conn = file((10..2_000).map(u32::to_be));
     let (index, mut census) = (Arc::new(Index::default()), Vec::new());
-    let mut reader = Census::new(index.clone());
-    reader.read(&conn, start()).unwrap();
-    reader.read(&conn, start()).unwrap();
+    let mut reader = IndexLoader::new(index.clone());
+    reader.load_step(&conn, start()).unwrap();
+    reader.load_step(&conn, start()).unwrap();
     for number in [1_u32, 2] {
         census.push(key(number.to_be()));
         write(&conn, number.to_be());
     }
     index.put(&key(3_u32.to_be()));
     census.push(key(3_u32.to_be()));
-    while reader.read(&conn, start()).unwrap() || reader.follow(&conn).unwrap() {}
+    while reader.load_step(&conn, start()).unwrap() || reader.load_new(&conn).unwrap() {}
     assert!(census.iter().all(|key| index.may_have(key)));
     assert!(!index.may_have(&key(4_u32.to_be())));
 }
 
 #[test]
-fn a_key_that_is_not_there_is_looked_for_once() {
+fn a_missing_key_is_looked_up_once() {
     let (index, census) = index_of(&file([1]));
-    census.is_not_there(&key(1));
+    census.remove(&key(1));
     assert!(!index.may_have(&key(1)));
 }
 
 /// Numbers begin anew where the last rows were deleted: all is read again, but not all the time.
 #[test]
-fn what_slipped_through_is_found_by_the_next_reading() {
+fn a_missed_key_is_found_by_the_next_reload() {
     let conn = file([1, 2, 3]);
     let (index, mut census) = index_of(&conn);
     conn.execute("DELETE FROM answers", []).unwrap();
     write(&conn, 4);
-    census.follow(&conn).unwrap();
+    census.load_new(&conn).unwrap();
     assert!(!index.may_have(&key(4)), "its number was used before");
-    assert!(!census.read(&conn, start()).unwrap(), "not yet");
-    let later = start() + AGAIN_AFTER;
-    while census.read(&conn, later).unwrap() {}
+    assert!(!census.load_step(&conn, start()).unwrap(), "not yet");
+    let later = start() + RELOAD_AFTER;
+    while census.load_step(&conn, later).unwrap() {}
     assert!(index.may_have(&key(4)) && !index.may_have(&key(1)));
 }
 
 #[test]
-fn past_the_bound_everything_may_be_there_until_it_is_read_again() {
+fn past_the_bound_every_key_may_exist_until_the_next_reload() {
     let conn = file([1]);
     let (index, mut census) = index_of(&conn);
     {
-        let mut known = index.known.lock();
+        let mut known = index.state.lock();
         (0..=KEYS_MAX as u64).for_each(|key| known.add(key));
-        assert!(!known.is_whole && known.keys.capacity() == 0);
+        assert!(!known.is_complete && known.keys.capacity() == 0);
     }
     assert!(index.may_have(&key(9)));
-    assert!(!census.read(&conn, start()).unwrap(), "not yet");
-    let later = start() + AGAIN_AFTER;
-    while census.read(&conn, later).unwrap() {}
+    assert!(!census.load_step(&conn, start()).unwrap(), "not yet");
+    let later = start() + RELOAD_AFTER;
+    while census.load_step(&conn, later).unwrap() {}
     assert!(!index.may_have(&key(9)) && index.may_have(&key(1)));
 }
 
 #[test]
-fn so_many_that_are_being_read_are_given_up() {
+fn a_load_with_too_many_keys_is_abandoned() {
     let conn = file(0..10);
-    let (index, mut census) = (Arc::new(Index::default()), Census::new(Arc::default()));
+    let (index, mut census) = (Arc::new(Index::default()), IndexLoader::new(Arc::default()));
     census.index = index.clone();
-    census.read(&conn, start()).unwrap();
+    census.load_step(&conn, start()).unwrap();
     {
-        let mut known = index.known.lock();
+        let mut known = index.state.lock();
         (0..=KEYS_MAX as u64).for_each(|key| known.add(key));
-        assert!(known.next.is_none());
+        assert!(known.loading.is_none());
     }
-    assert!(!census.read(&conn, start()).unwrap());
-    assert!(index.may_have(&key(99)) && census.is_due);
+    assert!(!census.load_step(&conn, start()).unwrap());
+    assert!(index.may_have(&key(99)) && census.is_reload_due);
 }

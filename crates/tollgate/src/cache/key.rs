@@ -12,15 +12,15 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tollgate_core::fresh::{Headers, Mode, variant_text};
+use tollgate_core::fresh::{FreshnessMode, Headers, variant_text};
 
-use crate::path::{is_noise, parameters};
+use crate::path::{is_ignored_header, parameters};
 
 /// A hash of what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Key(pub(crate) [u8; 32]);
+pub(crate) struct CacheKey(pub(crate) [u8; 32]);
 
-impl Hash for Key {
+impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // It is a hash already.
         let [a, b, c, d, e, f, g, h, ..] = self.0;
@@ -28,21 +28,21 @@ impl Hash for Key {
     }
 }
 
-impl Key {
+impl CacheKey {
     /// A name for one of the answers under this key, as if it were a URL. Both are hashes, so no URL
     /// has the same.
-    pub(super) fn answer(&self, variant: Variant) -> Url {
+    pub(super) fn response_id(&self, variant: Variant) -> UrlHash {
         let mut name = variant.0;
         for (to, from) in name.iter_mut().zip(self.0) {
             *to ^= from;
         }
-        Url(name)
+        UrlHash(name)
     }
 }
 
 /// A hash of a URL alone, whoever asked: what an unsafe method makes invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Url(pub(crate) [u8; 16]);
+pub(crate) struct UrlHash(pub(crate) [u8; 16]);
 
 /// A hash of the values of the headers that an answer varies on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -73,7 +73,7 @@ impl Salt {
 
 /// A URL as it is asked for, without our own key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct RequestUrl<'a> {
     pub(crate) tls: bool,
     pub(crate) host: &'a str,
     pub(crate) port: u16,
@@ -81,9 +81,9 @@ pub(crate) struct Place<'a> {
     pub(crate) query: &'a str,
 }
 
-impl Place<'_> {
-    pub(crate) fn url(&self, salt: &Salt) -> Url {
-        let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
+impl RequestUrl<'_> {
+    pub(crate) fn hash(&self, salt: &Salt) -> UrlHash {
+        let mut hasher = PartsHasher(blake3::Hasher::new_keyed(&salt.0));
         hasher.add(if self.tls { b"https" } else { b"http" });
         hasher.add(self.host.as_bytes());
         hasher.add(&self.port.to_le_bytes());
@@ -91,44 +91,44 @@ impl Place<'_> {
         for parameter in parameters(self.query) {
             hasher.add(parameter.as_bytes());
         }
-        Url(hasher.first())
+        UrlHash(hasher.first_16_bytes())
     }
 }
 
 /// What was asked, and by whom. Everything in it is part of the key.
 #[derive(Debug)]
-pub(crate) struct Keyed<'a> {
-    pub(crate) url: Url,
+pub(crate) struct KeyInputs<'a> {
+    pub(crate) url: UrlHash,
     /// The entity: each has a lifetime of its own, and a caller may name another than the path does.
     pub(crate) entity: Option<&'a str>,
     /// The provider, then the marks of our keys if they go with the call.
-    pub(crate) ours: &'a [&'a str],
+    pub(crate) provider_and_keys: &'a [&'a str],
     pub(crate) headers: &'a HeaderMap,
     /// A header that we replace by our key, so that what a client sends there means nothing.
-    pub(crate) replaced: Option<&'a str>,
+    pub(crate) replaced_header: Option<&'a str>,
     /// Who says what answers depend on.
-    pub(crate) mode: Mode,
+    pub(crate) mode: FreshnessMode,
 }
 
-impl Keyed<'_> {
+impl KeyInputs<'_> {
     /// The key of an answer to a GET or HEAD.
-    pub(crate) fn key(&self, salt: &Salt) -> Key {
-        let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
+    pub(crate) fn key(&self, salt: &Salt) -> CacheKey {
+        let mut hasher = PartsHasher(blake3::Hasher::new_keyed(&salt.0));
         hasher.add(&self.url.0);
         hasher.add(self.entity.unwrap_or_default().as_bytes());
-        hasher.add(&(self.ours.len() as u64).to_le_bytes());
-        for mark in self.ours {
+        hasher.add(&(self.provider_and_keys.len() as u64).to_le_bytes());
+        for mark in self.provider_and_keys {
             hasher.add(mark.as_bytes());
         }
         let tells = match self.mode {
-            Mode::Ttl => may_tell,
-            Mode::Rfc9111 => tells,
+            FreshnessMode::Ttl => may_affect_response,
+            FreshnessMode::Rfc9111 => identifies_request,
         };
         let mut names: SmallVec<[&str; 16]> = self
             .headers
             .keys()
             .map(http::HeaderName::as_str)
-            .filter(|name| tells(name) && Some(*name) != self.replaced)
+            .filter(|name| tells(name) && Some(*name) != self.replaced_header)
             .collect();
         names.sort_unstable();
         for name in names {
@@ -138,20 +138,20 @@ impl Keyed<'_> {
                 hasher.add(value.as_bytes());
             }
         }
-        Key(*hasher.0.finalize().as_bytes())
+        CacheKey(*hasher.0.finalize().as_bytes())
     }
 }
 
 /// A hash of parts, each with its length, so that two of them are never read as one.
-struct Parts(blake3::Hasher);
+struct PartsHasher(blake3::Hasher);
 
-impl Parts {
+impl PartsHasher {
     fn add(&mut self, part: &[u8]) {
         self.0.update(&(part.len() as u64).to_le_bytes());
         self.0.update(part);
     }
 
-    fn first(&self) -> [u8; 16] {
+    fn first_16_bytes(&self) -> [u8; 16] {
         let mut first = [0; 16];
         let hash = self.0.finalize();
         for (to, from) in first.iter_mut().zip(hash.as_bytes()) {
@@ -164,7 +164,7 @@ impl Parts {
 /// Could this header tell who asks, or what for? All could but noise, and those that the cache itself
 /// obeys: conditions and wishes, and what encodings, languages and origins an answer is for, which it
 /// says in `Vary` (or forgets to say in a way that is known).
-fn may_tell(name: &str) -> bool {
+fn may_affect_response(name: &str) -> bool {
     !matches!(
         name,
         "host"
@@ -179,13 +179,13 @@ fn may_tell(name: &str) -> bool {
             | "if-modified-since"
             | "if-match"
             | "if-unmodified-since"
-    ) && !is_noise(name)
+    ) && !is_ignored_header(name)
 }
 
 /// Does this header tell who asks, or what for? Credentials and users by their usual names and by
 /// what their names contain; headers that servers take for another URL, method, host or address; and
 /// `Accept`, versions and preferences, which many APIs obey without saying so in `Vary`.
-fn tells(name: &str) -> bool {
+fn identifies_request(name: &str) -> bool {
     const PARTS: [&str; 33] = [
         "auth",
         "token",
@@ -250,7 +250,7 @@ pub(crate) fn variant(salt: &Salt, names: &[String], request: &impl Headers) -> 
     if names.is_empty() {
         return Variant::default();
     }
-    let mut hasher = Parts(blake3::Hasher::new_keyed(&salt.0));
+    let mut hasher = PartsHasher(blake3::Hasher::new_keyed(&salt.0));
     let mut text = Vec::new();
     for name in names {
         text.clear();
@@ -258,7 +258,7 @@ pub(crate) fn variant(salt: &Salt, names: &[String], request: &impl Headers) -> 
         hasher.add(name.as_bytes());
         hasher.add(&text);
     }
-    Variant(hasher.first())
+    Variant(hasher.first_16_bytes())
 }
 
 #[cfg(test)]
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use http::{HeaderName, HeaderValue};
 
-    fn key(path: &str, query: &str, headers: &[(&str, &str)]) -> Key {
+    fn key(path: &str, query: &str, headers: &[(&str, &str)]) -> CacheKey {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(
@@ -275,26 +275,26 @@ mod tests {
             );
         }
         let salt = Salt([7; 32]);
-        let place = Place {
+        let place = RequestUrl {
             tls: true,
             host: "api.example.org",
             port: 443,
             path,
             query,
         };
-        let keyed = Keyed {
-            url: place.url(&salt),
+        let keyed = KeyInputs {
+            url: place.hash(&salt),
             entity: None,
-            ours: &[],
+            provider_and_keys: &[],
             headers: &map,
-            replaced: None,
-            mode: Mode::Rfc9111,
+            replaced_header: None,
+            mode: FreshnessMode::Rfc9111,
         };
         keyed.key(&salt)
     }
 
     #[test]
-    fn the_order_of_parameters_means_nothing_but_that_of_equal_names_does() {
+    fn parameter_order_matters_only_among_equal_names() {
         assert_eq!(key("/a", "x=1&y=2", &[]), key("/a", "y=2&&x=1", &[]));
         assert_ne!(key("/a", "x=1&x=2", &[]), key("/a", "x=2&x=1", &[]));
         assert_ne!(key("/a", "x=1", &[]), key("/a", "x=2", &[]));
@@ -315,7 +315,7 @@ mod tests {
 
     /// R-E5: headers by which servers answer for somebody or something else are part of the key.
     #[test]
-    fn whoever_asks_and_for_what_is_in_the_key() {
+    fn caller_and_target_headers_are_part_of_the_key() {
         let plain = key("/a", "", &[]);
         for name in [
             "authorization",
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn two_salts_have_nothing_in_common() {
+    fn two_random_salts_differ() {
         assert_ne!(Salt::random().0, Salt::random().0);
         assert_eq!(format!("{:?}", Salt([1; 32])), "Salt(hidden)");
     }

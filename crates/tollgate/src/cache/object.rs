@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use smallvec::SmallVec;
-use tollgate_core::fresh::Kept;
+use tollgate_core::fresh::Freshness;
 use tollgate_core::time::{Span, Wall};
 
-use super::key::{Url, Variant};
-use super::sheet::Shown;
+use super::key::{UrlHash, Variant};
+use super::memfd::MemfdSlot;
 
 /// What an object costs beside its body and headers, roughly: its maps, counts and key.
 const OVERHEAD: usize = 512;
@@ -25,48 +25,48 @@ pub(crate) const VARIANTS_MAX: usize = 16;
 
 /// What one shelf weighs at most, unless it is a single answer: less than a shard of the memory, so
 /// that several large answers to one URL do not fall out of it together.
-pub(super) const SHELF_MAX: u64 = 12 * 1024 * 1024;
+pub(super) const VARIANT_SET_BYTES_MAX: u64 = 12 * 1024 * 1024;
 
 /// One kept answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Object {
-    pub(crate) url: Url,
+pub(crate) struct CachedResponse {
+    pub(crate) url: UrlHash,
     /// When it was asked for: what changes its URL later makes it invalid.
     pub(crate) stored: Wall,
     /// Which request headers it is for.
-    pub(crate) names: Vec<String>,
+    pub(crate) vary_names: Vec<String>,
     /// Their values, as a hash.
     pub(crate) variant: Variant,
     /// Until when it is good.
-    pub(crate) kept: Kept,
+    pub(crate) freshness: Freshness,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) provider: String,
     pub(crate) entity: Option<String>,
     /// How it is written.
-    pub(crate) form: Form,
+    pub(crate) wire_form: WireForm,
 }
 
 /// An answer as it is written to callers, made when it is first wanted. No head inside: it cannot be
 /// prepared.
 #[derive(Debug, Default)]
-pub(crate) struct Form {
-    pub(crate) head: OnceLock<Option<Written>>,
+pub(crate) struct WireForm {
+    pub(crate) head: OnceLock<Option<PreparedHead>>,
     /// Its body as a file, while there is room for it.
-    pub(crate) shown: Shown,
+    pub(crate) memfd: MemfdSlot,
 }
 
-impl Clone for Form {
+impl Clone for WireForm {
     /// Whoever copies an object is about to change it, and then its head is another.
-    fn clone(&self) -> Form {
-        Form::default()
+    fn clone(&self) -> WireForm {
+        WireForm::default()
     }
 }
 
 /// A head as it is written, with gaps for what differs from one answer to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct PreparedHead {
     /// From the status line to the value of `Age`.
     pub until_age: Box<[u8]>,
     /// From behind it to the value of `X-Tollgate-Id`.
@@ -75,7 +75,7 @@ pub struct Written {
     pub rest: Box<[u8]>,
 }
 
-impl Object {
+impl CachedResponse {
     /// What it weighs, in bytes. The head counts twice: it may be kept as it is written, too.
     pub(crate) fn weight(&self) -> u64 {
         let lines = self.headers.iter();
@@ -94,21 +94,21 @@ impl Object {
 
 /// The answers to one URL, the newest first.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf {
-    objects: SmallVec<[Arc<Object>; 2]>,
+pub(crate) struct VariantSet {
+    objects: SmallVec<[Arc<CachedResponse>; 2]>,
     weight: u64,
     /// There may be more answers to the same URL on disk.
     is_partial: bool,
     /// When its use was last written down.
-    noted: AtomicU64,
+    use_recorded: AtomicU64,
 }
 
-impl Shelf {
-    pub(crate) fn new(objects: impl IntoIterator<Item = Arc<Object>>) -> Shelf {
-        let mut shelf = Shelf::default();
+impl VariantSet {
+    pub(crate) fn new(objects: impl IntoIterator<Item = Arc<CachedResponse>>) -> VariantSet {
+        let mut shelf = VariantSet::default();
         for object in objects.into_iter().take(VARIANTS_MAX) {
             let weight = shelf.weight + object.weight();
-            if shelf.objects.is_empty() || weight <= SHELF_MAX {
+            if shelf.objects.is_empty() || weight <= VARIANT_SET_BYTES_MAX {
                 shelf.objects.push(object);
                 shelf.weight = weight;
             } else {
@@ -119,23 +119,23 @@ impl Shelf {
     }
 
     /// The shelf with one more object, in place of the one for the same headers.
-    pub(crate) fn with(&self, object: Arc<Object>) -> Shelf {
+    pub(crate) fn with(&self, object: Arc<CachedResponse>) -> VariantSet {
         let others = self
             .objects
             .iter()
             .filter(|old| old.variant != object.variant)
             .cloned()
             .collect::<Vec<_>>();
-        let shelf = Shelf::new(std::iter::once(object).chain(others));
-        Shelf {
+        let shelf = VariantSet::new(std::iter::once(object).chain(others));
+        VariantSet {
             is_partial: self.is_partial || shelf.is_partial,
             ..shelf
         }
     }
 
     /// The shelf, where there may be more on disk.
-    pub(crate) fn partial(self) -> Shelf {
-        Shelf {
+    pub(crate) fn partial(self) -> VariantSet {
+        VariantSet {
             is_partial: true,
             ..self
         }
@@ -147,28 +147,35 @@ impl Shelf {
     }
 
     /// The shelf with what was found on disk beside it.
-    pub(crate) fn and(&self, found: &Shelf) -> Shelf {
+    pub(crate) fn merge(&self, found: &VariantSet) -> VariantSet {
         let has = |variant| self.objects.iter().any(|object| object.variant == variant);
         let more = found.objects.iter().filter(|object| !has(object.variant));
-        let shelf = Shelf::new(self.objects.iter().chain(more).cloned());
-        shelf.note(Wall(self.noted.load(Ordering::Relaxed)));
-        Shelf {
+        let shelf = VariantSet::new(self.objects.iter().chain(more).cloned());
+        shelf.record_use(Wall(self.use_recorded.load(Ordering::Relaxed)));
+        VariantSet {
             is_partial: found.is_partial || shelf.is_partial,
             ..shelf
         }
     }
 
     /// The shelf without the objects of a provider or entity; `None` if nothing is left.
-    pub(crate) fn without(&self, provider: Option<&str>, entity: Option<&str>) -> Option<Shelf> {
-        self.but(|object| object.is_of(provider, entity))
+    pub(crate) fn without(
+        &self,
+        provider: Option<&str>,
+        entity: Option<&str>,
+    ) -> Option<VariantSet> {
+        self.without_matching(|object| object.is_of(provider, entity))
     }
 
     /// The shelf without such objects; `None` if nothing is left.
-    pub(super) fn but(&self, is_gone: impl Fn(&Object) -> bool) -> Option<Shelf> {
+    pub(super) fn without_matching(
+        &self,
+        is_gone: impl Fn(&CachedResponse) -> bool,
+    ) -> Option<VariantSet> {
         let left = self.objects.iter();
         let left = left.filter(|object| !is_gone(object));
-        let shelf = Shelf::new(left.cloned());
-        let shelf = Shelf {
+        let shelf = VariantSet::new(left.cloned());
+        let shelf = VariantSet {
             is_partial: self.is_partial || shelf.is_partial,
             ..shelf
         };
@@ -176,21 +183,21 @@ impl Shelf {
     }
 
     /// Its use has just been written down.
-    pub(crate) fn note(&self, now: Wall) {
-        self.noted.store(now.0, Ordering::Relaxed);
+    pub(crate) fn record_use(&self, now: Wall) {
+        self.use_recorded.store(now.0, Ordering::Relaxed);
     }
 
     /// It is used now: is it time to write that down? One of those who use it at once is told so.
-    pub(crate) fn is_due(&self, now: Wall, step: Span) -> bool {
-        let last = self.noted.load(Ordering::Relaxed);
+    pub(crate) fn is_use_due(&self, now: Wall, step: Span) -> bool {
+        let last = self.use_recorded.load(Ordering::Relaxed);
         now.since(Wall(last)) > step
             && self
-                .noted
+                .use_recorded
                 .compare_exchange(last, now.0, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
 
-    pub(crate) fn objects(&self) -> &[Arc<Object>] {
+    pub(crate) fn objects(&self) -> &[Arc<CachedResponse>] {
         &self.objects
     }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use tollgate_core::fresh::{FOREVER, Kept};
+use tollgate_core::fresh::{FOREVER, Freshness};
 use tollgate_core::time::{Span, Wall};
 
 use super::key::Variant;
@@ -44,57 +44,57 @@ pub(super) fn open_with(folder: &Path, disk: u64) -> Cache {
     Cache::open_within(folder, sizes)
 }
 
-pub(super) fn key(number: u8) -> Key {
-    Key([number; 32])
+pub(super) fn key(number: u8) -> CacheKey {
+    CacheKey([number; 32])
 }
 
-pub(super) fn object(variant: u8, body: &str) -> Arc<Object> {
-    Arc::new(Object {
-        url: Url([u8::try_from(body.len() % 256).unwrap(); 16]),
+pub(super) fn object(variant: u8, body: &str) -> Arc<CachedResponse> {
+    Arc::new(CachedResponse {
+        url: UrlHash([u8::try_from(body.len() % 256).unwrap(); 16]),
         stored: Wall(1),
-        names: vec![],
+        vary_names: vec![],
         variant: Variant([variant; 16]),
-        kept: Kept {
+        freshness: Freshness {
             fresh_until: FOREVER,
             stale_until: FOREVER,
-            ..Kept::default()
+            ..Freshness::default()
         },
         status: StatusCode::OK,
         headers: HeaderMap::new(),
         body: Bytes::from(body.to_owned()),
         provider: "x".to_owned(),
         entity: Some(body.chars().take(1).collect()),
-        form: Form::default(),
+        wire_form: WireForm::default(),
     })
 }
 
 pub(super) async fn bodies(cache: &Cache, number: u8) -> Vec<String> {
     let shelf = cache.find(&key(number), Wall(1)).await;
     let objects = shelf.iter().flat_map(|shelf| shelf.objects());
-    let text = |object: &Arc<Object>| String::from_utf8(object.body.to_vec()).unwrap();
+    let text = |object: &Arc<CachedResponse>| String::from_utf8(object.body.to_vec()).unwrap();
     objects.map(text).collect()
 }
 
 #[tokio::test]
-async fn m11_what_is_kept_for_ever_is_there_after_a_restart() {
+async fn m11_a_response_cached_forever_survives_a_restart() {
     let folder = Folder::new();
     let first = Cache::open(&folder.0);
-    first.put(key(1), &object(1, "one"), Wall(1));
-    first.put(key(1), &object(2, "two"), Wall(1));
+    first.store_now(key(1), &object(1, "one"), Wall(1));
+    first.store_now(key(1), &object(2, "two"), Wall(1));
     first.flush().await;
     drop(first);
     let second = Cache::open(&folder.0);
-    assert!(second.at_hand(&key(1), Wall(1)).is_none());
+    assert!(second.get_from_memory(&key(1), Wall(1)).is_none());
     assert_eq!(bodies(&second, 1).await, ["two", "one"]);
-    assert!(second.at_hand(&key(1), Wall(1)).is_some());
+    assert!(second.get_from_memory(&key(1), Wall(1)).is_some());
 }
 
 #[tokio::test]
-async fn a_new_answer_takes_the_place_of_the_one_for_the_same_headers() {
+async fn a_new_response_replaces_the_one_for_the_same_headers() {
     let folder = Folder::new();
     for cache in [Cache::memory(), Cache::open(&folder.0)] {
-        cache.put(key(1), &object(1, "old"), Wall(1));
-        cache.put(key(1), &object(1, "new"), Wall(1));
+        cache.store_now(key(1), &object(1, "old"), Wall(1));
+        cache.store_now(key(1), &object(1, "new"), Wall(1));
         assert_eq!(bodies(&cache, 1).await, ["new"]);
         cache.flush().await;
     }
@@ -102,11 +102,11 @@ async fn a_new_answer_takes_the_place_of_the_one_for_the_same_headers() {
 }
 
 #[tokio::test]
-async fn answers_to_one_url_are_bounded() {
+async fn variants_of_one_url_are_bounded() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
     for variant in 0..40 {
-        cache.put(key(1), &object(variant, &format!("{variant}")), Wall(1));
+        cache.store_now(key(1), &object(variant, &format!("{variant}")), Wall(1));
     }
     cache.flush().await;
     for cache in [cache, Cache::open(&folder.0)] {
@@ -120,21 +120,21 @@ async fn answers_to_one_url_are_bounded() {
 async fn purges_are_by_provider_and_entity_and_reach_both_tiers() {
     let folder = Folder::new();
     for cache in [Cache::memory(), Cache::open(&folder.0)] {
-        cache.put(key(1), &object(1, "a"), Wall(1));
-        cache.put(key(2), &object(1, "b"), Wall(1));
-        assert_eq!(cache.rows().await.len(), 2);
+        cache.store_now(key(1), &object(1, "a"), Wall(1));
+        cache.store_now(key(2), &object(1, "b"), Wall(1));
+        assert_eq!(cache.usage().await.len(), 2);
         assert_eq!(cache.purge(Some("y"), None).await, 0);
         assert_eq!(cache.purge(Some("x"), Some("a")).await, 1);
         assert!(bodies(&cache, 1).await.is_empty());
         assert_eq!(bodies(&cache, 2).await, ["b"]);
         assert_eq!(cache.purge(None, None).await, 1);
         assert!(bodies(&cache, 2).await.is_empty());
-        assert_eq!(cache.rows().await, []);
+        assert_eq!(cache.usage().await, []);
     }
 }
 
 /// What another process has kept, once it is heard of here.
-async fn heard_of(cache: &Cache, number: u8) -> Vec<String> {
+async fn wait_for_bodies(cache: &Cache, number: u8) -> Vec<String> {
     loop {
         let found = bodies(cache, number).await;
         if !found.is_empty() {
@@ -145,14 +145,14 @@ async fn heard_of(cache: &Cache, number: u8) -> Vec<String> {
 }
 
 /// Waits until all keys of the file are known.
-async fn is_indexed(cache: &Cache) {
+async fn wait_until_indexed(cache: &Cache) {
     while !cache.shared.disk.as_ref().is_some_and(Disk::is_indexed) {
         tokio::task::yield_now().await;
     }
 }
 
 /// Does a question about this key have to wait for anything?
-fn waits(cache: &Cache, number: u8) -> bool {
+fn must_wait(cache: &Cache, number: u8) -> bool {
     let (key, mut context) = (key(number), Context::from_waker(Waker::noop()));
     let question = std::pin::pin!(cache.find(&key, Wall(1)));
     question.poll(&mut context).is_pending()
@@ -161,46 +161,51 @@ fn waits(cache: &Cache, number: u8) -> bool {
 /// A miss of what nobody has kept costs neither a look at the disk nor another thread, and what was
 /// kept before a restart is found all the same.
 #[tokio::test]
-async fn a_question_about_what_nobody_has_kept_waits_for_nothing() {
+async fn a_lookup_of_an_unknown_key_does_not_wait() {
     let folder = Folder::new();
     let first = Cache::open(&folder.0);
-    is_indexed(&first).await;
-    assert!(!waits(&first, 1));
-    first.put(key(1), &object(1, "a"), Wall(1));
+    wait_until_indexed(&first).await;
+    assert!(!must_wait(&first, 1));
+    first.store_now(key(1), &object(1, "a"), Wall(1));
     first.flush().await;
     let next = Cache::open(&folder.0);
-    is_indexed(&next).await;
-    assert!(!waits(&next, 2));
+    wait_until_indexed(&next).await;
+    assert!(!must_wait(&next, 2));
     assert_eq!(bodies(&next, 1).await, ["a"]);
 }
 
 /// What is gone from the file is looked for once.
 #[tokio::test]
-async fn what_is_gone_from_the_disk_is_looked_for_once() {
+async fn a_row_gone_from_disk_is_looked_up_once() {
     let folder = Folder::new();
     let first = Cache::open(&folder.0);
-    first.put(key(1), &object(1, "a"), Wall(1));
+    first.store_now(key(1), &object(1, "a"), Wall(1));
     first.flush().await;
     let next = Cache::open(&folder.0);
-    is_indexed(&next).await;
+    wait_until_indexed(&next).await;
     assert_eq!(purge(&folder.0, None, None).unwrap(), 1);
     assert!(bodies(&next, 1).await.is_empty());
-    assert!(!waits(&next, 1));
+    assert!(!must_wait(&next, 1));
 }
 
 /// The answer to one URL whose other answers nobody has: no look at the disk for those either.
 #[tokio::test]
-async fn what_was_kept_first_is_known_to_be_all() {
+async fn a_first_variant_is_known_to_be_the_only_one() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
-    is_indexed(&cache).await;
-    cache.put(key(1), &object(1, "a"), Wall(1));
-    assert!(!cache.at_hand(&key(1), Wall(1)).unwrap().is_partial());
+    wait_until_indexed(&cache).await;
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
+    assert!(
+        !cache
+            .get_from_memory(&key(1), Wall(1))
+            .unwrap()
+            .is_partial()
+    );
 }
 
 /// Numbers of rows that are gone are not used again: whoever follows them would miss what is new.
 #[tokio::test]
-async fn numbers_of_rows_are_not_used_twice() {
+async fn row_ids_are_not_reused() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
@@ -208,53 +213,59 @@ async fn numbers_of_rows_are_not_used_twice() {
         let last = "SELECT max(id) FROM answers";
         conn.query_row(last, [], |row| row.get(0)).unwrap()
     };
-    cache.put(key(1), &object(1, "a"), Wall(1_000));
+    cache.store_now(key(1), &object(1, "a"), Wall(1_000));
     cache.flush().await;
     let before = last();
     cache.purge(None, None).await;
-    cache.put(key(2), &object(1, "b"), Wall(1_001));
+    cache.store_now(key(2), &object(1, "b"), Wall(1_001));
     cache.flush().await;
     assert!(last() > before);
 }
 
 /// Two processes share a file: what one keeps the other finds, what one purges the other forgets.
 #[tokio::test]
-async fn processes_share_what_is_kept_and_purged() {
+async fn processes_share_stored_and_purged_responses() {
     let folder = Folder::new();
     let (one, other) = (Cache::open(&folder.0), Cache::open(&folder.0));
-    one.put(key(1), &object(1, "a"), Wall(1));
-    one.put(key(2), &object(1, "b"), Wall(1));
+    one.store_now(key(1), &object(1, "a"), Wall(1));
+    one.store_now(key(2), &object(1, "b"), Wall(1));
     one.flush().await;
-    assert_eq!(heard_of(&other, 1).await, ["a"]);
-    assert_eq!(heard_of(&other, 2).await, ["b"]);
+    assert_eq!(wait_for_bodies(&other, 1).await, ["a"]);
+    assert_eq!(wait_for_bodies(&other, 2).await, ["b"]);
     let url = object(1, "b-changed").url;
-    one.put(key(3), &object(1, "b-changed"), Wall(1));
+    one.store_now(key(3), &object(1, "b-changed"), Wall(1));
     one.flush().await;
-    assert_eq!(heard_of(&other, 3).await, ["b-changed"]);
+    assert_eq!(wait_for_bodies(&other, 3).await, ["b-changed"]);
     one.invalidate(None, url, Wall(1));
     one.flush().await;
     assert_eq!(purge(&folder.0, Some("x"), Some("a")).unwrap(), 1);
     // The other looks for purges each second.
     let changed = object(1, "b-changed");
-    while other.at_hand(&key(1), Wall(1)).is_some() || !other.is_invalid(&key(3), &changed, Wall(1))
+    while other.get_from_memory(&key(1), Wall(1)).is_some()
+        || !other.is_invalid(&key(3), &changed, Wall(1))
     {
         other.find(&key(9), Wall(1)).await;
         tokio::task::yield_now().await;
     }
     assert!(bodies(&other, 1).await.is_empty());
     assert_eq!(bodies(&other, 2).await, ["b"]);
-    assert!(rows(&folder.0).unwrap().iter().all(|row| row.answers == 1));
+    assert!(
+        usage(&folder.0)
+            .unwrap()
+            .iter()
+            .all(|row| row.responses == 1)
+    );
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_moved_aside_and_begun_anew() {
+async fn a_damaged_file_is_moved_aside_and_recreated() {
     let folder = Folder::new();
     std::fs::create_dir_all(&folder.0).unwrap();
     std::fs::write(folder.file(), vec![b'x'; 10_000]).unwrap();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
-    assert_eq!(rows(&folder.0).unwrap().len(), 1);
+    assert_eq!(usage(&folder.0).unwrap().len(), 1);
     assert!(folder.0.join("cache.db.damaged").exists());
 }
 
@@ -266,10 +277,10 @@ async fn a_file_of_a_newer_version_is_left_alone() {
     conn.pragma_update(None, "user_version", 99).unwrap();
     drop(conn);
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     cache.flush().await;
     assert_eq!(bodies(&cache, 1).await, ["a"]);
-    assert!(matches!(rows(&folder.0), Err(DeskError::Newer(_))));
+    assert!(matches!(usage(&folder.0), Err(CacheAdminError::Newer(_))));
 }
 
 #[tokio::test]
@@ -277,21 +288,21 @@ async fn a_folder_that_cannot_be_written_means_memory_only() {
     let folder = Folder::new();
     std::fs::write(&folder.0, "a file, not a folder").unwrap();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     assert_eq!(bodies(&cache, 1).await, ["a"]);
     std::fs::remove_file(&folder.0).unwrap();
 }
 
 #[tokio::test]
-async fn the_disk_is_bounded_and_what_was_unused_longest_goes_first() {
+async fn the_disk_is_bounded_and_evicts_the_least_recently_used() {
     let folder = Folder::new();
     let cache = open_with(&folder.0, 100_000);
     let large = "z".repeat(10_000);
     for number in 0..50_u8 {
-        cache.put(key(number), &object(1, &large), Wall(u64::from(number)));
+        cache.store_now(key(number), &object(1, &large), Wall(u64::from(number)));
     }
     cache.flush().await;
-    let kept = rows(&folder.0).unwrap();
+    let kept = usage(&folder.0).unwrap();
     assert!(kept[0].bytes <= 100_000, "{kept:?}");
     drop(cache);
     let cache = Cache::open(&folder.0);
@@ -300,25 +311,25 @@ async fn the_disk_is_bounded_and_what_was_unused_longest_goes_first() {
 }
 
 #[tokio::test]
-async fn what_nobody_can_use_any_more_goes_before_anything_else() {
+async fn expired_responses_are_evicted_first() {
     let folder = Folder::new();
     let cache = open_with(&folder.0, 100_000);
     let mut old = (*object(1, "old")).clone();
-    old.kept.fresh_until = Wall(5);
-    old.kept.stale_until = Wall(5);
-    cache.put(key(1), &Arc::new(old), Wall(1));
+    old.freshness.fresh_until = Wall(5);
+    old.freshness.stale_until = Wall(5);
+    cache.store_now(key(1), &Arc::new(old), Wall(1));
     cache.flush().await;
     let later = Wall(0) + Span::from_secs(1);
-    cache.put(key(2), &object(1, &"y".repeat(20_000)), later);
+    cache.store_now(key(2), &object(1, &"y".repeat(20_000)), later);
     cache.flush().await;
-    assert_eq!(rows(&folder.0).unwrap().len(), 1);
+    assert_eq!(usage(&folder.0).unwrap().len(), 1);
 }
 
 #[test]
-fn looking_at_a_folder_without_a_file_makes_none() {
+fn reading_usage_of_an_empty_folder_creates_no_file() {
     let folder = Folder::new();
     std::fs::create_dir_all(&folder.0).unwrap();
-    assert_eq!(rows(&folder.0).unwrap(), []);
+    assert_eq!(usage(&folder.0).unwrap(), []);
     assert_eq!(purge(&folder.0, None, None).unwrap(), 0);
     assert!(!folder.file().exists());
 }
@@ -326,45 +337,45 @@ fn looking_at_a_folder_without_a_file_makes_none() {
 /// An answer that was asked for before another does not take its place, and none that was asked for
 /// before its URL changed or before a purge is kept after it.
 #[tokio::test]
-async fn what_was_asked_for_too_early_is_not_kept() {
+async fn a_response_requested_before_a_change_is_not_stored() {
     let asked_at = |at: u64, body: &str| {
         let mut object = (*object(1, body)).clone();
-        (object.stored, object.url) = (Wall(at), Url([7; 16]));
+        (object.stored, object.url) = (Wall(at), UrlHash([7; 16]));
         Arc::new(object)
     };
     let folder = Folder::new();
     for cache in [Cache::memory(), Cache::open(&folder.0)] {
-        cache.put(key(1), &asked_at(5, "new"), Wall(6));
-        cache.put(key(1), &asked_at(4, "old"), Wall(7));
+        cache.store_now(key(1), &asked_at(5, "new"), Wall(6));
+        cache.store_now(key(1), &asked_at(4, "old"), Wall(7));
         assert_eq!(bodies(&cache, 1).await, ["new"]);
-        cache.invalidate(Some(&key(1)), Url([7; 16]), Wall(8));
-        cache.put(key(1), &asked_at(8, "on its way"), Wall(9));
-        assert!(cache.at_hand(&key(1), Wall(1)).is_none());
-        cache.put(key(1), &asked_at(9, "after"), Wall(9));
+        cache.invalidate(Some(&key(1)), UrlHash([7; 16]), Wall(8));
+        cache.store_now(key(1), &asked_at(8, "on its way"), Wall(9));
+        assert!(cache.get_from_memory(&key(1), Wall(1)).is_none());
+        cache.store_now(key(1), &asked_at(9, "after"), Wall(9));
         assert_eq!(bodies(&cache, 1).await, ["after"]);
-        let purges = cache.purges();
+        let purges = cache.purge_count();
         cache.purge(None, None).await;
-        cache.keep(key(1), &asked_at(10, "purged"), Wall(10), purges);
+        cache.store(key(1), &asked_at(10, "purged"), Wall(10), purges);
         cache.flush().await;
-        assert!(cache.at_hand(&key(1), Wall(1)).is_none());
+        assert!(cache.get_from_memory(&key(1), Wall(1)).is_none());
     }
     assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
 }
 
 /// A clock that was set back does not make what it kept before the newest for ever.
 #[tokio::test]
-async fn an_answer_from_the_future_gives_way() {
+async fn a_response_from_the_future_is_replaced() {
     let cache = Cache::memory();
     let mut future = (*object(1, "future")).clone();
     future.stored = Wall(1_000);
-    cache.put(key(1), &Arc::new(future), Wall(1_000));
-    cache.put(key(1), &object(1, "now"), Wall(2));
+    cache.store_now(key(1), &Arc::new(future), Wall(1_000));
+    cache.store_now(key(1), &object(1, "now"), Wall(2));
     assert_eq!(bodies(&cache, 1).await, ["now"]);
 }
 
 /// Others hear of a change also where nothing was kept on disk.
 #[tokio::test]
-async fn processes_hear_of_every_change() {
+async fn invalidations_reach_other_processes() {
     let folder = Folder::new();
     let (one, other) = (Cache::open(&folder.0), Cache::open(&folder.0));
     let changed = object(1, "only in the other's memory");
@@ -378,13 +389,13 @@ async fn processes_hear_of_every_change() {
 
 /// What is used out of memory is not the first to go on disk.
 #[tokio::test]
-async fn a_hit_in_memory_is_written_down_once_an_hour() {
+async fn a_memory_hit_updates_its_use_on_disk_once_an_hour() {
     let folder = Folder::new();
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(1, "a"), Wall(1));
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
     let later = Wall(1) + Span::from_secs(4_000);
     for _ in 0..3 {
-        assert!(cache.at_hand(&key(1), later).is_some());
+        assert!(cache.get_from_memory(&key(1), later).is_some());
     }
     cache.flush().await;
     let conn = rusqlite::Connection::open(folder.file()).unwrap();
@@ -392,16 +403,16 @@ async fn a_hit_in_memory_is_written_down_once_an_hour() {
         .query_row("SELECT used FROM answers", [], |row| row.get(0))
         .unwrap();
     assert_eq!(used.unsigned_abs(), later.0);
-    let shelf = cache.at_hand(&key(1), later).unwrap();
-    assert!(!shelf.is_due(later + Span::from_secs(60), disk::USED_STEP));
+    let shelf = cache.get_from_memory(&key(1), later).unwrap();
+    assert!(!shelf.is_use_due(later + Span::from_secs(60), disk::TOUCH_STEP));
 }
 
 /// A hit hands out the very bytes that are kept.
 #[tokio::test]
-async fn a_kept_body_is_never_copied() {
+async fn a_cached_body_is_never_copied() {
     let cache = Cache::memory();
     let object = object(1, "a body that is kept");
-    cache.put(key(1), &object, Wall(1));
+    cache.store_now(key(1), &object, Wall(1));
     let shelf = cache.find(&key(1), Wall(1)).await.unwrap();
     let body = shelf.objects()[0].body.clone();
     assert_eq!(body.as_ptr(), object.body.as_ptr());
@@ -416,33 +427,38 @@ async fn a_kept_body_is_never_copied() {
 async fn a_variant_on_disk_is_not_hidden_by_one_in_memory() {
     let folder = Folder::new();
     let first = Cache::open(&folder.0);
-    first.put(key(1), &object(1, "one"), Wall(1));
+    first.store_now(key(1), &object(1, "one"), Wall(1));
     first.flush().await;
     drop(first);
     let cache = Cache::open(&folder.0);
-    cache.put(key(1), &object(2, "two"), Wall(1));
+    cache.store_now(key(1), &object(2, "two"), Wall(1));
     let here = cache.find(&key(1), Wall(1)).await.unwrap();
     assert!(here.objects().len() == 1 && here.is_partial());
     cache.flush().await;
-    let rest = cache.find_rest(&key(1), &[], Wall(1)).await.unwrap();
+    let rest = cache
+        .find_other_variants(&key(1), &[], Wall(1))
+        .await
+        .unwrap();
     assert_eq!(rest.objects().len(), 2);
-    let whole = cache.at_hand(&key(1), Wall(1)).unwrap();
+    let whole = cache.get_from_memory(&key(1), Wall(1)).unwrap();
     assert_eq!(bodies(&cache, 1).await, ["two", "one"]);
     assert!(!whole.is_partial());
 }
 
 /// Large answers to one URL do not fall out of memory together.
 #[tokio::test]
-async fn a_shelf_is_bounded_in_weight() {
+async fn a_variant_set_is_bounded_in_bytes() {
     let cache = Cache::memory();
     let large = "z".repeat(5 * 1024 * 1024);
     for variant in 0..4 {
-        cache.put(key(1), &object(variant, &large), Wall(1));
+        cache.store_now(key(1), &object(variant, &large), Wall(1));
     }
-    let shelf = cache.at_hand(&key(1), Wall(1)).expect("some of it stays");
+    let shelf = cache
+        .get_from_memory(&key(1), Wall(1))
+        .expect("some of it stays");
     assert_eq!(shelf.objects().len(), 2);
-    assert!(shelf.weight() <= object::SHELF_MAX && shelf.is_partial());
-    cache.put(key(2), &object(1, &"y".repeat(8 * 1024 * 1024)), Wall(1));
+    assert!(shelf.weight() <= object::VARIANT_SET_BYTES_MAX && shelf.is_partial());
+    cache.store_now(key(2), &object(1, &"y".repeat(8 * 1024 * 1024)), Wall(1));
     assert_eq!(bodies(&cache, 2).await.len(), 1);
 }
 
@@ -450,12 +466,12 @@ async fn a_shelf_is_bounded_in_weight() {
 #[test]
 fn memory_is_bounded_by_what_is_configured() {
     for bytes in [1 << 20, 4 << 20, 40 << 20] {
-        let memory = Memory::new(bytes);
+        let memory = MemoryTier::new(bytes);
         for number in 0..100_u8 {
             let answer = object(1, &"z".repeat(500_000));
             memory.put(key(number), &answer, Wall(1), 0, || false);
         }
-        let kept: u64 = memory.rows().iter().map(|row| row.bytes).sum();
+        let kept: u64 = memory.usage().iter().map(|row| row.bytes).sum();
         assert!(kept <= bytes && kept > bytes / 4, "{kept} of {bytes}");
     }
 }

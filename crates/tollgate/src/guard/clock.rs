@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::pace::high;
+use super::pace::high_half;
 
 /// The last point a [`Tick`] can name: 146 years after the clock's start. Half the range of `u64`
 /// is left free above it, so sums of a tick and a plan's reach need no overflow check.
@@ -86,13 +86,13 @@ impl TickClock {
         let raw = self.clock.raw();
         let counts = raw.wrapping_sub(self.start);
         if counts > self.counts_max {
-            return self.slowly(raw);
+            return self.now_slow(raw);
         }
-        Tick(high(counts, self.scale))
+        Tick(high_half(counts, self.scale))
     }
 
     #[cold]
-    fn slowly(&self, raw: u64) -> Tick {
+    fn now_slow(&self, raw: u64) -> Tick {
         Tick::from_nanos(self.clock.delta_as_nanos(self.start, raw))
     }
 }

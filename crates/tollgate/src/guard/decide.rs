@@ -14,22 +14,22 @@ use smallvec::SmallVec;
 use spin::mutex::SpinMutexGuard;
 
 use super::clock::Tick;
-use super::plan::Plan;
+use super::plan::GuardPlan;
 use super::shard::Shard;
 use super::slots::Slot;
 use super::table::{GuardTable, ROOM_SEARCH};
-use super::take::{ASKS_MAX, Ask, Look, Outcome};
+use super::take::{ASKS_MAX, Ask, KeyView, Outcome};
 
 /// An ask and whether it stands in for a key that found no room.
 #[derive(Clone, Copy)]
-struct Seat<'p> {
+struct PlacedAsk<'p> {
     ask: Ask<'p>,
     shared: bool,
 }
 
 /// One ask on its way through a decision.
 struct Draft<'p> {
-    seat: Seat<'p>,
+    placed: PlacedAsk<'p>,
     /// As it is now, in terms of the ask's plan.
     before: Slot,
     /// As it will be if all agree.
@@ -39,25 +39,25 @@ struct Draft<'p> {
     /// Writing `after` adds a key to the table.
     fresh: bool,
     /// `before` differs from what the table holds and is kept even on a refusal.
-    mended: bool,
+    repaired: bool,
 }
 
 /// There is no room for the keys of these seats, one bit each.
-struct NoRoom(u8);
+struct NoCapacity(u8);
 
 const _: () = assert!(ASKS_MAX <= 8, "NoRoom has one bit per ask");
 
-type Seats<'p> = SmallVec<[Seat<'p>; ASKS_MAX]>;
+type PlacedAsks<'p> = SmallVec<[PlacedAsk<'p>; ASKS_MAX]>;
 type Drafts<'p> = SmallVec<[Draft<'p>; ASKS_MAX]>;
-type Held<'t> = SmallVec<[(usize, SpinMutexGuard<'t, Shard>); ASKS_MAX]>;
+type LockedShards<'t> = SmallVec<[(usize, SpinMutexGuard<'t, Shard>); ASKS_MAX]>;
 
 impl GuardTable {
     /// Decides at most [`ASKS_MAX`] asks and fills as many looks as there are places.
     #[inline(never)]
-    pub(super) fn decide(&self, asks: &[Ask<'_>], now: Tick, looks: &mut [Look]) -> Outcome {
-        let mut seats: Seats<'_> = asks
+    pub(super) fn decide(&self, asks: &[Ask<'_>], now: Tick, looks: &mut [KeyView]) -> Outcome {
+        let mut seats: PlacedAsks<'_> = asks
             .iter()
-            .map(|ask| Seat {
+            .map(|ask| PlacedAsk {
                 ask: *ask,
                 shared: false,
             })
@@ -68,14 +68,14 @@ impl GuardTable {
         loop {
             match self.attempt(&seats, now, looks) {
                 Ok(outcome) => return outcome,
-                Err(NoRoom(which)) => {
+                Err(NoCapacity(which)) => {
                     let lacking = seats.iter_mut().enumerate();
                     for (_, seat) in lacking.filter(|(at, _)| which >> at & 1 == 1) {
                         if searched {
                             seat.ask.key = self.shared_key(seat.ask.plan);
                             seat.shared = true;
                         } else {
-                            self.search_room(self.shard_of(seat.ask.key), now);
+                            self.evict_idle(self.shard_of(seat.ask.key), now);
                         }
                     }
                     searched = true;
@@ -101,10 +101,10 @@ impl GuardTable {
                 ..Slot::EMPTY
             };
         }
-        if slot.plan != ask.plan.id || slot.heal(ask.plan, now) {
+        if slot.plan != ask.plan.id || slot.repair(ask.plan, now) {
             return None;
         }
-        let mut verdict = Verdict::default();
+        let mut verdict = ChargeResult::default();
         verdict.charge(&mut slot, ask, ask.wanted(), now, 0);
         let outcome = verdict.outcome(slot.tokens(ask.plan, now));
         let mut given_up = None;
@@ -112,7 +112,7 @@ impl GuardTable {
             if !fresh {
                 *place = slot;
             } else if self.reserve(1) {
-                given_up = shard.put(slot, self.site(at));
+                given_up = shard.put(slot, self.region(at));
             } else {
                 return None;
             }
@@ -127,12 +127,12 @@ impl GuardTable {
 
     fn attempt(
         &self,
-        seats: &[Seat<'_>],
+        seats: &[PlacedAsk<'_>],
         now: Tick,
-        looks: &mut [Look],
-    ) -> Result<Outcome, NoRoom> {
+        looks: &mut [KeyView],
+    ) -> Result<Outcome, NoCapacity> {
         let mut held = self.lock_in_order(seats);
-        let mut verdict = Verdict::default();
+        let mut verdict = ChargeResult::default();
         let mut drafts = Drafts::new();
         for (ask, seat) in (0_u8..).zip(seats) {
             let mut draft = self.draft(*seat, &drafts, &mut held, now.nanos());
@@ -141,37 +141,37 @@ impl GuardTable {
         }
         let left = drafts
             .iter()
-            .map(|draft| draft.after.tokens(draft.seat.ask.plan, now.nanos()));
+            .map(|draft| draft.after.tokens(draft.placed.ask.plan, now.nanos()));
         let outcome = verdict.outcome(left.min().unwrap_or(u32::MAX));
         let granted = outcome.is_granted();
         if granted {
-            self.admit(&drafts)?;
+            self.admit_new_keys(&drafts)?;
         }
         // Allocates only if some shard grew.
         let mut given_up = Vec::new();
         for draft in &drafts {
             let slot = if granted && draft.writes() {
                 draft.after
-            } else if draft.mended {
+            } else if draft.repaired {
                 draft.before
             } else {
                 continue;
             };
             let at = self.shard_of(slot.key);
-            given_up.extend(shard_in(&mut held, at).put(slot, self.site(at)));
+            given_up.extend(shard_in(&mut held, at).put(slot, self.region(at)));
         }
         // The locks first: see `Slots`.
         drop(held);
         drop(given_up);
         for (look, draft) in looks.iter_mut().zip(&drafts) {
             let slot = if granted { &draft.after } else { &draft.before };
-            *look = Look::new(slot, draft.seat.ask.plan, now);
+            *look = KeyView::new(slot, draft.placed.ask.plan, now);
         }
         Ok(outcome)
     }
 
     /// The shards of all asks, each once and in the order of their numbers.
-    fn lock_in_order(&self, seats: &[Seat<'_>]) -> Held<'_> {
+    fn lock_in_order(&self, seats: &[PlacedAsk<'_>]) -> LockedShards<'_> {
         let mut order: SmallVec<[usize; ASKS_MAX]> = seats
             .iter()
             .map(|seat| self.shard_of(seat.ask.key))
@@ -187,13 +187,16 @@ impl GuardTable {
     /// One ask before it is charged, given what the asks before it would do.
     fn draft<'p>(
         &self,
-        seat: Seat<'p>,
+        seat: PlacedAsk<'p>,
         earlier: &Drafts<'p>,
-        held: &mut Held<'_>,
+        held: &mut LockedShards<'_>,
         now: u64,
     ) -> Draft<'p> {
         let Ask { key, plan, .. } = seat.ask;
-        let twin = earlier.iter().rev().find(|draft| draft.seat.ask.key == key);
+        let twin = earlier
+            .iter()
+            .rev()
+            .find(|draft| draft.placed.ask.key == key);
         let mut before = match twin {
             Some(twin) => twin.after,
             None => *shard_in(held, self.shard_of(key)).find(key),
@@ -211,14 +214,14 @@ impl GuardTable {
             before = self.carry(&before, plan, now);
         }
         // A twin may be overdrawn on purpose; it was healed itself.
-        let healed = twin.is_none() && before.heal(plan, now);
+        let healed = twin.is_none() && before.repair(plan, now);
         Draft {
             fresh: unknown || twin.is_some_and(|twin| twin.fresh && !twin.writes()),
-            mended: healed || twin.is_none() && carried,
+            repaired: healed || twin.is_none() && carried,
             total: twin
                 .map_or(0, |twin| twin.total)
                 .saturating_add(seat.ask.wanted()),
-            seat,
+            placed: seat,
             before,
             after: before,
         }
@@ -226,7 +229,7 @@ impl GuardTable {
 
     /// The slot in terms of another plan: as many tokens as before, at most the new bursts.
     #[cold]
-    fn carry(&self, slot: &Slot, plan: &Plan, now: u64) -> Slot {
+    fn carry(&self, slot: &Slot, plan: &GuardPlan, now: u64) -> Slot {
         let mut carried = Slot {
             key: slot.key,
             plan: plan.id,
@@ -236,9 +239,9 @@ impl GuardTable {
         let Some(old) = plans.named(slot.plan) else {
             return carried;
         };
-        for (at, heir) in plan.heirs(old).iter().enumerate() {
+        for (at, heir) in plan.inherited_limits(old).iter().enumerate() {
             if let Some(from) = *heir {
-                let full = plan.paces[at].carry(&old.paces[from], slot.fine(from), now);
+                let full = plan.paces[at].carry(&old.paces[from], slot.full_at(from), now);
                 carried.set(at, full);
             }
         }
@@ -246,23 +249,23 @@ impl GuardTable {
     }
 
     /// Counts the new keys of a granted decision, or says which of them have no room.
-    fn admit(&self, drafts: &Drafts<'_>) -> Result<(), NoRoom> {
+    fn admit_new_keys(&self, drafts: &Drafts<'_>) -> Result<(), NoCapacity> {
         let new = drafts.iter().filter(|draft| draft.fresh && draft.writes());
-        let shared = new.clone().filter(|draft| draft.seat.shared).count();
+        let shared = new.clone().filter(|draft| draft.placed.shared).count();
         let own = new.count() - shared;
         if own > 0 && !self.reserve(own) {
             let lacking = drafts
                 .iter()
                 .enumerate()
-                .filter(|(_, draft)| draft.fresh && draft.writes() && !draft.seat.shared);
-            return Err(NoRoom(lacking.fold(0, |bits, (at, _)| bits | 1 << at)));
+                .filter(|(_, draft)| draft.fresh && draft.writes() && !draft.placed.shared);
+            return Err(NoCapacity(lacking.fold(0, |bits, (at, _)| bits | 1 << at)));
         }
         self.keys.fetch_add(shared, Ordering::Relaxed);
         Ok(())
     }
 
     /// Looks for idle keys where a new one wants to be.
-    fn search_room(&self, shard: usize, now: Tick) {
+    fn evict_idle(&self, shard: usize, now: Tick) {
         let visit = self.shards[shard].lock().sweep(now.nanos(), ROOM_SEARCH);
         self.keys.fetch_sub(visit.removed, Ordering::Relaxed);
     }
@@ -271,25 +274,25 @@ impl GuardTable {
 impl Draft<'_> {
     /// Whether a grant changes the table.
     fn writes(&self) -> bool {
-        self.seat.ask.writes(self.fresh)
+        self.placed.ask.writes(self.fresh)
     }
 }
 
 /// What the limits said so far.
 #[derive(Default)]
-struct Verdict {
+struct ChargeResult {
     never: Option<(u8, u8)>,
     /// The longest wait, its ask and its limit.
     wait: Option<(NonZeroU64, u8, u8)>,
 }
 
-impl Verdict {
+impl ChargeResult {
     /// Charges every limit of one ask on a draft of its slot and notes who objects. `total` is
     /// what this and earlier asks of the same key want together.
     fn charge(&mut self, slot: &mut Slot, ask: Ask<'_>, total: u64, now: u64, number: u8) {
         for (limit, pace) in (0_u8..).zip(ask.plan.paces()) {
             let at = usize::from(limit);
-            let full = slot.fine(at);
+            let full = slot.full_at(at);
             if ask.cost < 0 {
                 slot.set(at, pace.refund(full, now, ask.cost.unsigned_abs()));
                 continue;
@@ -315,7 +318,7 @@ impl Verdict {
             return Outcome::Never { ask, limit };
         }
         match self.wait {
-            Some((retry_in_ns, ask, limit)) => Outcome::Refused {
+            Some((retry_in_ns, ask, limit)) => Outcome::Rejected {
                 retry_in_ns,
                 ask,
                 limit,
@@ -327,19 +330,19 @@ impl Verdict {
 
 impl Slot {
     /// Whole tokens in the emptiest bucket.
-    fn tokens(&self, plan: &Plan, now: u64) -> u32 {
+    fn tokens(&self, plan: &GuardPlan, now: u64) -> u32 {
         let paces = plan.paces().iter().enumerate();
         paces
-            .map(|(at, pace)| pace.tokens(self.fine(at), now))
+            .map(|(at, pace)| pace.tokens(self.full_at(at), now))
             .min()
             .unwrap_or(u32::MAX)
     }
 
     /// Repairs buckets that a clock which stepped back left far in the future.
-    fn heal(&mut self, plan: &Plan, now: u64) -> bool {
+    fn repair(&mut self, plan: &GuardPlan, now: u64) -> bool {
         let mut healed = false;
         for (at, pace) in plan.paces().iter().enumerate() {
-            if let Some(full) = pace.heal(self.fine(at), now) {
+            if let Some(full) = pace.repair(self.full_at(at), now) {
                 self.set(at, full);
                 healed = true;
             }
@@ -349,7 +352,7 @@ impl Slot {
 }
 
 /// The held shard with this number.
-fn shard_in<'h>(held: &'h mut Held<'_>, at: usize) -> &'h mut Shard {
+fn shard_in<'h>(held: &'h mut LockedShards<'_>, at: usize) -> &'h mut Shard {
     let held = held.iter_mut().find(|(number, _)| *number == at);
     &mut held
         .expect("lock_in_order locked the shard of every seat")

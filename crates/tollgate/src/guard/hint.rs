@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::key::Key;
+use super::key::GuardKey;
 use super::shard::Shard;
 use super::slots::Slot;
 
@@ -27,13 +27,13 @@ pub(crate) struct Hint {
 impl Hint {
     /// Where `key` probably is.
     #[inline]
-    pub(crate) fn home(&self, key: Key) -> usize {
+    pub(crate) fn home(&self, key: GuardKey) -> usize {
         home_of(key, self.slots.load(Ordering::Relaxed))
     }
 
     /// Notes where the slots of `shard` are.
     pub(crate) fn note(&self, shard: &Shard) {
-        let (slots, base) = shard.place();
+        let (slots, base) = shard.slots_location();
         // Compared first: a line that is only read stays with every core.
         if self.slots.load(Ordering::Relaxed) != slots || self.base.load(Ordering::Relaxed) != base
         {
@@ -45,7 +45,7 @@ impl Hint {
     /// Asks the processor to bring the slots of `key` closer, so that memory is waited for before
     /// the lock is taken and not under it, and for all of them at once.
     #[inline]
-    pub(crate) fn fetch_ahead(&self, key: Key) {
+    pub(crate) fn fetch_ahead(&self, key: GuardKey) {
         let home = self.home(key).wrapping_mul(size_of::<Slot>());
         let first = self.base.load(Ordering::Relaxed).wrapping_add(home);
         for line in 0..LINES_AHEAD {
@@ -57,7 +57,7 @@ impl Hint {
 /// Where a key would like to be among `slots` slots. The high lane of the fingerprint chooses the
 /// slot and the low lane the shard: they must not be the same bits.
 #[inline]
-pub(crate) fn home_of(key: Key, slots: usize) -> usize {
+pub(crate) fn home_of(key: GuardKey, slots: usize) -> usize {
     let scaled = (u128::from(key.high) * slots as u128) >> 64;
     usize::try_from(scaled).unwrap_or(0)
 }

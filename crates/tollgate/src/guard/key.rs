@@ -18,7 +18,7 @@ pub struct Seed(pub [u64; 2]);
 
 /// The fingerprint of one name in one class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct GuardKey {
     pub(crate) low: u64,
     pub(crate) high: u64,
 }
@@ -26,12 +26,12 @@ pub struct Key {
 /// Makes the keys of one class of callers (`ip`, `user`, …).
 #[derive(Clone)]
 pub struct Keys {
-    lanes: [Lane; 2],
+    halves: [HashHalf; 2],
 }
 
 /// One half of the fingerprint: a hash with secrets of its own.
 #[derive(Clone)]
-struct Lane {
+struct HashHalf {
     start: u64,
     secrets: SharedSeed,
 }
@@ -39,16 +39,16 @@ struct Lane {
 impl Keys {
     pub(crate) fn new(seed: Seed, class: &str) -> Keys {
         Keys {
-            lanes: seed.0.map(|half| Lane::new(half, class)),
+            halves: seed.0.map(|half| HashHalf::new(half, class)),
         }
     }
 
     /// The key of a caller, by whatever bytes name it.
     #[must_use]
     #[inline]
-    pub fn key(&self, name: &[u8]) -> Key {
-        let [low, high] = &self.lanes;
-        Key {
+    pub fn key(&self, name: &[u8]) -> GuardKey {
+        let [low, high] = &self.halves;
+        GuardKey {
             low: low.hash(name),
             high: high.hash(name),
         }
@@ -57,17 +57,17 @@ impl Keys {
     /// The key of a caller that a number names: an account, an IPv4 address, an IPv6 network.
     #[must_use]
     #[inline]
-    pub fn number(&self, name: u64) -> Key {
+    pub fn number(&self, name: u64) -> GuardKey {
         self.key(&name.to_le_bytes())
     }
 }
 
-impl Lane {
-    fn new(half: u64, class: &str) -> Lane {
+impl HashHalf {
+    fn new(half: u64, class: &str) -> HashHalf {
         let secrets = SharedSeed::from_u64(half);
         let mut start = FoldHasher::with_seed(half.rotate_left(32), &secrets);
         start.write(class.as_bytes());
-        Lane {
+        HashHalf {
             start: start.finish(),
             secrets,
         }
@@ -87,7 +87,7 @@ impl fmt::Debug for Seed {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for GuardKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(fingerprint)")
     }

@@ -26,7 +26,7 @@ const STALE_MAX: u64 = 60_000_000_000;
 
 /// A point or a length of time: whole nanoseconds and `part` over the pace's `parts`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Fine {
+pub(crate) struct FineTime {
     pub(crate) at: u64,
     pub(crate) part: u32,
 }
@@ -96,9 +96,14 @@ impl Pace {
 
     /// The bucket after `cost` tokens (at most `burst`) are taken, and how long it lacks them if
     /// it does.
-    pub(crate) fn spend(&self, full: Fine, now: u64, cost: u32) -> (Fine, Option<NonZeroU64>) {
-        let spent = self.add(full.max(Fine { at: now, part: 0 }), self.charge(cost));
-        let empty = Fine {
+    pub(crate) fn spend(
+        &self,
+        full: FineTime,
+        now: u64,
+        cost: u32,
+    ) -> (FineTime, Option<NonZeroU64>) {
+        let spent = self.add(full.max(FineTime { at: now, part: 0 }), self.charge(cost));
+        let empty = FineTime {
             at: now + self.reach,
             part: self.reach_part,
         };
@@ -109,9 +114,9 @@ impl Pace {
     }
 
     /// The bucket after `cost` tokens are put back; never more than full.
-    pub(crate) fn refund(&self, full: Fine, now: u64, cost: u64) -> Fine {
+    pub(crate) fn refund(&self, full: FineTime, now: u64, cost: u64) -> FineTime {
         if cost >= u64::from(self.burst) {
-            return full.min(Fine { at: now, part: 0 });
+            return full.min(FineTime { at: now, part: 0 });
         }
         let back = self.charge(narrow(cost));
         let (part, borrow) = match full.part.checked_sub(back.part) {
@@ -119,44 +124,44 @@ impl Pace {
             None => (full.part + (self.parts - back.part), 1),
         };
         match full.at.checked_sub(back.at + borrow) {
-            Some(at) => Fine { at, part },
-            None => Fine::default(),
+            Some(at) => FineTime { at, part },
+            None => FineTime::default(),
         }
     }
 
     /// Whole tokens in `room` nanoseconds, for a pace without parts.
     #[inline]
     pub(crate) fn whole_tokens(&self, room: u64) -> u32 {
-        let estimate = high(room, self.reciprocal);
+        let estimate = high_half(room, self.reciprocal);
         let exact = estimate + u64::from((estimate + 1).wrapping_mul(self.step) <= room);
         u32::try_from(exact).unwrap_or(u32::MAX)
     }
 
     /// Whole tokens in the bucket.
     #[inline]
-    pub(crate) fn tokens(&self, full: Fine, now: u64) -> u32 {
-        let room = self.room(full, now);
+    pub(crate) fn tokens(&self, full: FineTime, now: u64) -> u32 {
+        let room = self.headroom(full, now);
         if self.reciprocal == 0 {
-            return u32::try_from(self.share(room, 1)).unwrap_or(u32::MAX);
+            return u32::try_from(self.tokens_in(room, 1)).unwrap_or(u32::MAX);
         }
         // One division less on the hot path: the estimate is exact or one too small.
         let units = room.at * u64::from(self.parts) + u64::from(room.part);
         let token = self.step * u64::from(self.parts) + u64::from(self.step_part);
-        let estimate = high(units, self.reciprocal);
+        let estimate = high_half(units, self.reciprocal);
         let exact = estimate + u64::from((estimate + 1) * token <= units);
         u32::try_from(exact).unwrap_or(u32::MAX)
     }
 
     /// Millionths of a token in the bucket, rounded down.
-    pub(crate) fn micro_tokens(&self, full: Fine, now: u64) -> u64 {
-        u64::try_from(self.share(self.room(full, now), 1_000_000)).unwrap_or(u64::MAX)
+    pub(crate) fn micro_tokens(&self, full: FineTime, now: u64) -> u64 {
+        u64::try_from(self.tokens_in(self.headroom(full, now), 1_000_000)).unwrap_or(u64::MAX)
     }
 
     /// The bucket of `self` that holds as many tokens as `old` held (at most its own burst), so
     /// that a change of limits neither refills a bucket nor empties it.
-    pub(crate) fn carry(&self, old: &Pace, full: Fine, now: u64) -> Fine {
+    pub(crate) fn carry(&self, old: &Pace, full: FineTime, now: u64) -> FineTime {
         // 32 binary places of a token; rounding down is rounding to the strict side.
-        let held = old.share(old.room(full, now), 1 << 32);
+        let held = old.tokens_in(old.headroom(full, now), 1 << 32);
         let most = u128::from(self.burst) << 32;
         let token = u128::from(self.step) * u128::from(self.parts) + u128::from(self.step_part);
         let missing = ((most - held.min(most)) * token).div_ceil(1 << 32);
@@ -164,7 +169,7 @@ impl Pace {
         let ahead = u64::try_from(missing / parts)
             .unwrap_or(self.reach)
             .min(self.reach);
-        Fine {
+        FineTime {
             at: now + ahead,
             part: u32::try_from(missing % parts).unwrap_or(0),
         }
@@ -172,24 +177,24 @@ impl Pace {
 
     /// A clock that was set back must not block a key for longer than a period (or a minute, if
     /// that is longer) beyond the time it takes to fill: such a bucket counts as empty from now on.
-    pub(crate) fn heal(&self, full: Fine, now: u64) -> Option<Fine> {
+    pub(crate) fn repair(&self, full: FineTime, now: u64) -> Option<FineTime> {
         let set_back = full.at.saturating_sub(now) > self.ahead_max;
-        set_back.then_some(Fine {
+        set_back.then_some(FineTime {
             at: now + self.reach,
             part: self.reach_part,
         })
     }
 
     /// Time until the bucket is full, at most its reach; zero when it is full.
-    pub(crate) fn debt(&self, full: Fine, now: u64) -> Fine {
+    pub(crate) fn debt(&self, full: FineTime, now: u64) -> FineTime {
         if full.at < now {
-            return Fine::default();
+            return FineTime::default();
         }
-        let debt = Fine {
+        let debt = FineTime {
             at: full.at - now,
             part: full.part,
         };
-        debt.min(Fine {
+        debt.min(FineTime {
             at: self.reach,
             part: self.reach_part,
         })
@@ -197,13 +202,13 @@ impl Pace {
 
     /// The bucket that lacked `debt` when it was left `away` ago; `None` if no bucket of this pace
     /// can lack that.
-    pub(crate) fn owe(&self, debt: Fine, now: u64, away: u64) -> Option<Fine> {
+    pub(crate) fn restore_debt(&self, debt: FineTime, now: u64, away: u64) -> Option<FineTime> {
         let possible = debt
-            <= Fine {
+            <= FineTime {
                 at: self.reach,
                 part: self.reach_part,
             };
-        let full = Fine {
+        let full = FineTime {
             at: (now + debt.at.min(self.reach)).saturating_sub(away),
             ..debt
         };
@@ -212,21 +217,21 @@ impl Pace {
 
     /// How far the bucket is from empty, as time.
     #[inline]
-    fn room(&self, full: Fine, now: u64) -> Fine {
-        let full = full.max(Fine { at: now, part: 0 });
-        let empty = Fine {
+    fn headroom(&self, full: FineTime, now: u64) -> FineTime {
+        let full = full.max(FineTime { at: now, part: 0 });
+        let empty = FineTime {
             at: now + self.reach,
             part: self.reach_part,
         };
         if full > empty {
-            return Fine::default();
+            return FineTime::default();
         }
         match empty.part.checked_sub(full.part) {
-            Some(part) => Fine {
+            Some(part) => FineTime {
                 at: empty.at - full.at,
                 part,
             },
-            None => Fine {
+            None => FineTime {
                 at: empty.at - full.at - 1,
                 part: empty.part + (self.parts - full.part),
             },
@@ -234,7 +239,7 @@ impl Pace {
     }
 
     /// `room` counted in tokens × `scale`, rounded down.
-    fn share(&self, room: Fine, scale: u64) -> u128 {
+    fn tokens_in(&self, room: FineTime, scale: u64) -> u128 {
         let parts = u128::from(self.parts);
         let units = u128::from(room.at) * parts + u128::from(room.part);
         let token = u128::from(self.step) * parts + u128::from(self.step_part);
@@ -242,27 +247,27 @@ impl Pace {
     }
 
     /// The time that `cost` tokens (at most `burst`) stand for.
-    fn charge(&self, cost: u32) -> Fine {
+    fn charge(&self, cost: u32) -> FineTime {
         let parts = u64::from(self.step_part) * u64::from(cost);
         let whole = self.step * u64::from(cost);
         if self.parts == 1 || parts < u64::from(self.parts) {
-            return Fine {
+            return FineTime {
                 at: whole,
                 part: narrow(parts),
             };
         }
         let per = u64::from(self.parts);
-        Fine {
+        FineTime {
             at: whole + parts / per,
             part: narrow(parts % per),
         }
     }
 
-    fn add(&self, from: Fine, length: Fine) -> Fine {
+    fn add(&self, from: FineTime, length: FineTime) -> FineTime {
         let part = u64::from(from.part) + u64::from(length.part);
         let carry = u64::from(part >= u64::from(self.parts));
         let part = part - carry * u64::from(self.parts);
-        Fine {
+        FineTime {
             at: from.at + length.at + carry,
             part: narrow(part),
         }
@@ -271,7 +276,7 @@ impl Pace {
 
 /// High half of a 128-bit product.
 #[inline]
-pub(crate) fn high(a: u64, b: u64) -> u64 {
+pub(crate) fn high_half(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 

@@ -56,7 +56,7 @@ pub enum PlanError {
     #[error(
         "limit {0} cannot be kept: its period is zero or its burst takes over 73 years to fill; use a longer period or a smaller burst"
     )]
-    Unkeepable(usize),
+    Impossible(usize),
     /// The table knows [`super::PLANS_MAX`] different plans already.
     #[error(
         "too many different guard plans ({0}); use fewer combinations of limit, period and burst"
@@ -66,11 +66,11 @@ pub enum PlanError {
 
 /// The limits of a key, compiled. Made by [`super::GuardTable::plan`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct GuardPlan {
     pub(crate) paces: [Pace; LIMITS_MAX],
     /// The largest cost that the quick way may decide: the smallest burst; 0 if a limit has parts,
     /// which the quick way leaves out.
-    pub(crate) quick_max: u32,
+    pub(crate) fast_max: u32,
     /// Position in the table's list of plans plus one; 0 marks an empty slot.
     pub(crate) id: u32,
     /// No limit has parts: the decision may leave them out.
@@ -79,29 +79,29 @@ pub struct Plan {
     count: usize,
 }
 
-impl Plan {
-    pub(crate) fn new(limits: &[Limit], id: u32) -> Result<Plan, PlanError> {
+impl GuardPlan {
+    pub(crate) fn new(limits: &[Limit], id: u32) -> Result<GuardPlan, PlanError> {
         let first = *limits.first().ok_or(PlanError::Empty)?;
         if limits.len() > LIMITS_MAX {
             return Err(PlanError::TooMany(limits.len()));
         }
-        let mut plan = Plan {
+        let mut plan = GuardPlan {
             paces: [Pace::NONE; LIMITS_MAX],
-            quick_max: u32::MAX,
+            fast_max: u32::MAX,
             id,
             whole: true,
             limits: [first; LIMITS_MAX],
             count: limits.len(),
         };
         for (at, limit) in limits.iter().enumerate() {
-            let pace = Pace::new(limit).ok_or(PlanError::Unkeepable(at))?;
+            let pace = Pace::new(limit).ok_or(PlanError::Impossible(at))?;
             plan.paces[at] = pace;
             plan.limits[at] = *limit;
-            plan.quick_max = plan.quick_max.min(pace.burst);
+            plan.fast_max = plan.fast_max.min(pace.burst);
             plan.whole &= pace.is_whole();
         }
         if !plan.whole {
-            plan.quick_max = 0;
+            plan.fast_max = 0;
         }
         Ok(plan)
     }
@@ -127,7 +127,7 @@ impl Plan {
     /// Which limit of `old` each limit of this plan continues: the one with the same period, else
     /// the one in the same place unless its period went elsewhere. A limit that continues nothing
     /// starts full.
-    pub(crate) fn heirs(&self, old: &Plan) -> [Option<usize>; LIMITS_MAX] {
+    pub(crate) fn inherited_limits(&self, old: &GuardPlan) -> [Option<usize>; LIMITS_MAX] {
         let mut heirs = [None; LIMITS_MAX];
         let mut taken = [false; LIMITS_MAX];
         for (heir, limit) in heirs.iter_mut().zip(self.limits()) {

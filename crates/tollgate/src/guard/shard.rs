@@ -6,9 +6,9 @@
 //!
 //! Never: locks, reads a clock, or leaves a tombstone behind.
 
-use super::ground::{self, Site};
 use super::hint::home_of;
-use super::key::Key;
+use super::huge_pages::{self, RegionHandle};
+use super::key::GuardKey;
 use super::slots::{Slot, Slots};
 
 /// Slots of an empty shard: 256 bytes, so that a table nobody uses stays small.
@@ -25,13 +25,13 @@ const GROWTH_DEN: usize = 16;
 
 /// What a visit to some slots did.
 #[derive(Debug, Default)]
-pub(crate) struct Visit {
+pub(crate) struct SweepStep {
     pub(crate) visited: usize,
     pub(crate) removed: usize,
     /// The cursor passed the end of the shard.
     pub(crate) wrapped: bool,
     /// Memory that was given up, to be dropped when the lock is no longer held.
-    given_up: Option<Slots>,
+    freed: Option<Slots>,
 }
 
 /// Slots with linear probing; always at least one is empty.
@@ -53,12 +53,12 @@ impl Shard {
     }
 
     /// A shard with room for `keys` keys.
-    pub(crate) fn with_room(keys: usize, site: Site<'_>) -> Shard {
+    pub(crate) fn with_room(keys: usize, site: RegionHandle<'_>) -> Shard {
         let slots = SLOTS_MIN.max(slots_for(keys));
         Shard {
             slots: site
-                .plot(keys, slots)
-                .map_or_else(|| Slots::new(slots), Slots::on),
+                .claim(keys, slots)
+                .map_or_else(|| Slots::new(slots), Slots::on_region),
             used: 0,
             cursor: 0,
         }
@@ -68,7 +68,12 @@ impl Shard {
     /// hold the lock believes it to be. A key is in its shard at most once, so whatever is found is
     /// right; a belief that was wrong finds nothing.
     #[inline]
-    pub(crate) fn known(&mut self, home: usize, key: Key, plan: u32) -> Option<&mut Slot> {
+    pub(crate) fn find_known(
+        &mut self,
+        home: usize,
+        key: GuardKey,
+        plan: u32,
+    ) -> Option<&mut Slot> {
         let (before, from) = self.slots.split_at_mut_checked(home)?;
         from.iter_mut()
             .chain(before)
@@ -78,13 +83,13 @@ impl Shard {
 
     /// The slot of `key`, or the empty slot where its probing ends.
     #[inline]
-    pub(crate) fn find(&mut self, key: Key) -> &mut Slot {
+    pub(crate) fn find(&mut self, key: GuardKey) -> &mut Slot {
         let at = self.probe(key);
         &mut self.slots[at]
     }
 
     /// How many slots there are, and at which address, for a [`super::hint::Hint`].
-    pub(crate) fn place(&self) -> (usize, usize) {
+    pub(crate) fn slots_location(&self) -> (usize, usize) {
         (self.slots.len(), self.slots.as_ptr().addr())
     }
 
@@ -101,12 +106,12 @@ impl Shard {
     /// Writes a slot, new or not. Gives the old slots if there had to be more, to be dropped when
     /// the lock is no longer held.
     #[must_use]
-    pub(crate) fn put(&mut self, slot: Slot, site: Site<'_>) -> Option<Slots> {
+    pub(crate) fn put(&mut self, slot: Slot, site: RegionHandle<'_>) -> Option<Slots> {
         let mut at = self.probe(slot.key);
         let mut given_up = None;
         if self.slots[at].plan == 0 {
             self.used += 1;
-            if self.used > self.room() {
+            if self.used > self.capacity() {
                 given_up = Some(self.grow(site));
                 at = self.probe(slot.key);
             }
@@ -116,13 +121,13 @@ impl Shard {
     }
 
     /// Visits at most `budget` slots from the cursor on and forgets those that are idle.
-    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> Visit {
-        let mut visit = Visit::default();
+    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> SweepStep {
+        let mut visit = SweepStep::default();
         while visit.visited < budget {
             if self.cursor >= self.slots.len() {
                 visit.wrapped = true;
                 self.cursor = 0;
-                visit.given_up = self.shrink();
+                visit.freed = self.shrink();
                 break;
             }
             visit.visited += 1;
@@ -138,12 +143,12 @@ impl Shard {
         visit
     }
 
-    fn home(&self, key: Key) -> usize {
+    fn home(&self, key: GuardKey) -> usize {
         home_of(key, self.slots.len())
     }
 
     #[inline]
-    fn probe(&self, key: Key) -> usize {
+    fn probe(&self, key: GuardKey) -> usize {
         let mut at = self.home(key);
         loop {
             let slot = &self.slots[at];
@@ -189,9 +194,9 @@ impl Shard {
     }
 
     /// Keys that this many slots may hold.
-    fn room(&self) -> usize {
-        if self.slots.is_on_plot() {
-            ground::room(self.slots.len())
+    fn capacity(&self) -> usize {
+        if self.slots.is_on_huge_pages() {
+            huge_pages::capacity(self.slots.len())
         } else {
             self.slots.len() * LOAD_NUM / LOAD_DEN
         }
@@ -199,11 +204,11 @@ impl Shard {
 
     /// More slots: a few, or all of its plot. Gives the old ones.
     #[cold]
-    fn grow(&mut self, site: Site<'_>) -> Slots {
+    fn grow(&mut self, site: RegionHandle<'_>) -> Slots {
         let few = self.slots.len() + self.slots.len() / GROWTH_DEN + SLOTS_MIN;
         let slots = few.max(slots_for(self.used));
-        let plot = site.plot(self.used, slots);
-        self.resize(plot.map_or_else(|| Slots::new(slots), Slots::on))
+        let plot = site.claim(self.used, slots);
+        self.resize(plot.map_or_else(|| Slots::new(slots), Slots::on_region))
     }
 
     /// Gives memory back when under a third of it is used.
@@ -233,31 +238,31 @@ fn slots_for(keys: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ground::Ground;
     use super::super::hint::Hint;
+    use super::super::huge_pages::HugePages;
     use super::*;
 
     /// Plan of every slot here.
     const PLAN: u32 = 7;
 
     /// The `number`th of some keys whose homes are spread over the shard.
-    fn key(number: u64) -> Key {
-        Key {
+    fn key(number: u64) -> GuardKey {
+        GuardKey {
             low: number,
             high: number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         }
     }
 
     /// Ground for one shard of 1,400 keys: a plot of 2,000 slots.
-    fn ground() -> Ground {
-        Ground::new(1, 1_400)
+    fn pages() -> HugePages {
+        HugePages::new(1, 1_400)
     }
 
     fn shard(keys: u64) -> Shard {
-        shard_on(&ground(), keys)
+        shard_on(&pages(), keys)
     }
 
-    fn shard_on(ground: &Ground, keys: u64) -> Shard {
+    fn shard_on(ground: &HugePages, keys: u64) -> Shard {
         let mut shard = Shard::new();
         for number in 0..keys {
             let slot = Slot {
@@ -265,7 +270,13 @@ mod tests {
                 plan: PLAN,
                 ..Slot::EMPTY
             };
-            drop(shard.put(slot, Site { ground, number: 0 }));
+            drop(shard.put(
+                slot,
+                RegionHandle {
+                    pages: ground,
+                    number: 0,
+                },
+            ));
         }
         shard
     }
@@ -276,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_known_from_its_home() {
+    fn every_key_is_found_from_its_home() {
         // Many sizes, so that some keys stand beyond the end, at the beginning.
         for keys in 1..200 {
             let mut shard = shard(keys);
             let hint = Hint::default();
             hint.note(&shard);
             for number in 0..keys {
-                let found = shard.known(hint.home(key(number)), key(number), PLAN);
+                let found = shard.find_known(hint.home(key(number)), key(number), PLAN);
                 assert_eq!(found.map(|slot| slot.key.low), Some(number));
             }
         }
@@ -301,19 +312,27 @@ mod tests {
             usize::MAX,
         ] {
             for number in 0..100 {
-                let found = shard.known(home, key(number), PLAN);
+                let found = shard.find_known(home, key(number), PLAN);
                 assert!(found.is_none_or(|slot| slot.key == key(number)));
             }
         }
     }
 
     #[test]
-    fn a_stranger_and_a_key_under_another_plan_are_not_known() {
+    fn an_unknown_key_and_a_key_under_another_plan_are_not_found() {
         let mut shard = shard(100);
         let hint = Hint::default();
         hint.note(&shard);
-        assert!(shard.known(hint.home(key(3)), key(3), PLAN + 1).is_none());
-        assert!(shard.known(hint.home(key(500)), key(500), PLAN).is_none());
+        assert!(
+            shard
+                .find_known(hint.home(key(3)), key(3), PLAN + 1)
+                .is_none()
+        );
+        assert!(
+            shard
+                .find_known(hint.home(key(500)), key(500), PLAN)
+                .is_none()
+        );
     }
 
     #[test]
@@ -322,42 +341,42 @@ mod tests {
         let hint = Hint::default();
         hint.note(&small);
         hint.note(&large);
-        let found = large.known(hint.home(key(99)), key(99), PLAN);
+        let found = large.find_known(hint.home(key(99)), key(99), PLAN);
         assert!(found.is_some());
     }
 
     #[test]
-    fn a_shard_moves_to_its_plot_and_beyond_it_with_all_its_keys() {
+    fn a_shard_moves_to_its_region_and_beyond_with_all_its_keys() {
         for (keys, slots) in [(1_400, 2_000), (1_600, 2_000), (1_601, 2_288)] {
-            let ground = ground();
+            let ground = pages();
             let mut shard = shard_on(&ground, keys);
             assert_eq!(shard.slots.len(), slots);
-            assert_eq!(shard.slots.is_on_plot(), slots == 2_000);
+            assert_eq!(shard.slots.is_on_huge_pages(), slots == 2_000);
             assert_eq!(ground.bytes() > 0, slots == 2_000);
             assert!(has_all(&mut shard, keys));
         }
     }
 
     #[test]
-    fn a_shard_that_empties_leaves_its_plot_and_comes_back() {
-        let ground = ground();
+    fn an_emptied_shard_leaves_its_region_and_can_return() {
+        let ground = pages();
         let mut shard = shard_on(&ground, 1_500);
         for number in 0..100 {
             shard.find(key(number)).at[0] = 100;
         }
         while !shard.sweep(50, usize::MAX).wrapped {}
-        assert!(!shard.slots.is_on_plot() && ground.bytes() == 0);
+        assert!(!shard.slots.is_on_huge_pages() && ground.bytes() == 0);
         assert!(has_all(&mut shard, 100));
         for number in 100..1_500 {
             let mut slot = *shard.find(key(0));
             slot.key = key(number);
-            let site = Site {
-                ground: &ground,
+            let site = RegionHandle {
+                pages: &ground,
                 number: 0,
             };
             drop(shard.put(slot, site));
         }
-        assert!(shard.slots.is_on_plot());
+        assert!(shard.slots.is_on_huge_pages());
         assert!(has_all(&mut shard, 1_500));
     }
 }

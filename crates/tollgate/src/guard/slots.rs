@@ -9,16 +9,16 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 
-use super::ground::Plot;
-use super::key::Key;
-use super::pace::Fine;
+use super::huge_pages::Region;
+use super::key::GuardKey;
+use super::pace::FineTime;
 use super::plan::LIMITS_MAX;
 
 /// All the limits of one key. 64 bytes, aligned: a decision touches one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    pub(crate) key: Key,
+    pub(crate) key: GuardKey,
     /// When each bucket is full again: whole nanoseconds …
     pub(crate) at: [u64; LIMITS_MAX],
     /// … and parts, in the denominators of the plan.
@@ -30,20 +30,20 @@ pub(crate) struct Slot {
 impl Slot {
     /// All zeros, which is what the system maps: see [`Slots::on`].
     pub(crate) const EMPTY: Slot = Slot {
-        key: Key { low: 0, high: 0 },
+        key: GuardKey { low: 0, high: 0 },
         at: [0; LIMITS_MAX],
         part: [0; LIMITS_MAX],
         plan: 0,
     };
 
-    pub(crate) fn fine(&self, limit: usize) -> Fine {
-        Fine {
+    pub(crate) fn full_at(&self, limit: usize) -> FineTime {
+        FineTime {
             at: self.at[limit],
             part: self.part[limit],
         }
     }
 
-    pub(crate) fn set(&mut self, limit: usize, full: Fine) {
+    pub(crate) fn set(&mut self, limit: usize, full: FineTime) {
         self.at[limit] = full.at;
         self.part[limit] = full.part;
     }
@@ -60,11 +60,11 @@ pub(crate) struct Slots {
     first: NonNull<Slot>,
     count: usize,
     /// Where they lie; none: they are a boxed slice of the allocator's.
-    plot: Option<Plot>,
+    region: Option<Region>,
 }
 
 // SAFETY: slots are plain numbers and are owned by this value alone: a boxed slice was given up for
-// them (`Slots::new`), or the plot is in `self` and nobody else's (`Plot::slots`). So they may move
+// them (`Slots::new`), or the plot is in `self` and nobody else's (`Region::slots`). So they may move
 // to another thread, as a `Box<[Slot]>` may.
 #[expect(unsafe_code, reason = "a pointer is Send by proof only, see above")]
 unsafe impl Send for Slots {}
@@ -76,18 +76,18 @@ impl Slots {
         Slots {
             first: NonNull::from_mut(slots).cast(),
             count,
-            plot: None,
+            region: None,
         }
     }
 
     /// The empty slots of a plot.
-    pub(crate) fn on(plot: Plot) -> Slots {
+    pub(crate) fn on_region(plot: Region) -> Slots {
         let (first, count) = plot.slots();
         let used = plot.used;
         let mut slots = Slots {
             first,
             count,
-            plot: Some(plot),
+            region: Some(plot),
         };
         // What nobody has used is zeros, thus empty, and is better not touched before its time.
         if used {
@@ -97,8 +97,8 @@ impl Slots {
     }
 
     /// Whether they lie on a plot.
-    pub(crate) fn is_on_plot(&self) -> bool {
-        self.plot.is_some()
+    pub(crate) fn is_on_huge_pages(&self) -> bool {
+        self.region.is_some()
     }
 }
 
@@ -131,7 +131,7 @@ impl DerefMut for Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        if self.plot.is_some() {
+        if self.region.is_some() {
             // The plot gives itself back.
             return;
         }
@@ -149,28 +149,28 @@ impl fmt::Debug for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slots")
             .field("count", &self.count)
-            .field("plot", &self.plot)
+            .field("plot", &self.region)
             .finish_non_exhaustive()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ground::{Ground, Site};
+    use super::super::huge_pages::{HugePages, RegionHandle};
     use super::*;
 
     #[test]
-    fn slots_are_empty_also_on_a_plot_that_was_used() {
-        let ground = Ground::new(2, 2 * 1_400);
-        let site = Site {
-            ground: &ground,
+    fn slots_are_empty_also_on_a_reused_region() {
+        let ground = HugePages::new(2, 2 * 1_400);
+        let site = RegionHandle {
+            pages: &ground,
             number: 1,
         };
         // The other plot keeps the ground mapped, so that this one is not new the second time.
-        let other = Site { number: 0, ..site }.plot(1_300, 1_900);
+        let other = RegionHandle { number: 0, ..site }.claim(1_300, 1_900);
         for turn in 0..2 {
-            let mut slots = Slots::on(site.plot(1_300, 1_900).expect("a plot"));
-            assert_eq!(slots.plot.as_ref().map(|plot| plot.used), Some(turn > 0));
+            let mut slots = Slots::on_region(site.claim(1_300, 1_900).expect("a plot"));
+            assert_eq!(slots.region.as_ref().map(|plot| plot.used), Some(turn > 0));
             assert_eq!(slots.len(), 2_000);
             assert!(slots.iter().all(|slot| slot.plan == 0));
             slots.iter_mut().for_each(|slot| slot.plan = 1);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_the_allocator_are_empty_and_written_one_by_one() {
+    fn allocated_slots_are_empty_and_independent() {
         for count in [0, 1, 4, 100] {
             let mut slots = Slots::new(count);
             assert!(slots.iter().all(|slot| slot.plan == 0));

@@ -16,10 +16,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::clock::Tick;
-use super::ground::{Ground, Site};
-use super::key::{Key, Keys, Seed};
-use super::pace::Fine;
-use super::plan::{LIMITS_MAX, Limit, Plan};
+use super::huge_pages::{HugePages, RegionHandle};
+use super::key::{GuardKey, Keys, Seed};
+use super::pace::FineTime;
+use super::plan::{GuardPlan, LIMITS_MAX, Limit};
 use super::shard::Shard;
 use super::slots::Slot;
 use super::table::{GuardTable, KEYS_MAX, Plans, shards_for};
@@ -72,7 +72,7 @@ impl GuardTable {
 
     /// Writes every key in debt; says how many.
     fn put_keys(&self, now: u64, out: &mut Vec<u8>) -> u64 {
-        let mut plans: Vec<Plan> = self.plans.read().list.clone();
+        let mut plans: Vec<GuardPlan> = self.plans.read().list.clone();
         let mut count = 0;
         for shard in &self.shards {
             for slot in shard.lock().occupied() {
@@ -104,7 +104,7 @@ impl GuardTable {
             rest: checked(bytes)?,
         };
         let seed = Seed([reader.u64()?, reader.u64()?]);
-        let made = Key {
+        let made = GuardKey {
             low: reader.u64()?,
             high: reader.u64()?,
         };
@@ -119,9 +119,9 @@ impl GuardTable {
         let keys_max = keys_max.clamp(1, KEYS_MAX);
         let shards = shards_for(keys_max);
         let each = count / shards;
-        let ground = Ground::new(shards, keys_max);
-        let site = |number| Site {
-            ground: &ground,
+        let ground = HugePages::new(shards, keys_max);
+        let site = |number| RegionHandle {
+            pages: &ground,
             number,
         };
         let mut shards: Vec<Shard> = (0..shards)
@@ -144,11 +144,11 @@ impl GuardTable {
 }
 
 /// A fixed name's fingerprint: tells builds with another hash apart.
-fn probe(seed: Seed) -> Key {
+fn probe(seed: Seed) -> GuardKey {
     Keys::new(seed, "\0snapshot").key(b"a name long enough for the long way of the hash")
 }
 
-fn put_plans(plans: &[Plan], out: &mut Vec<u8>) {
+fn put_plans(plans: &[GuardPlan], out: &mut Vec<u8>) {
     for plan in plans {
         out.extend_from_slice(&(plan.limits().len() as u64).to_le_bytes());
         for limit in plan.limits() {
@@ -161,7 +161,7 @@ fn put_plans(plans: &[Plan], out: &mut Vec<u8>) {
 }
 
 /// Writes a key that is in debt; says whether it did.
-fn put_slot(slot: &Slot, plan: &Plan, now: u64, out: &mut Vec<u8>) -> bool {
+fn put_slot(slot: &Slot, plan: &GuardPlan, now: u64, out: &mut Vec<u8>) -> bool {
     let mut record = [0_u8; RECORD_HEAD + RECORD_LIMIT * LIMITS_MAX];
     record[..4].copy_from_slice(&slot.plan.to_le_bytes());
     record[4..12].copy_from_slice(&slot.key.low.to_le_bytes());
@@ -169,8 +169,8 @@ fn put_slot(slot: &Slot, plan: &Plan, now: u64, out: &mut Vec<u8>) -> bool {
     let mut used = RECORD_HEAD;
     let mut in_debt = false;
     for (at, pace) in plan.paces().iter().enumerate() {
-        let debt = pace.debt(slot.fine(at), now);
-        in_debt |= debt != Fine::default();
+        let debt = pace.debt(slot.full_at(at), now);
+        in_debt |= debt != FineTime::default();
         record[used..used + 8].copy_from_slice(&debt.at.to_le_bytes());
         used += 8;
         if !plan.whole {
@@ -279,7 +279,7 @@ impl Reader<'_> {
     #[inline]
     fn slot(&mut self, plans: &Plans, now: u64, away: u64) -> Result<Slot, SnapshotError> {
         let id = self.u32()?;
-        let key = Key {
+        let key = GuardKey {
             low: self.u64()?,
             high: self.u64()?,
         };
@@ -292,8 +292,10 @@ impl Reader<'_> {
         for (limit, pace) in plan.paces().iter().enumerate() {
             let at = self.u64()?;
             let part = if plan.whole { 0 } else { self.u32()? };
-            let debt = Fine { at, part };
-            let full = pace.owe(debt, now, away).ok_or(SnapshotError::Damaged)?;
+            let debt = FineTime { at, part };
+            let full = pace
+                .restore_debt(debt, now, away)
+                .ok_or(SnapshotError::Damaged)?;
             slot.set(limit, full);
         }
         Ok(slot)

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::RwLock;
 
 use super::clock::Tick;
-use super::ground::{Ground, Site};
 use super::hint::Hint;
-use super::key::{Key, Keys, Seed};
+use super::huge_pages::{HugePages, RegionHandle};
+use super::key::{GuardKey, Keys, Seed};
 use super::lock::Lock;
-use super::plan::{Limit, Plan, PlanError};
+use super::plan::{GuardPlan, Limit, PlanError};
 use super::shard::Shard;
 
 /// Largest number of keys a table may be made for: 2^28 keys are 25 GB of slots.
@@ -49,7 +49,7 @@ pub struct GuardTable {
     pub(super) shards: Box<[Lock<Shard>]>,
     /// One per shard.
     pub(super) hints: Box<[Hint]>,
-    ground: Ground,
+    huge_pages: HugePages,
     /// Number of shards minus one; the number is a power of two.
     pub(super) mask: u64,
     /// Keys held, shared bucket included.
@@ -66,7 +66,7 @@ pub struct GuardTable {
 /// Every plan the table ever made; a slot names its plan by position.
 #[derive(Debug, Default)]
 pub(super) struct Plans {
-    pub(super) list: Vec<Plan>,
+    pub(super) list: Vec<GuardPlan>,
     by_limits: HashMap<Vec<Limit>, usize>,
 }
 
@@ -87,13 +87,13 @@ impl GuardTable {
     pub fn new(keys_max: usize, seed: Seed) -> GuardTable {
         let keys_max = keys_max.clamp(1, KEYS_MAX);
         let shards: Vec<_> = (0..shards_for(keys_max)).map(|_| Shard::new()).collect();
-        let ground = Ground::new(shards.len(), keys_max);
+        let ground = HugePages::new(shards.len(), keys_max);
         GuardTable::with_shards(shards, ground, keys_max, seed, Plans::default())
     }
 
     pub(super) fn with_shards(
         shards: Vec<Shard>,
-        ground: Ground,
+        ground: HugePages,
         keys_max: usize,
         seed: Seed,
         plans: Plans,
@@ -103,7 +103,7 @@ impl GuardTable {
             mask: shards.len() as u64 - 1,
             hints: shards.iter().map(|_| Hint::default()).collect(),
             shards: shards.into_iter().map(Lock::new).collect(),
-            ground,
+            huge_pages: ground,
             keys: AtomicUsize::new(keys),
             keys_max,
             plans: RwLock::new(plans),
@@ -126,7 +126,7 @@ impl GuardTable {
     ///
     /// # Errors
     /// No limit, too many of them, one that cannot be kept, or [`PLANS_MAX`] different plans.
-    pub fn plan(&self, limits: &[Limit]) -> Result<Plan, PlanError> {
+    pub fn plan(&self, limits: &[Limit]) -> Result<GuardPlan, PlanError> {
         self.plans.write().plan(limits)
     }
 
@@ -158,7 +158,7 @@ impl GuardTable {
     /// as a full table fills; those that no key was on yet are not in use.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
-        self.ground.bytes()
+        self.huge_pages.bytes()
     }
 
     /// Visits at most about `slots` slots, goes on where the last call stopped, and forgets keys
@@ -185,15 +185,15 @@ impl GuardTable {
     }
 
     #[inline]
-    pub(super) fn shard_of(&self, key: Key) -> usize {
+    pub(super) fn shard_of(&self, key: GuardKey) -> usize {
         usize::try_from(key.low & self.mask).unwrap_or(0)
     }
 
     /// Where shard `number` may lie.
     #[inline]
-    pub(super) fn site(&self, number: usize) -> Site<'_> {
-        Site {
-            ground: &self.ground,
+    pub(super) fn region(&self, number: usize) -> RegionHandle<'_> {
+        RegionHandle {
+            pages: &self.huge_pages,
             number,
         }
     }
@@ -209,14 +209,14 @@ impl GuardTable {
     }
 
     /// The bucket that all keys of a plan share when there is no room for their own.
-    pub(super) fn shared_key(&self, plan: &Plan) -> Key {
+    pub(super) fn shared_key(&self, plan: &GuardPlan) -> GuardKey {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         self.overflow.number(u64::from(plan.id))
     }
 }
 
 impl Plans {
-    pub(super) fn plan(&mut self, limits: &[Limit]) -> Result<Plan, PlanError> {
+    pub(super) fn plan(&mut self, limits: &[Limit]) -> Result<GuardPlan, PlanError> {
         if let Some(known) = self.by_limits.get(limits) {
             return Ok(self.list[*known].clone());
         }
@@ -225,14 +225,14 @@ impl Plans {
             return Err(PlanError::TableFull(at));
         }
         let id = u32::try_from(at + 1).unwrap_or(u32::MAX);
-        let plan = Plan::new(limits, id)?;
+        let plan = GuardPlan::new(limits, id)?;
         self.list.push(plan.clone());
         self.by_limits.insert(limits.to_vec(), at);
         Ok(plan)
     }
 
     /// The plan that a slot names.
-    pub(super) fn named(&self, id: u32) -> Option<&Plan> {
+    pub(super) fn named(&self, id: u32) -> Option<&GuardPlan> {
         self.list.get(usize::try_from(id).ok()?.checked_sub(1)?)
     }
 }

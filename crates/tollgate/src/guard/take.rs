@@ -9,8 +9,8 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::clock::Tick;
-use super::key::Key;
-use super::plan::{LIMITS_MAX, Plan};
+use super::key::GuardKey;
+use super::plan::{GuardPlan, LIMITS_MAX};
 use super::slots::Slot;
 use super::table::GuardTable;
 
@@ -22,9 +22,9 @@ pub const ASKS_MAX: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'p> {
     /// Who asks.
-    pub key: Key,
+    pub key: GuardKey,
     /// What the key may do.
-    pub plan: &'p Plan,
+    pub plan: &'p GuardPlan,
     /// Tokens: 0 only looks, a negative number puts tokens back.
     pub cost: i64,
 }
@@ -51,7 +51,7 @@ pub enum Outcome {
         remaining: u32,
     },
     /// Some limit lacked tokens; nothing was charged. Of several, the one to wait for longest.
-    Refused {
+    Rejected {
         /// When the same question would be granted if nobody else asks; never zero.
         retry_in_ns: NonZeroU64,
         /// Which ask.
@@ -89,16 +89,16 @@ pub struct TooManyAsks(pub usize);
 
 /// The buckets of one key at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct KeyView {
     /// The moment up to which refill is counted.
     pub last_refill: Tick,
-    seen: [Seen; LIMITS_MAX],
+    buckets: [BucketView; LIMITS_MAX],
     count: usize,
 }
 
 /// One bucket at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct BucketView {
     /// Tokens available in millionths, rounded down.
     pub micro_tokens: u64,
     /// Time until the bucket is full.
@@ -109,16 +109,16 @@ impl GuardTable {
     /// Says that a decision on `key` is coming, so that the processor can bring its slot closer
     /// meanwhile. Worth calling as soon as the key is known, before the clock is read.
     #[inline]
-    pub fn fetch_ahead(&self, key: Key) {
+    pub fn fetch_ahead(&self, key: GuardKey) {
         self.hints[self.shard_of(key)].fetch_ahead(key);
     }
 
     /// One token for one key.
     #[inline]
-    pub fn take(&self, key: Key, plan: &Plan, now: Tick) -> Outcome {
+    pub fn take(&self, key: GuardKey, plan: &GuardPlan, now: Tick) -> Outcome {
         match self.take_known(key, plan, 1, now) {
             Some(remaining) => Outcome::Granted { remaining },
-            None => self.take_slowly(Ask { key, plan, cost: 1 }, now),
+            None => self.take_slow(Ask { key, plan, cost: 1 }, now),
         }
     }
 
@@ -128,7 +128,7 @@ impl GuardTable {
         let cost = u32::try_from(ask.cost).ok();
         match cost.and_then(|cost| self.take_known(ask.key, ask.plan, cost, now)) {
             Some(remaining) => Outcome::Granted { remaining },
-            None => self.take_slowly(ask, now),
+            None => self.take_slow(ask, now),
         }
     }
 
@@ -138,7 +138,7 @@ impl GuardTable {
     /// # Errors
     /// More than [`ASKS_MAX`] asks.
     pub fn take_all(&self, asks: &[Ask<'_>], now: Tick) -> Result<Outcome, TooManyAsks> {
-        self.take_and_look(asks, now, &mut [])
+        self.take_and_view(asks, now, &mut [])
     }
 
     /// The same, and what each ask's buckets hold afterwards, as part of the same decision; as
@@ -146,11 +146,11 @@ impl GuardTable {
     ///
     /// # Errors
     /// More than [`ASKS_MAX`] asks.
-    pub fn take_and_look(
+    pub fn take_and_view(
         &self,
         asks: &[Ask<'_>],
         now: Tick,
-        looks: &mut [Look],
+        looks: &mut [KeyView],
     ) -> Result<Outcome, TooManyAsks> {
         if asks.len() > ASKS_MAX {
             return Err(TooManyAsks(asks.len()));
@@ -160,7 +160,7 @@ impl GuardTable {
 
     /// New keys, refusals, limits with parts; and, seldom, everything else.
     #[inline(never)]
-    fn take_slowly(&self, ask: Ask<'_>, now: Tick) -> Outcome {
+    fn take_slow(&self, ask: Ask<'_>, now: Tick) -> Outcome {
         match self.decide_one(ask, now) {
             Some(outcome) => outcome,
             None => self.decide(&[ask], now, &mut []),
@@ -171,8 +171,8 @@ impl GuardTable {
     ///
     /// Always inlined: most callers do not look at `remaining`, and then it is not computed.
     #[inline(always)]
-    fn take_known(&self, key: Key, plan: &Plan, cost: u32, now: Tick) -> Option<u32> {
-        if cost == 0 || cost > plan.quick_max {
+    fn take_known(&self, key: GuardKey, plan: &GuardPlan, cost: u32, now: Tick) -> Option<u32> {
+        if cost == 0 || cost > plan.fast_max {
             return None;
         }
         // The home is computed before the lock is held: under it, every cycle is waited for by
@@ -180,29 +180,29 @@ impl GuardTable {
         let at = self.shard_of(key);
         let home = self.hints[at].home(key);
         let mut shard = self.shards[at].lock();
-        let slot = shard.known(home, key, plan.id)?;
+        let slot = shard.find_known(home, key, plan.id)?;
         slot.spend(plan, now.nanos(), u64::from(cost))
     }
 
     /// What a key's buckets hold, without taking anything.
     #[must_use]
-    pub fn look(&self, key: Key, plan: &Plan, now: Tick) -> Look {
-        let mut looks = [Look::default()];
+    pub fn peek(&self, key: GuardKey, plan: &GuardPlan, now: Tick) -> KeyView {
+        let mut looks = [KeyView::default()];
         self.decide(&[Ask { key, plan, cost: 0 }], now, &mut looks);
         looks[0]
     }
 }
 
-impl Look {
-    pub(super) fn new(slot: &Slot, plan: &Plan, now: Tick) -> Look {
-        let mut look = Look {
+impl KeyView {
+    pub(super) fn new(slot: &Slot, plan: &GuardPlan, now: Tick) -> KeyView {
+        let mut look = KeyView {
             last_refill: now,
-            ..Look::default()
+            ..KeyView::default()
         };
         for (at, pace) in plan.paces().iter().enumerate() {
-            let full = slot.fine(at);
+            let full = slot.full_at(at);
             let ahead = full.at.saturating_sub(now.nanos());
-            look.seen[at] = Seen {
+            look.buckets[at] = BucketView {
                 micro_tokens: pace.micro_tokens(full, now.nanos()),
                 full_in: Duration::from_nanos(
                     ahead + u64::from(full.part > 0 && full.at >= now.nanos()),
@@ -215,14 +215,14 @@ impl Look {
 
     /// The buckets, in the order of the plan's limits.
     #[must_use]
-    pub fn limits(&self) -> &[Seen] {
-        self.seen.get(..self.count).unwrap_or(&self.seen)
+    pub fn buckets(&self) -> &[BucketView] {
+        self.buckets.get(..self.count).unwrap_or(&self.buckets)
     }
 
     /// Whole tokens in the emptiest bucket.
     #[must_use]
     pub fn remaining(&self) -> u64 {
-        self.limits()
+        self.buckets()
             .iter()
             .map(|seen| seen.micro_tokens / 1_000_000)
             .min()
@@ -236,7 +236,7 @@ impl Slot {
     /// Written out for one limit and for three: as a loop over an array it went through the stack
     /// and cost twice the time. A limit that a plan of two does not have agrees to everything.
     #[inline]
-    fn spend(&mut self, plan: &Plan, now: u64, cost: u64) -> Option<u32> {
+    fn spend(&mut self, plan: &GuardPlan, now: u64, cost: u64) -> Option<u32> {
         let [first, second, third] = &plan.paces;
         let [one, two, three] = self.at;
         let one = now.max(one) + first.step * cost;

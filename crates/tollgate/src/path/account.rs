@@ -13,13 +13,13 @@ use http::HeaderMap;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 use tollgate_config::Secret;
-use tollgate_config::provider::{Login, OAuth2, Provider, Style};
+use tollgate_config::provider::{AuthStyle, Login, OAuth2, Provider};
 
 use super::query;
-use crate::shop::mark;
+use crate::providers::fingerprint;
 
 /// What stands for the key in the body of a login.
-const KEY: &str = "{api_key}";
+const KEY_PLACEHOLDER: &str = "{api_key}";
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
@@ -27,24 +27,24 @@ const FORM: &str = "application/x-www-form-urlencoded";
 /// A credential that gives tokens.
 #[derive(Debug)]
 pub(crate) struct Account {
-    pub(super) way: Way,
+    pub(super) method: LoginMethod,
     key: Option<Secret>,
     also: Vec<(String, Secret)>,
     /// A fingerprint of all of it: another credential is another account.
-    name: String,
+    id: String,
     /// Its name in cells.
-    pub(crate) mark: Arc<str>,
+    pub(crate) fingerprint: Arc<str>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum LoginMethod {
     Login(Login),
     OAuth2(OAuth2),
 }
 
 /// What is posted.
-pub(super) struct Post {
-    kind: &'static str,
+pub(super) struct TokenRequest {
+    content_type: &'static str,
     pub(super) body: String,
     authorization: Option<String>,
 }
@@ -55,34 +55,39 @@ impl Account {
     pub(crate) fn all(provider: &Provider) -> Vec<Arc<Account>> {
         let also = &provider.auth.also;
         match &provider.auth.style {
-            Style::Login(login) if provider.keys.is_empty() => {
-                let needs_key = login.body.expose().contains(KEY);
-                let account = || Account::new(Way::Login(login.clone()), None, also);
+            AuthStyle::Login(login) if provider.keys.is_empty() => {
+                let needs_key = login.body.expose().contains(KEY_PLACEHOLDER);
+                let account = || Account::new(LoginMethod::Login(login.clone()), None, also);
                 (!needs_key).then(account).into_iter().collect()
             }
-            Style::Login(login) => {
-                let account = |key| Account::new(Way::Login(login.clone()), Some(key), also);
+            AuthStyle::Login(login) => {
+                let account =
+                    |key| Account::new(LoginMethod::Login(login.clone()), Some(key), also);
                 provider.keys.iter().map(account).collect()
             }
-            Style::OAuth2(oauth2) => {
-                vec![Account::new(Way::OAuth2(oauth2.clone()), None, also)]
+            AuthStyle::OAuth2(oauth2) => {
+                vec![Account::new(
+                    LoginMethod::OAuth2(oauth2.clone()),
+                    None,
+                    also,
+                )]
             }
-            Style::Nothing
-            | Style::Query { .. }
-            | Style::Header { .. }
-            | Style::Bearer
-            | Style::Basic => Vec::new(),
+            AuthStyle::None
+            | AuthStyle::Query { .. }
+            | AuthStyle::Header { .. }
+            | AuthStyle::Bearer
+            | AuthStyle::Basic => Vec::new(),
         }
     }
 
-    fn new(way: Way, key: Option<&Secret>, also: &[(String, Secret)]) -> Arc<Account> {
+    fn new(way: LoginMethod, key: Option<&Secret>, also: &[(String, Secret)]) -> Arc<Account> {
         let mut hasher = blake3::Hasher::new_derive_key("tollgate 2026 account of tokens");
         let mut part = |text: &str| {
             hasher.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
             hasher.update(text.as_bytes());
         };
         let who = match &way {
-            Way::Login(login) => {
+            LoginMethod::Login(login) => {
                 part(&format!(
                     "{:?} {} {:?}",
                     login.url, login.token, login.lifetime
@@ -90,7 +95,7 @@ impl Account {
                 part(login.body.expose());
                 &login.body
             }
-            Way::OAuth2(oauth2) => {
+            LoginMethod::OAuth2(oauth2) => {
                 let OAuth2 {
                     scope,
                     client_auth,
@@ -110,84 +115,89 @@ impl Account {
             part(value.expose());
         }
         Arc::new(Account {
-            mark: mark(key.unwrap_or(who).expose()).into(),
-            name: hasher.finalize().to_hex().to_string(),
+            fingerprint: fingerprint(key.unwrap_or(who).expose()).into(),
+            id: hasher.finalize().to_hex().to_string(),
             key: key.cloned(),
             also: also.to_vec(),
-            way,
+            method: way,
         })
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// What a login posts: the file's body with the key in its place, and further keys beside it.
-    pub(super) fn login(&self, login: &Login) -> Post {
+    pub(super) fn login_request(&self, login: &Login) -> TokenRequest {
         let key = self.key.as_ref().map_or("", Secret::expose);
         let template = login.body.expose();
         let Ok(mut json) = serde_json::from_str::<Value>(template) else {
-            let mut body = template.replace(KEY, &query::encoded(key));
+            let mut body = template.replace(KEY_PLACEHOLDER, &query::encoded(key));
             for (name, value) in &self.also {
-                push(&mut body, name, value.expose());
+                push_field(&mut body, name, value.expose());
             }
-            return Post {
-                kind: FORM,
+            return TokenRequest {
+                content_type: FORM,
                 body,
                 authorization: None,
             };
         };
-        fill(&mut json, key);
+        insert_key(&mut json, key);
         if let Value::Object(fields) = &mut json {
             for (name, value) in &self.also {
                 fields.insert(name.clone(), Value::from(value.expose()));
             }
         }
-        Post {
-            kind: JSON,
+        TokenRequest {
+            content_type: JSON,
             body: json.to_string(),
             authorization: None,
         }
     }
 
     /// RFC 6749, 4.4 and 6; id and secret as in 2.3.1.
-    pub(super) fn oauth2(&self, oauth2: &OAuth2, refresh: Option<&Secret>, by_form: bool) -> Post {
+    pub(super) fn oauth2_request(
+        &self,
+        oauth2: &OAuth2,
+        refresh: Option<&Secret>,
+        by_form: bool,
+    ) -> TokenRequest {
         let (id, secret) = (oauth2.client_id.expose(), oauth2.client_secret.expose());
         let mut body = String::new();
         match refresh {
             Some(refresh) => {
-                push(&mut body, "grant_type", "refresh_token");
-                push(&mut body, "refresh_token", refresh.expose());
+                push_field(&mut body, "grant_type", "refresh_token");
+                push_field(&mut body, "refresh_token", refresh.expose());
             }
-            None => push(&mut body, "grant_type", "client_credentials"),
+            None => push_field(&mut body, "grant_type", "client_credentials"),
         }
         if let Some(scope) = &oauth2.scope {
-            push(&mut body, "scope", scope);
+            push_field(&mut body, "scope", scope);
         }
         for (name, value) in &self.also {
-            push(&mut body, name, value.expose());
+            push_field(&mut body, name, value.expose());
         }
         let mut authorization = None;
         if by_form {
-            push(&mut body, "client_id", id);
-            push(&mut body, "client_secret", secret);
+            push_field(&mut body, "client_id", id);
+            push_field(&mut body, "client_secret", secret);
         } else {
             let pair = format!("{}:{}", query::encoded(id), query::encoded(secret));
             authorization = Some(format!("Basic {}", BASE64.encode(pair)));
         }
-        Post {
-            kind: FORM,
+        TokenRequest {
+            content_type: FORM,
             body,
             authorization,
         }
     }
 }
 
-impl Post {
+impl TokenRequest {
     /// `None`: the credentials have a letter that no header can carry.
     pub(super) fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         headers.insert(ACCEPT, HeaderValue::from_static(JSON));
         if let Some(authorization) = &self.authorization {
             let mut value = HeaderValue::try_from(authorization).ok()?;
@@ -199,17 +209,19 @@ impl Post {
 }
 
 /// Puts the key where it is meant.
-fn fill(json: &mut Value, key: &str) {
+fn insert_key(json: &mut Value, key: &str) {
     match json {
-        Value::String(text) if text.contains(KEY) => *text = text.replace(KEY, key),
-        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, key)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| fill(field, key)),
+        Value::String(text) if text.contains(KEY_PLACEHOLDER) => {
+            *text = text.replace(KEY_PLACEHOLDER, key)
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| insert_key(item, key)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| insert_key(field, key)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
 /// One more field of a form.
-fn push(form: &mut String, name: &str, value: &str) {
+fn push_field(form: &mut String, name: &str, value: &str) {
     if !form.is_empty() {
         form.push('&');
     }

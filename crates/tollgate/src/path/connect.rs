@@ -5,33 +5,36 @@
 //!
 //! Never: holds a connection while its call waits.
 
-use tollgate_core::health::{Answer, Class, Door, Event, Fault};
+use tollgate_core::health::{Admission, AttemptResult, Class, Fault, HealthEvent};
 use tollgate_core::time::Span;
 
-use super::retry::Ended;
+use super::retry::AttemptError;
 use super::route::Route;
 use crate::Error;
 use crate::error::{NotAllowed, Reason, Stage};
-use crate::event::Fact;
-use crate::pool::{Expected, Unreached};
-use crate::shop::Plan;
+use crate::event::LogEvent;
+use crate::pool::{ConnectError, ExpectedCall};
+use crate::providers::CompiledPolicy;
 
 /// When to come back if this process has no descriptor left: calls end all the time.
-const NO_ROOM_RETRY: Span = Span::from_secs(1);
+const NO_DESCRIPTOR_RETRY: Span = Span::from_secs(1);
 
 /// Makes sure that there will be a connection.
-pub(crate) async fn connect(route: &Route, plan: &Plan) -> Result<Expected, Ended> {
-    let live = &route.live;
+pub(crate) async fn connect(
+    route: &Route,
+    plan: &CompiledPolicy,
+) -> Result<ExpectedCall, AttemptError> {
+    let live = &route.provider;
     let expected = live.pool.expect(&route.origin);
-    let patience = limit(route, plan);
-    if matches!(live.machine.look().door, Door::Open)
+    let patience = timeout(route, plan);
+    if matches!(live.health.view().admission, Admission::Open)
         && let Err(unreached) = expected.warm(plan.connections_max, patience).await
     {
-        let ended = ended(route, plan, patience, unreached);
-        if let Ended::Fault { fault, .. } = ended
+        let ended = connect_failure(route, plan, patience, unreached);
+        if let AttemptError::Fault { fault, .. } = ended
             && plan.provider.enabled
         {
-            live.machine.on(Event::Answered(Answer {
+            live.health.on(HealthEvent::Completed(AttemptResult {
                 class: Class::of_fault(fault),
                 granted: live.ledger.at(),
                 retry_after: None,
@@ -43,49 +46,54 @@ pub(crate) async fn connect(route: &Route, plan: &Plan) -> Result<Expected, Ende
 }
 
 /// How long connecting may take.
-pub(crate) fn limit(route: &Route, plan: &Plan) -> Span {
+pub(crate) fn timeout(route: &Route, plan: &CompiledPolicy) -> Span {
     let most = plan.provider.timeouts.connect;
-    route.left().map_or(most, |left| left.min(most))
+    route.remaining().map_or(most, |left| left.min(most))
 }
 
 /// What a failure to connect, within this time, means for the call.
-pub(crate) fn ended(route: &Route, plan: &Plan, most: Span, unreached: Unreached) -> Ended {
-    let provider = route.live.name.clone();
+pub(crate) fn connect_failure(
+    route: &Route,
+    plan: &CompiledPolicy,
+    most: Span,
+    unreached: ConnectError,
+) -> AttemptError {
+    let provider = route.provider.name.clone();
     match unreached {
         // The caller's time, not the provider's: it says nothing about the provider.
-        Unreached::Fault(Fault::Timeout) if most < plan.provider.timeouts.connect => {
-            match route.left() {
+        ConnectError::Fault(Fault::Timeout) if most < plan.provider.timeouts.connect => {
+            match route.remaining() {
                 // A joiner has brought more.
-                Some(left) if left > Span::ZERO => Ended::Again,
-                Some(_) | None => Ended::Refused(Error::TooLate {
+                Some(left) if left > Span::ZERO => AttemptError::Again,
+                Some(_) | None => AttemptError::Stop(Error::TooLate {
                     provider,
                     at: Stage::Upstream,
                 }),
             }
         }
-        Unreached::Fault(fault) => {
-            Fact::Failed {
+        ConnectError::Fault(fault) => {
+            LogEvent::AttemptFailed {
                 provider: &provider,
                 fault,
             }
-            .tell();
-            Ended::Fault {
+            .emit();
+            AttemptError::Fault {
                 fault,
                 sent: false,
                 probe: false,
             }
         }
-        Unreached::Private => Ended::Refused(Error::NotAllowed {
+        ConnectError::Private => AttemptError::Stop(Error::NotAllowed {
             host: route.origin.host.to_string(),
             why: NotAllowed::Private,
         }),
-        Unreached::Own => Ended::Refused(Error::Loop { provider }),
-        Unreached::NoRoom => Ended::Refused(Error::NoPermit {
+        ConnectError::OwnAddress => AttemptError::Stop(Error::Loop { provider }),
+        ConnectError::NoDescriptors => AttemptError::Stop(Error::NoPermit {
             provider,
             entity: route.entity.clone(),
             limit: None,
-            reason: Reason::NoRoom,
-            retry_in: Some(NO_ROOM_RETRY),
+            reason: Reason::NoDescriptors,
+            retry_in: Some(NO_DESCRIPTOR_RETRY),
         }),
     }
 }

@@ -21,25 +21,25 @@ const RATIO_MAX: usize = 200;
 const WINDOW_MAX: u64 = 8 * 1024 * 1024;
 
 /// How much a brotli stream is read at a time.
-const PIECE: usize = 4 * 1024;
+const BROTLI_BUFFER: usize = 4 * 1024;
 
 /// What came out of a stream, and whether that is all of it.
-struct Out {
+struct Decoded {
     bytes: Vec<u8>,
     is_whole: bool,
 }
 
 /// A body as its sender meant it, at most so many bytes of it. Empty where it cannot be told.
-pub(super) fn opened<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
+pub(super) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], most: usize) -> Cow<'a, [u8]> {
     if is_plain(headers) {
         return Cow::Borrowed(body);
     }
-    let out = open(headers, body, most);
+    let out = decode(headers, body, most);
     out.map_or(Cow::Borrowed(&[]), |out| Cow::Owned(out.bytes))
 }
 
 /// The same, but all of it or nothing.
-pub(super) fn opened_whole<'a>(
+pub(super) fn decoded_whole<'a>(
     headers: &HeaderMap,
     body: &'a [u8],
     most: usize,
@@ -47,7 +47,7 @@ pub(super) fn opened_whole<'a>(
     if is_plain(headers) {
         return Some(Cow::Borrowed(body));
     }
-    let out = open(headers, body, most).filter(|out| out.is_whole)?;
+    let out = decode(headers, body, most).filter(|out| out.is_whole)?;
     Some(Cow::Owned(out.bytes))
 }
 
@@ -60,7 +60,7 @@ fn is_plain(headers: &HeaderMap) -> bool {
     }
 }
 
-fn open(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Out> {
+fn decode(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Decoded> {
     let mut all = headers.get_all(CONTENT_ENCODING).iter();
     let (Some(coding), None) = (all.next(), all.next()) else {
         return None;
@@ -72,19 +72,22 @@ fn open(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Out> {
         // Two meanings are in use; the first bits tell them apart.
         "deflate" if is_zlib(body) => bounded(ZlibDecoder::new(body), most),
         "deflate" => bounded(DeflateDecoder::new(body), most),
-        "br" => bounded(brotli_decompressor::Decompressor::new(body, PIECE), most),
+        "br" => bounded(
+            brotli_decompressor::Decompressor::new(body, BROTLI_BUFFER),
+            most,
+        ),
         "zstd" => zstd(body, most),
         _other => None,
     }
 }
 
 /// What comes out, unless it is more than that.
-fn bounded(stream: impl Read, most: usize) -> Option<Out> {
+fn bounded(stream: impl Read, most: usize) -> Option<Decoded> {
     let mut bytes = Vec::new();
     let past = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     // An error in the middle: what came before it is still there.
     let is_whole = stream.take(past).read_to_end(&mut bytes).is_ok();
-    (bytes.len() <= most).then_some(Out { bytes, is_whole })
+    (bytes.len() <= most).then_some(Decoded { bytes, is_whole })
 }
 
 fn is_zlib(body: &[u8]) -> bool {
@@ -94,12 +97,12 @@ fn is_zlib(body: &[u8]) -> bool {
     first & 0x0f == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31)
 }
 
-fn zstd(mut body: &[u8], most: usize) -> Option<Out> {
+fn zstd(mut body: &[u8], most: usize) -> Option<Decoded> {
     window(body).filter(|window| *window <= WINDOW_MAX)?;
     let stream = ruzstd::decoding::StreamingDecoder::new(&mut body).ok()?;
     let out = bounded(stream, most)?;
     // It opens one frame, and there may be more.
-    Some(Out {
+    Some(Decoded {
         is_whole: out.is_whole && body.is_empty(),
         ..out
     })
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_coding_in_use_is_opened() {
+    fn every_common_coding_is_decoded() {
         let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
         zlib.write_all(TEXT).unwrap();
         let mut raw = DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -167,29 +170,29 @@ mod tests {
             ("zstd", compress_to_vec(TEXT, CompressionLevel::Fastest)),
             ("identity", TEXT.to_vec()),
         ] {
-            assert_eq!(&*opened(&coded(coding), &body, 1_000), TEXT, "{coding}");
+            assert_eq!(&*decoded(&coded(coding), &body, 1_000), TEXT, "{coding}");
         }
-        assert_eq!(&*opened(&HeaderMap::new(), TEXT, 1_000), TEXT);
+        assert_eq!(&*decoded(&HeaderMap::new(), TEXT, 1_000), TEXT);
     }
 
     #[test]
-    fn what_is_not_known_says_nothing() {
+    fn an_unknown_coding_yields_an_empty_body() {
         for coding in ["gzip, br", "compress", "\u{7f}", ""] {
             let headers = coded("gzip");
             let mut headers = headers.clone();
             if let Ok(value) = HeaderValue::from_str(coding) {
                 headers.insert(CONTENT_ENCODING, value);
-                assert!(opened(&headers, &gzip(TEXT), 1_000).is_empty(), "{coding}");
+                assert!(decoded(&headers, &gzip(TEXT), 1_000).is_empty(), "{coding}");
             }
             headers.append(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            assert!(opened(&headers, &gzip(TEXT), 1_000).is_empty());
+            assert!(decoded(&headers, &gzip(TEXT), 1_000).is_empty());
         }
     }
 
     /// All or nothing: a second frame, a break and an unknown coding are no whole.
     #[test]
-    fn what_is_not_all_of_it_is_not_whole() {
-        let all = |coding, body: &[u8]| opened_whole(&coded(coding), body, 1_000).is_some();
+    fn an_incomplete_body_is_not_whole() {
+        let all = |coding, body: &[u8]| decoded_whole(&coded(coding), body, 1_000).is_some();
         let frame = compress_to_vec(TEXT, CompressionLevel::Fastest);
         assert!(all("zstd", &frame) && all("gzip", &gzip(TEXT)) && all("identity", TEXT));
         assert!(all("br", &brotli(TEXT)));
@@ -207,26 +210,26 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_breaks_off_yields_its_beginning() {
+    fn a_truncated_stream_yields_its_beginning() {
         let whole = gzip(&[b'a'; 3_000].map(|byte| byte).repeat(2));
         let cut = &whole[..whole.len() - 6];
-        let out = opened(&coded("gzip"), cut, 100_000);
+        let out = decoded(&coded("gzip"), cut, 100_000);
         assert!(!out.is_empty() && out.iter().all(|byte| *byte == b'a'));
-        assert!(opened(&coded("gzip"), b"no gzip at all", 1_000).is_empty());
-        assert!(opened(&coded("br"), b"\xff\xff\xff", 1_000).is_empty());
-        assert!(opened(&coded("zstd"), b"\x28\xb5\x2f\xfd", 1_000).is_empty());
+        assert!(decoded(&coded("gzip"), b"no gzip at all", 1_000).is_empty());
+        assert!(decoded(&coded("br"), b"\xff\xff\xff", 1_000).is_empty());
+        assert!(decoded(&coded("zstd"), b"\x28\xb5\x2f\xfd", 1_000).is_empty());
     }
 
     /// R-D3: a bomb says nothing and costs no more than its bound.
     #[test]
-    fn r_d3_a_bomb_is_not_opened() {
+    fn r_d3_a_decompression_bomb_is_not_decoded() {
         let zeros = vec![0; 64 * 1024 * 1024];
         let bomb = gzip(&zeros);
         assert!(bomb.len() < 1_024 * 1_024);
-        assert!(opened(&coded("gzip"), &bomb, 4 * 1_024 * 1_024).is_empty());
+        assert!(decoded(&coded("gzip"), &bomb, 4 * 1_024 * 1_024).is_empty());
         let small = gzip(&zeros[..100_000]);
         assert!(
-            opened(&coded("gzip"), &small, 4 * 1_024 * 1_024).is_empty(),
+            decoded(&coded("gzip"), &small, 4 * 1_024 * 1_024).is_empty(),
             "by its ratio"
         );
     }
@@ -248,13 +251,13 @@ mod tests {
                 body[at] = dice.u8(..);
             }
             body.truncate(dice.usize(body.len() / 2..=body.len()));
-            assert!(opened(&coded(coding), &body, 10_000).len() <= 10_000);
+            assert!(decoded(&coded(coding), &body, 10_000).len() <= 10_000);
         }
     }
 
     /// R-D3: a head that asks for much memory is not obeyed.
     #[test]
-    fn r_d3_a_large_window_is_refused() {
+    fn r_d3_a_large_window_is_rejected() {
         assert_eq!(window(b"\x28\xb5\x2f\xfd\x00\x58"), Some(2 << 20));
         assert_eq!(
             window(b"\x28\xb5\x2f\xfd\x00\xff"),
@@ -267,6 +270,6 @@ mod tests {
         assert_eq!(window(b"\x28\xb5\x2f\xfd\x20\x07"), Some(7));
         assert_eq!(window(b"\x28\xb5\x2f\xfd\x00"), None);
         let asks = b"\x28\xb5\x2f\xfd\x00\xff\x01\x00\x00";
-        assert!(opened(&coded("zstd"), asks, 1_000).is_empty());
+        assert!(decoded(&coded("zstd"), asks, 1_000).is_empty());
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! Never: the words for callers; `Error` has them.
 
-use tollgate_core::ask::Why;
-use tollgate_core::gate::Place;
+use tollgate_core::ask::NeverReason;
+use tollgate_core::gate::Blocker;
 use tollgate_core::time::Span;
 
 /// Why there is no permit.
@@ -13,9 +13,9 @@ use tollgate_core::time::Span;
 pub enum Denied {
     /// The wait is known to pass the deadline.
     #[error("no permit in time; the next one is free in {}", .retry_in.in_words())]
-    Refused {
+    Rejected {
         /// Who would have to free.
-        place: Place,
+        blocker: Blocker,
         /// How long until then.
         retry_in: Span,
     },
@@ -23,14 +23,14 @@ pub enum Denied {
     #[error("no permit came free in time")]
     TimedOut {
         /// Who had not freed.
-        place: Option<Place>,
+        blocker: Option<Blocker>,
     },
     /// Too many wait already.
     #[error("too many calls wait; raise queue.max or send fewer low-priority calls")]
     Full,
     /// No permit of this size can ever be had.
     #[error("the call costs more than its limit ever has")]
-    Never(Why),
+    Never(NeverReason),
     /// The store was lost, or is back, while the call waited: what is to be done must be asked anew.
     #[error("the ledger's store cannot be reached")]
     Lost,
@@ -45,9 +45,9 @@ pub enum Denied {
 
 impl Denied {
     /// More time would have helped, or may have.
-    pub(crate) fn is_for_time(&self) -> bool {
+    pub(crate) fn is_timeout(&self) -> bool {
         match self {
-            Denied::Refused { .. } | Denied::TimedOut { .. } => true,
+            Denied::Rejected { .. } | Denied::TimedOut { .. } => true,
             Denied::Full | Denied::Never(_) | Denied::Lost | Denied::Recalled | Denied::Closed => {
                 false
             }

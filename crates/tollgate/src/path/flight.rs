@@ -22,124 +22,124 @@ use tokio::task::AbortHandle;
 use tollgate_config::settings::{Dedup, Merge};
 use tollgate_core::time::{Micros, Span};
 
-use super::landing::{Landed, Landing};
+use super::demand::{CallDemand, SharedDemand, failed_flights_max, wait_as_if_alone};
+use super::flight_end::{FlightEnd, FlightResult};
+use super::flight_table::{FlightSlot, FlightTable, PassEntry};
 use super::merge;
 use super::route::Route;
-use super::share::{self, Asked, Key};
-use super::table::{Mark, Slot, Table};
-use super::urgency::{Urgency, Wish, as_if_alone, failures_borne};
-use super::{Outcome, Reply};
+use super::sharing::{self, FlightKey, RequestIdentity};
+use super::{CallOutcome, Reply};
 use crate::error::Stage;
-use crate::shop::{Live, Plan};
+use crate::providers::{ActiveProvider, CompiledPolicy};
 use crate::{Error, timer};
 
 /// Everything that is on its way. Its entries are bounded by the callers that are connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flights {
-    table: Arc<Table>,
+    table: Arc<FlightTable>,
 }
 
 /// One upstream call and everyone who waits for it.
 #[derive(Debug)]
 pub(super) struct Flight {
-    pub(super) key: Key,
-    pub(super) asked: Asked,
+    pub(super) key: FlightKey,
+    pub(super) identity: RequestIdentity,
     pub(super) mode: Dedup,
     pub(super) idle: Span,
     /// When the call came that asks for everybody.
-    since: Micros,
-    urgency: Arc<Urgency>,
-    pub(super) state: Mutex<State>,
+    started: Micros,
+    demand: Arc<SharedDemand>,
+    pub(super) state: Mutex<FlightState>,
     pub(super) changed: Notify,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct FlightState {
     /// Who waits for the answer, besides the one who asks.
     pub(super) followers: usize,
-    pub(super) landed: Option<Landed>,
+    pub(super) result: Option<FlightResult>,
     /// The one who asked has left; the call goes on without it.
-    pub(super) is_left: bool,
+    pub(super) leader_left: bool,
     /// In this task.
     pub(super) detached: Option<AbortHandle>,
 }
 
 /// A call's place in a flight.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum FlightRole {
     /// It goes alone.
     Alone,
     /// It goes alone because answers to its question could not be shared.
-    Apart(Mark),
+    Unshared(PassEntry),
     /// It asks for everybody.
-    First(Lead),
+    Leader(LeaderRole),
     /// Somebody has asked already.
-    Behind(Follow),
+    Follower(Follower),
 }
 
 /// The right to ask for everybody.
 #[derive(Debug)]
-pub(crate) struct Lead {
+pub(crate) struct LeaderRole {
     flight: Arc<Flight>,
-    table: Arc<Table>,
+    table: Arc<FlightTable>,
     /// What is left of this caller's own time.
-    left: Option<Span>,
+    remaining: Option<Span>,
     /// When that is over.
-    due: Option<Micros>,
-    live: Arc<Live>,
+    deadline: Option<Micros>,
+    provider: Arc<ActiveProvider>,
 }
 
 /// A flight to wait for. Dropped, it is not waited for any more.
 #[derive(Debug)]
-pub(crate) struct Follow {
+pub(crate) struct Follower {
     flight: Arc<Flight>,
     is_over: bool,
 }
 
 /// Finds a call's place.
-pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
-    let plan = route.live.plan();
-    let mode = share::mode(route, &plan);
-    route.urgency = None;
-    if !share::can_share(route, mode) {
+pub(crate) fn join(flights: &Flights, route: &mut Route) -> FlightRole {
+    let plan = route.provider.policy();
+    let mode = sharing::mode(route, &plan);
+    route.shared_demand = None;
+    if !sharing::can_share(route, mode) {
         if mode != Dedup::Off || !merge::may_lead(route) {
-            return Place::Alone;
+            return FlightRole::Alone;
         }
         // A flight that nobody finds: its answer is for one caller, but others may wait for parts of it.
-        let flight = Arc::new(Flight::new(share::key(route), mode, route, &plan));
-        return flight.first(flights, route);
+        let flight = Arc::new(Flight::new(sharing::key(route), mode, route, &plan));
+        return flight.into_leader(flights, route);
     }
-    let key = share::key(route);
+    let key = sharing::key(route);
     let mut new = None;
     loop {
         let found = {
             let mut shard = flights.table.shard(key).lock();
             match shard.get(&key) {
                 // What was changed since is not what those who come now ask for.
-                Some(Slot::Flying(flight)) if !is_outdated(route, flight) => flight.clone(),
-                Some(Slot::Pass(until)) if *until > route.live.ledger.at() => {
+                Some(FlightSlot::InFlight(flight)) if !is_outdated(route, flight) => flight.clone(),
+                Some(FlightSlot::Pass(until)) if *until > route.provider.ledger.at() => {
                     drop(shard);
-                    return Place::Apart(Mark {
+                    return FlightRole::Unshared(PassEntry {
                         key,
-                        asked: Asked::new(route, &plan),
+                        identity: RequestIdentity::new(route, &plan),
                         mode,
                         table: flights.table.clone(),
                     });
                 }
-                Some(Slot::Flying(_) | Slot::Pass(_)) | None => {
+                Some(FlightSlot::InFlight(_) | FlightSlot::Pass(_)) | None => {
                     let flight = new
                         .take()
                         .unwrap_or_else(|| Arc::new(Flight::new(key, mode, route, &plan)));
-                    shard.insert(key, Slot::Flying(flight.clone()));
+                    shard.insert(key, FlightSlot::InFlight(flight.clone()));
                     drop(shard);
-                    return flight.first(flights, route);
+                    return flight.into_leader(flights, route);
                 }
             }
         };
-        if found.board() {
-            found.urgency.join(route.own_wish());
-            route.live.saved.joined();
-            return Place::Behind(Follow {
+        if found.add_follower() {
+            found.demand.join(route.own_demand());
+            route.provider.savings.on_joined();
+            return FlightRole::Follower(Follower {
                 flight: found,
                 is_over: false,
             });
@@ -151,75 +151,84 @@ pub(crate) fn join(flights: &Flights, route: &mut Route) -> Place {
 }
 
 fn is_outdated(route: &Route, flight: &Flight) -> bool {
-    route.live.writes.is_after(&route.path, flight.since)
+    route
+        .provider
+        .writes
+        .changed_since(&route.path, flight.started)
 }
 
 impl Flight {
-    fn new(key: Key, mode: Dedup, route: &Route, plan: &Plan) -> Flight {
-        let asked = Asked::new(route, plan);
+    fn new(key: FlightKey, mode: Dedup, route: &Route, plan: &CompiledPolicy) -> Flight {
+        let asked = RequestIdentity::new(route, plan);
         let idle = plan.provider.timeouts.idle;
         Flight {
             // Its bytes leave after this, whenever its call arrived.
-            since: route.live.ledger.at(),
-            ..Flight::of(key, mode, asked, idle, route.own_wish())
+            started: route.provider.ledger.at(),
+            ..Flight::of(key, mode, asked, idle, route.own_demand())
         }
     }
 
-    fn of(key: Key, mode: Dedup, asked: Asked, idle: Span, wish: Wish) -> Flight {
+    fn of(
+        key: FlightKey,
+        mode: Dedup,
+        asked: RequestIdentity,
+        idle: Span,
+        wish: CallDemand,
+    ) -> Flight {
         Flight {
-            since: Micros::default(),
+            started: Micros::default(),
             key,
-            asked,
+            identity: asked,
             mode,
             idle,
-            urgency: Arc::new(Urgency::of_flight(wish)),
-            state: Mutex::new(State {
+            demand: Arc::new(SharedDemand::of_flight(wish)),
+            state: Mutex::new(FlightState {
                 followers: 0,
-                landed: None,
-                is_left: false,
+                result: None,
+                leader_left: false,
                 detached: None,
             }),
             changed: Notify::new(),
         }
     }
 
-    fn first(self: Arc<Flight>, flights: &Flights, route: &mut Route) -> Place {
-        route.urgency = Some(self.urgency.clone());
-        if route.live.plan().provider.merge != Merge::Off {
+    fn into_leader(self: Arc<Flight>, flights: &Flights, route: &mut Route) -> FlightRole {
+        route.shared_demand = Some(self.demand.clone());
+        if route.provider.policy().provider.merge != Merge::Off {
             route.merging.flight = Some(self.clone());
         }
-        Place::First(Lead {
+        FlightRole::Leader(LeaderRole {
             flight: self,
             table: flights.table.clone(),
-            left: route.own_left(),
-            due: route.own_wish().over_by(),
-            live: route.live.clone(),
+            remaining: route.own_remaining(),
+            deadline: route.own_demand().overall_deadline(),
+            provider: route.provider.clone(),
         })
     }
 
     /// Somebody waits for a larger answer of which this flight's is a part: it goes on for that one
     /// too. `None` = too late.
-    pub(super) fn wanted_too(self: &Arc<Flight>) -> Option<Follow> {
-        self.board().then(|| Follow {
+    pub(super) fn join_for_part(self: &Arc<Flight>) -> Option<Follower> {
+        self.add_follower().then(|| Follower {
             flight: self.clone(),
             is_over: false,
         })
     }
 
     /// One more waits; `false` = too late.
-    fn board(&self) -> bool {
+    fn add_follower(&self) -> bool {
         let mut state = self.state.lock();
-        match &state.landed {
+        match &state.result {
             None => {
                 state.followers += 1;
                 true
             }
-            Some(Landed::Shared(shown)) => {
+            Some(FlightResult::Shared(shown)) => {
                 let body = shown.body.clone();
                 drop(state);
-                body.promise()
+                body.reserve()
             }
-            Some(Landed::Failed(_) | Landed::Alone(_) | Landed::Lost) => false,
+            Some(FlightResult::Failed(_) | FlightResult::Alone(_) | FlightResult::Lost) => false,
         }
     }
 
@@ -228,36 +237,36 @@ impl Flight {
     fn end_unless_wanted(&self) -> bool {
         let mut state = self.state.lock();
         if state.followers > 0 {
-            state.is_left = true;
+            state.leader_left = true;
             return false;
         }
-        state.landed.get_or_insert(Landed::Lost);
+        state.result.get_or_insert(FlightResult::Lost);
         true
     }
 }
 
 /// A call that asks for everybody, in its caller's task until that caller leaves.
-struct Pilot {
+struct Leader {
     /// The call, and how it lands; nothing once it has.
-    call: Option<(Ask, Landing)>,
+    call: Option<(BoxedCall, FlightEnd)>,
     flight: Arc<Flight>,
 }
 
 /// A call on the heap: every future above it would have its size, and would be copied with it.
-type Ask = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type BoxedCall = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
-impl Lead {
+impl LeaderRole {
     /// Makes the call for everybody.
-    pub(crate) async fn lead(self, call: Ask) -> Outcome {
-        let Lead {
+    pub(crate) async fn lead(self, call: BoxedCall) -> CallOutcome {
+        let LeaderRole {
             flight,
             table,
-            left,
-            due,
-            live,
+            remaining: left,
+            deadline: due,
+            provider: live,
         } = self;
-        let landing = Landing::new(flight.clone(), table, live.ledger.clone());
-        let mut pilot = Pilot {
+        let landing = FlightEnd::new(flight.clone(), table, live.ledger.clone());
+        let mut pilot = Leader {
             call: Some((call, landing)),
             flight: flight.clone(),
         };
@@ -267,7 +276,7 @@ impl Lead {
         tokio::select! {
             biased;
             outcome = &mut pilot => outcome,
-            () = outlived(&flight, left, due) => Outcome::refused(Error::TooLate {
+            () = until_outlived(&flight, left, due) => CallOutcome::from_error(Error::TooLate {
                 provider: live.name.clone(),
                 at: Stage::Upstream,
             }),
@@ -275,43 +284,45 @@ impl Lead {
     }
 
     /// The answer is here already: everybody gets that.
-    pub(crate) fn lands_with(self, reply: Reply) -> Outcome {
-        let ledger = self.live.ledger.clone();
-        Landing::new(self.flight, self.table, ledger).land(Outcome::of(reply))
+    pub(crate) fn finish_with(self, reply: Reply) -> CallOutcome {
+        let ledger = self.provider.ledger.clone();
+        FlightEnd::new(self.flight, self.table, ledger).finish(CallOutcome::from_reply(reply))
     }
 }
 
 /// Waits for the end of the first caller's time, if the flight goes on after it: for others, or in
 /// the time of others who have left. If it does not, it ends by itself and says why.
-async fn outlived(flight: &Flight, left: Span, own: Option<Micros>) {
-    timer::rest(Some(left)).await;
+async fn until_outlived(flight: &Flight, left: Span, own: Option<Micros>) {
+    timer::sleep(Some(left)).await;
     let is_alone = flight.state.lock().followers == 0;
-    if is_alone && flight.urgency.wish().over_by() == own {
+    if is_alone && flight.demand.demand().overall_deadline() == own {
         std::future::pending::<()>().await;
     }
 }
 
-impl Future for Pilot {
-    type Output = Outcome;
+impl Future for Leader {
+    type Output = CallOutcome;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallOutcome> {
         let Some((call, _)) = &mut self.call else {
             return Poll::Pending;
         };
         let Poll::Ready(outcome) = call.as_mut().poll(cx) else {
             // Its caller's time in line may be up although others still wait.
-            let told = self.flight.urgency.overdue().cloned();
-            return told.map_or(Poll::Pending, |told| Poll::Ready(Outcome::refused(told)));
+            let told = self.flight.demand.leader_error().cloned();
+            return told.map_or(Poll::Pending, |told| {
+                Poll::Ready(CallOutcome::from_error(told))
+            });
         };
         let landing = self.call.take().map(|(_, landing)| landing);
         Poll::Ready(match landing {
-            Some(landing) => landing.land(outcome),
+            Some(landing) => landing.finish(outcome),
             None => outcome,
         })
     }
 }
 
-impl Drop for Pilot {
+impl Drop for Leader {
     fn drop(&mut self) {
         let Some((call, landing)) = self.call.take() else {
             return;
@@ -325,12 +336,15 @@ impl Drop for Pilot {
             return;
         };
         let task = runtime.spawn(async move {
-            drop(landing.land(call.await));
+            drop(landing.finish(call.await));
         });
         let mut state = self.flight.state.lock();
         state.detached = Some(task.abort_handle());
-        let is_wanted = state.followers > 0 || state.landed.is_some();
-        state.landed = state.landed.take().or((!is_wanted).then_some(Landed::Lost));
+        let is_wanted = state.followers > 0 || state.result.is_some();
+        state.result = state
+            .result
+            .take()
+            .or((!is_wanted).then_some(FlightResult::Lost));
         drop(state);
         if !is_wanted {
             task.abort();
@@ -338,57 +352,59 @@ impl Drop for Pilot {
     }
 }
 
-impl Follow {
+impl Follower {
     /// The answer; `None` = the call must find another place.
-    pub(crate) async fn follow(mut self, route: &mut Route) -> Option<Outcome> {
+    pub(crate) async fn follow(mut self, route: &mut Route) -> Option<CallOutcome> {
         let flight = self.flight.clone();
         let landed =
-            match as_if_alone(route, route.own_wish(), &flight.urgency, flight.landed()).await {
+            match wait_as_if_alone(route, route.own_demand(), &flight.demand, flight.finished())
+                .await
+            {
                 Ok(landed) => landed,
-                Err(late) => return Some(Outcome::refused(late)),
+                Err(late) => return Some(CallOutcome::from_error(late)),
             };
-        let agent = share::agent(&route.headers);
+        let agent = sharing::user_agent(&route.headers);
         match landed {
-            Landed::Shared(shown) => {
-                let fits = !flight.asked.differs(&shown.head, &agent);
+            FlightResult::Shared(shown) => {
+                let fits = !flight.identity.varies_for(&shown.head, &agent);
                 self.is_over = fits;
-                let reply = if fits { shown.open() } else { None };
+                let reply = if fits { shown.to_reply() } else { None };
                 route.sharing.is_alone = reply.is_none();
-                route.live.saved.shared(reply.is_some());
-                reply.map(Outcome::of)
+                route.provider.savings.on_shared(reply.is_some());
+                reply.map(CallOutcome::from_reply)
             }
-            Landed::Failed(failed) => {
-                route.sharing.failed += 1;
-                if route.sharing.failed <= failures_borne(route) {
+            FlightResult::Failed(failed) => {
+                route.sharing.failed_flights += 1;
+                if route.sharing.failed_flights <= failed_flights_max(route) {
                     return None; // one of those who wait goes next
                 }
                 match &*failed {
                     Ok(shown) => {
                         self.is_over = true;
-                        shown.open().map(Outcome::of)
+                        shown.to_reply().map(CallOutcome::from_reply)
                     }
-                    Err(error) => Some(Outcome::refused(error.clone())),
+                    Err(error) => Some(CallOutcome::from_error(error.clone())),
                 }
             }
-            Landed::Alone(left) => {
+            FlightResult::Alone(left) => {
                 // The one who asked has left: its answer belongs to the first who comes for it.
                 let mut left = left.lock();
-                let reply = left.take_if(|reply| !flight.asked.differs(&reply.head, &agent));
+                let reply = left.take_if(|reply| !flight.identity.varies_for(&reply.head, &agent));
                 route.sharing.is_alone = true;
-                reply.map(Outcome::of)
+                reply.map(CallOutcome::from_reply)
             }
-            Landed::Lost => None,
+            FlightResult::Lost => None,
         }
     }
 }
 
 impl Flight {
     /// Waits until there is an answer.
-    async fn landed(&self) -> Landed {
+    async fn finished(&self) -> FlightResult {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if let Some(landed) = &self.state.lock().landed {
+            if let Some(landed) = &self.state.lock().result {
                 return landed.clone();
             }
             changed.await;
@@ -396,36 +412,36 @@ impl Flight {
     }
 }
 
-impl Drop for Follow {
+impl Drop for Follower {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
         let mut state = self.flight.state.lock();
         let (mut body, mut task) = (None, None);
-        match &state.landed {
+        match &state.result {
             None => {
                 state.followers -= 1;
                 if state.followers == 0 {
                     task = state.detached.take();
                 }
             }
-            Some(Landed::Shared(shown)) => body = Some(shown.body.clone()),
-            Some(Landed::Failed(failed)) => {
+            Some(FlightResult::Shared(shown)) => body = Some(shown.body.clone()),
+            Some(FlightResult::Failed(failed)) => {
                 body = failed
                     .as_ref()
                     .as_ref()
                     .ok()
                     .map(|shown| shown.body.clone());
             }
-            Some(Landed::Alone(_) | Landed::Lost) => {}
+            Some(FlightResult::Alone(_) | FlightResult::Lost) => {}
         }
         if task.is_some() {
-            state.landed = Some(Landed::Lost);
+            state.result = Some(FlightResult::Lost);
         }
         drop(state);
         if let Some(body) = body {
-            body.decline();
+            body.release();
         }
         if let Some(task) = task {
             task.abort();

@@ -1,7 +1,7 @@
 //! Flights on their own: what those who wait see, whatever becomes of the call.
 
-use super::super::table::PASS;
-use super::share::tests::{anonymous, numbered};
+use super::super::flight_table::PASS_FOR;
+use super::sharing::tests::{anonymous, numbered};
 use super::*;
 
 use tollgate_core::ask::Priority;
@@ -9,12 +9,12 @@ use tollgate_core::gate::CallerId;
 use tollgate_core::time::Wall;
 use tollgate_ledger::{Clock, Ledger};
 
-fn flight(table: &Arc<Table>) -> Arc<Flight> {
-    let wish = Wish {
+fn flight(table: &Arc<FlightTable>) -> Arc<Flight> {
+    let wish = CallDemand {
         priority: Priority::Normal,
         caller: CallerId::default(),
         deadline: None,
-        untimed: Some(Micros(0)),
+        untimed_since: Some(Micros(0)),
     };
     let key = numbered(7);
     let flight = Arc::new(Flight::of(
@@ -24,63 +24,63 @@ fn flight(table: &Arc<Table>) -> Arc<Flight> {
         Span::from_secs(1),
         wish,
     ));
-    let slot = Slot::Flying(flight.clone());
+    let slot = FlightSlot::InFlight(flight.clone());
     table.shard(key).lock().insert(key, slot);
     flight
 }
 
-fn landing(flight: &Arc<Flight>, table: &Arc<Table>) -> Landing {
+fn flight_end(flight: &Arc<Flight>, table: &Arc<FlightTable>) -> FlightEnd {
     let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
-    Landing::new(flight.clone(), table.clone(), ledger)
+    FlightEnd::new(flight.clone(), table.clone(), ledger)
 }
 
-fn is_empty(table: &Table) -> bool {
+fn is_empty(table: &FlightTable) -> bool {
     table.shards.iter().all(|shard| shard.lock().is_empty())
 }
 
-fn pilot(
-    (flight, table): (&Arc<Flight>, &Arc<Table>),
-    call: impl Future<Output = Outcome> + Send + 'static,
-) -> Pilot {
-    Pilot {
-        call: Some((Box::pin(call), landing(flight, table))),
+fn leader(
+    (flight, table): (&Arc<Flight>, &Arc<FlightTable>),
+    call: impl Future<Output = CallOutcome> + Send + 'static,
+) -> Leader {
+    Leader {
+        call: Some((Box::pin(call), flight_end(flight, table))),
         flight: flight.clone(),
     }
 }
 
 /// R-C7: those who wait for a call that panics are told, and the question can be asked again.
 #[tokio::test(start_paused = true)]
-async fn s7_a_flight_whose_call_panics_is_over() {
-    let table = Arc::new(Table::default());
+async fn s7_a_flight_ends_when_its_call_panics() {
+    let table = Arc::new(FlightTable::default());
     let flight = flight(&table);
-    assert!(flight.board());
+    assert!(flight.add_follower());
     let call = async move {
         tokio::task::yield_now().await;
         panic!("a defect");
     };
-    let first = tokio::spawn(pilot((&flight, &table), call));
-    assert!(matches!(flight.landed().await, Landed::Lost));
+    let first = tokio::spawn(leader((&flight, &table), call));
+    assert!(matches!(flight.finished().await, FlightResult::Lost));
     assert!(first.await.is_err_and(|error| error.is_panic()));
-    assert!(is_empty(&table) && !flight.board());
+    assert!(is_empty(&table) && !flight.add_follower());
 }
 
 /// A caller that leaves hands the call over if somebody waits, and ends it if nobody does.
 #[tokio::test(start_paused = true)]
-async fn s7_a_call_goes_on_without_its_caller_only_if_somebody_waits() {
+async fn s7_a_call_outlives_its_caller_only_if_others_wait() {
     for followers in [0, 1] {
-        let table = Arc::new(Table::default());
+        let table = Arc::new(FlightTable::default());
         let flight = flight(&table);
         for _ in 0..followers {
-            assert!(flight.board());
+            assert!(flight.add_follower());
         }
         let call = async move {
-            timer::rest(Some(Span::from_secs(5))).await;
-            Outcome::refused(Error::Malformed("as good as an answer"))
+            timer::sleep(Some(Span::from_secs(5))).await;
+            CallOutcome::from_error(Error::Malformed("as good as an answer"))
         };
-        drop(pilot((&flight, &table), call));
-        let landed = flight.landed().await;
+        drop(leader((&flight, &table), call));
+        let landed = flight.finished().await;
         assert_eq!(
-            matches!(landed, Landed::Failed(_)),
+            matches!(landed, FlightResult::Failed(_)),
             followers > 0,
             "{landed:?}"
         );
@@ -90,13 +90,13 @@ async fn s7_a_call_goes_on_without_its_caller_only_if_somebody_waits() {
 
 /// What could not be shared is remembered for a while, and no more than fits.
 #[test]
-fn s7_the_memory_of_what_is_not_shared_is_bounded_and_ends() {
-    let table = Arc::new(Table::default());
+fn s7_pass_entries_are_bounded_and_expire() {
+    let table = Arc::new(FlightTable::default());
     let flight = flight(&table);
     table.pass(&flight, Micros(0));
     let shard = table.shard(flight.key);
     assert!(
-        matches!(shard.lock().get(&flight.key), Some(Slot::Pass(until)) if *until == Micros(0) + PASS)
+        matches!(shard.lock().get(&flight.key), Some(FlightSlot::Pass(until)) if *until == Micros(0) + PASS_FOR)
     );
     table.remove(&flight);
     assert_eq!(shard.lock().len(), 1, "a memory is no flight");
@@ -106,10 +106,10 @@ fn s7_the_memory_of_what_is_not_shared_is_bounded_and_ends() {
 
 /// However soon the answer comes after its first caller has left, it is for somebody who waits.
 #[tokio::test(start_paused = true)]
-async fn s7_an_answer_for_one_is_not_lost_when_its_first_caller_leaves() {
-    let table = Arc::new(Table::default());
+async fn s7_an_unshared_response_survives_its_first_caller() {
+    let table = Arc::new(FlightTable::default());
     let flight = flight(&table);
-    assert!(flight.board());
+    assert!(flight.add_follower());
     assert!(!flight.end_unless_wanted());
     let (mut head, ()) = http::Response::new(()).into_parts();
     head.headers
@@ -120,9 +120,9 @@ async fn s7_an_answer_for_one_is_not_lost_when_its_first_caller_leaves() {
         source: crate::path::Source::Upstream,
         degraded: false,
     };
-    let outcome = landing(&flight, &table).land(Outcome::of(reply));
-    assert!(outcome.answer.is_err(), "nobody is there to take it");
-    let Landed::Alone(left) = flight.landed().await else {
+    let outcome = flight_end(&flight, &table).finish(CallOutcome::from_reply(reply));
+    assert!(outcome.result.is_err(), "nobody is there to take it");
+    let FlightResult::Alone(left) = flight.finished().await else {
         panic!("it is not to be shared");
     };
     assert!(left.lock().is_some());

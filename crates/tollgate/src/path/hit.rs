@@ -18,10 +18,10 @@ use http::header::{
 use http::{HeaderMap, Method};
 use tollgate_core::time::Span;
 
-use super::route::{Call, Route, Said, Target, bodiless};
+use super::route::{Call, CallOptions, Route, Target, route_without_body};
 use super::{Reply, cache, serve};
-use crate::cache::{Object, Sheet, Written};
-use crate::shop::{Live, Setup, Shop};
+use crate::cache::{CachedResponse, MemfdBody, PreparedHead};
+use crate::providers::{ActiveProvider, ConfigVersion, ProviderRegistry};
 
 /// What makes an answer depend on more than its question.
 const CONDITIONS: [http::HeaderName; 6] = [
@@ -36,60 +36,69 @@ const CONDITIONS: [http::HeaderName; 6] = [
 /// A fresh answer in memory.
 #[derive(Debug)]
 pub struct Hit {
-    live: Arc<Live>,
-    object: Arc<Object>,
+    provider: Arc<ActiveProvider>,
+    object: Arc<CachedResponse>,
     age: Span,
 }
 
 /// What a GET without a body means: whose it is, and what its answer is called. Who hears the same
 /// again need not find that out anew.
 #[derive(Debug)]
-pub struct Known {
+pub struct RememberedRequest {
     route: Route,
     /// What the same words may mean something else under: other providers, other callers.
-    setup: Setup,
-    named: cache::Known,
+    config_version: ConfigVersion,
+    key: cache::RememberedKey,
 }
 
-impl Known {
+impl RememberedRequest {
     /// What this call means, if it is plain and the cache may answer it.
     #[must_use]
-    pub fn of(shop: &Shop, target: Target, headers: HeaderMap, said: Said) -> Option<Known> {
+    pub fn of(
+        shop: &ProviderRegistry,
+        target: Target,
+        headers: HeaderMap,
+        said: CallOptions,
+    ) -> Option<RememberedRequest> {
         let is_condition = |name| CONDITIONS.contains(name);
         if headers.keys().any(is_condition) {
             return None;
         }
         // Before it is read: if both change meanwhile, it is thought older than it is.
-        let setup = shop.setup();
+        let setup = shop.config_version();
         let call = Call {
             target,
             method: Method::GET,
             headers,
             body: (),
-            said,
+            options: said,
         };
-        let route = bodiless(shop, call).ok()?;
-        let named = cache::Known::of(shop, &route)?;
-        Some(Known {
+        let route = route_without_body(shop, call).ok()?;
+        let named = cache::RememberedKey::of(shop, &route)?;
+        Some(RememberedRequest {
             route,
-            setup,
-            named,
+            config_version: setup,
+            key: named,
         })
     }
 
     /// Would the same call still mean this?
     #[must_use]
-    pub fn holds(&self, shop: &Shop) -> bool {
-        shop.is_set_up(&self.setup) && self.route.live.follows(|plan| self.named.is_under(plan))
+    pub fn is_current(&self, shop: &ProviderRegistry) -> bool {
+        shop.is_current(&self.config_version)
+            && self
+                .route
+                .provider
+                .is_current_policy(|plan| self.key.is_for(plan))
     }
 
     /// The answer, if it is in memory and fresh.
     #[must_use]
-    pub fn at_hand(&self, shop: &Shop) -> Option<Hit> {
-        let (object, now) = self.named.at_hand(shop, &self.route)?;
+    pub fn hit(&self, shop: &ProviderRegistry) -> Option<Hit> {
+        let (object, now) = self.key.in_memory(shop, &self.route)?;
         Some(Hit {
-            live: self.route.live.clone(),
-            age: object.kept.age(now),
+            provider: self.route.provider.clone(),
+            age: object.freshness.age(now),
             object,
         })
     }
@@ -97,8 +106,8 @@ impl Known {
 
 impl Hit {
     /// What the caller of this name was answered with. Call it once, when it is so.
-    pub fn told(&self, id: &str) {
-        serve::told(&self.live, id, self.age);
+    pub fn emit(&self, id: &str) {
+        serve::emit_hit(&self.provider, id, self.age);
     }
 
     /// Its age, in seconds.
@@ -115,14 +124,17 @@ impl Hit {
 
     /// The body as a file, where that is the quicker way to a socket.
     #[must_use]
-    pub fn sheet(&self) -> Option<Arc<Sheet>> {
-        Sheet::of(&self.object)
+    pub fn memfd_body(&self) -> Option<Arc<MemfdBody>> {
+        MemfdBody::of(&self.object)
     }
 
     /// Its head as it is written: made of the whole answer the first time, and kept with it.
-    pub fn written(&self, write: impl FnOnce(Reply) -> Option<Written>) -> Option<&Written> {
-        let head = &self.object.form.head;
-        head.get_or_init(|| write(serve::plain(&self.object, self.age)))
+    pub fn prepared_head(
+        &self,
+        write: impl FnOnce(Reply) -> Option<PreparedHead>,
+    ) -> Option<&PreparedHead> {
+        let head = &self.object.wire_form.head;
+        head.get_or_init(|| write(serve::fresh_reply(&self.object, self.age)))
             .as_ref()
     }
 }

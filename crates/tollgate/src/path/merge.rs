@@ -29,147 +29,149 @@ use tollgate_config::settings::Merge;
 use tollgate_core::time::{Micros, Span};
 
 use super::decode;
-use super::flight::{Flight, Follow};
-use super::learn::Answered;
-use super::recipe::{self, PARTS_MAX, Part, Piece};
+use super::demand::{SharedDemand, wait_as_if_alone};
+use super::flight::{Flight, Follower};
+use super::learn::UpstreamResponse;
+use super::recipe::{self, ItemPart, PARTS_MAX, PartKind};
 use super::route::Route;
-use super::share::{self, Asked, Key};
-use super::urgency::{Urgency, as_if_alone};
+use super::sharing::{self, FlightKey, RequestIdentity};
 use crate::Error;
 use crate::body::{OBJECT_MAX, ReplyBody};
 use crate::error::Stage;
-use crate::shop::Live;
+use crate::providers::ActiveProvider;
 
 /// Headers about one resource or one transfer; a part has none of them.
-const OF_THE_WHOLE: [HeaderName; 4] = [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
+const WHOLE_BODY_HEADERS: [HeaderName; 4] =
+    [ETAG, LAST_MODIFIED, TRANSFER_ENCODING, CONTENT_LENGTH];
 
 /// The items of a provider that calls wait for. Bounded by its queue.
 #[derive(Debug, Default)]
-pub(crate) struct Items {
-    open: Mutex<HashMap<Key, Arc<Group>>>,
+pub(crate) struct MergeGroups {
+    open: Mutex<HashMap<FlightKey, Arc<MergeGroup>>>,
 }
 
 /// Calls for one item.
 #[derive(Debug)]
-struct Group {
-    key: Key,
+struct MergeGroup {
+    key: FlightKey,
     recipe: Merge,
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
     changed: Notify,
-    urgency: Arc<Urgency>,
+    demand: Arc<SharedDemand>,
     /// The first caller's, if it shares its answer with others.
     flight: Option<Arc<Flight>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct GroupState {
     /// What is wanted, each once. Nobody can join once they are closed.
-    pieces: Vec<Piece>,
+    parts: Vec<PartKind>,
     is_closed: bool,
-    end: Option<End>,
+    end: Option<GroupEnd>,
 }
 
-enum Boarded {
-    Rides,
-    HasNoPlace,
+enum JoinResult {
+    Joined,
+    CannotJoin,
     TooLate,
 }
 
 #[derive(Clone, Debug)]
-enum End {
+enum GroupEnd {
     /// The larger answer, who asked for it, and when its permit was granted.
     Whole {
         head: Arc<Parts>,
         body: Bytes,
-        asked: Arc<Asked>,
+        identity: Arc<RequestIdentity>,
         granted: Option<Micros>,
     },
     /// There is none that would do.
     None,
     /// The first caller has left before its bytes did.
-    Left,
+    LeaderLeft,
 }
 
 /// A call's part in merging.
 #[derive(Debug, Default)]
-pub(crate) struct Merging {
+pub(crate) struct MergeState {
     /// It has been told to go alone.
     is_alone: bool,
     /// Its answer is a part of a larger one.
     pub(crate) is_part: bool,
     /// The flight that it flies.
     pub(super) flight: Option<Arc<Flight>>,
-    lead: Option<Lead>,
+    leader: Option<MergeLeader>,
 }
 
 /// The first call for an item. Dropped, it leaves the others to themselves.
 #[derive(Debug)]
-struct Lead {
-    group: Arc<Group>,
-    live: Arc<Live>,
-    part: Part,
+struct MergeLeader {
+    group: Arc<MergeGroup>,
+    provider: Arc<ActiveProvider>,
+    part: ItemPart,
 }
 
 /// A call that rides along.
 #[derive(Debug)]
-pub(crate) struct Ride {
-    group: Arc<Group>,
-    part: Part,
+pub(crate) struct MergeFollower {
+    group: Arc<MergeGroup>,
+    part: ItemPart,
     /// While it rides, the first caller's flight is wanted.
-    _wanted: Option<Follow>,
+    _follower: Option<Follower>,
 }
 
 /// Joins others that wait for the same item; `None` = it goes itself, and others may join it.
-pub(crate) fn join(route: &mut Route) -> Option<Ride> {
-    let plan = route.live.plan();
+pub(crate) fn join(route: &mut Route) -> Option<MergeFollower> {
+    let plan = route.provider.policy();
     let recipe = plan.provider.merge;
-    if recipe == Merge::Off || route.merging.is_alone || !is_simple(route) {
+    if recipe == Merge::Off || route.merging.is_alone || !is_mergeable(route) {
         return None;
     }
     let part = recipe::part(recipe, &route.path, route.query.as_deref())?;
-    let key = share::key_of(route, &part.item);
-    let live = route.live.clone();
+    let key = sharing::key_of(route, &part.item);
+    let live = route.provider.clone();
     let mut open = live.items.open.lock();
-    match open
-        .get(&key)
-        .map(|group| (group, group.board(&part.piece)))
-    {
-        Some((group, Boarded::Rides)) => {
-            group.urgency.join(route.wish());
-            live.saved.rides();
+    match open.get(&key).map(|group| (group, group.join(&part.kind))) {
+        Some((group, JoinResult::Joined)) => {
+            group.demand.join(route.demand());
+            live.savings.on_joined_merge();
             let group = group.clone();
             drop(open);
             let flight = group.flight.as_ref();
-            let wanted = flight.and_then(Flight::wanted_too);
-            return Some(Ride {
+            let wanted = flight.and_then(Flight::join_for_part);
+            return Some(MergeFollower {
                 group,
                 part,
-                _wanted: wanted,
+                _follower: wanted,
             });
         }
-        Some((_, Boarded::HasNoPlace)) => return None,
-        Some((_, Boarded::TooLate)) | None => {}
+        Some((_, JoinResult::CannotJoin)) => return None,
+        Some((_, JoinResult::TooLate)) | None => {}
     }
-    let wish = route.own_wish();
+    let wish = route.own_demand();
     let urgency = route
-        .urgency
-        .get_or_insert_with(|| Arc::new(Urgency::of_call(wish)))
+        .shared_demand
+        .get_or_insert_with(|| Arc::new(SharedDemand::of_call(wish)))
         .clone();
-    let group = Arc::new(Group {
+    let group = Arc::new(MergeGroup {
         key,
         recipe,
-        state: Mutex::new(State {
-            pieces: vec![part.piece.clone()],
+        state: Mutex::new(GroupState {
+            parts: vec![part.kind.clone()],
             is_closed: false,
             end: None,
         }),
         changed: Notify::new(),
-        urgency,
+        demand: urgency,
         flight: route.merging.flight.clone(),
     });
     open.insert(key, group.clone());
     drop(open);
-    route.merging.lead = Some(Lead { group, live, part });
+    route.merging.leader = Some(MergeLeader {
+        group,
+        provider: live,
+        part,
+    });
     None
 }
 
@@ -177,7 +179,7 @@ pub(crate) fn join(route: &mut Route) -> Option<Ride> {
 /// a larger one than was asked for.
 pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
     let own = || (route.path.clone(), route.query.clone(), false);
-    let Some(lead) = &route.merging.lead else {
+    let Some(lead) = &route.merging.leader else {
         return own();
     };
     let pieces = lead.close();
@@ -185,16 +187,16 @@ pub(crate) fn target(route: &Route) -> (String, Option<String>, bool) {
         return own();
     }
     let query = route.query.as_deref();
-    let (path, query) = recipe::whole(lead.group.recipe, &lead.part.item, query, &pieces);
+    let (path, query) = recipe::merged_target(lead.group.recipe, &lead.part.item, query, &pieces);
     (path, query, true)
 }
 
 /// Gives everybody their part of the answer; `None` = it was not one, and each asks alone.
 pub(crate) async fn split(
     route: &mut Route,
-    done: Result<Answered, Error>,
-) -> Option<Result<Answered, Error>> {
-    let Some(lead) = route.merging.lead.take() else {
+    done: Result<UpstreamResponse, Error>,
+) -> Option<Result<UpstreamResponse, Error>> {
+    let Some(lead) = route.merging.leader.take() else {
         return Some(done);
     };
     if lead.close().len() < 2 {
@@ -203,62 +205,66 @@ pub(crate) async fn split(
     route.merging.is_alone = true;
     let answered = match done {
         Ok(answered) => answered,
-        Err(Error::NoAnswer { .. }) => {
+        Err(Error::NoResponse { .. }) => {
             // What broke the larger call may be its size: everybody asks for their own part.
-            lead.group.end(End::None);
+            lead.group.finish(GroupEnd::None);
             return None;
         }
         // It may have been sent, and there is no time for another: the others go on without this one.
         Err(late @ Error::TooLate { .. }) => return Some(Err(late)),
         Err(_) => return None, // it was not sent: the others go on without this one
     };
-    let asked = Arc::new(Asked::new(route, &route.live.plan()));
-    let Answered {
+    let asked = Arc::new(RequestIdentity::new(route, &route.provider.policy()));
+    let UpstreamResponse {
         mut head,
         body,
         granted,
         ..
     } = answered;
-    let Some(body) = whole(&mut head, body).await else {
-        lead.group.end(End::None);
+    let Some(body) = read_whole(&mut head, body).await else {
+        lead.group.finish(GroupEnd::None);
         return None;
     };
     let head = Arc::new(head);
     // What is this caller's own is no part of anybody else's answer.
-    lead.group.end(if share::may_ride(&asked, &head) {
-        End::Whole {
-            head: head.clone(),
-            body: body.clone(),
-            asked,
-            granted,
-        }
-    } else {
-        End::None
-    });
-    let part = lead.group.cut(&lead.part, &head, &body, granted)?;
+    lead.group
+        .finish(if sharing::may_share_parts(&asked, &head) {
+            GroupEnd::Whole {
+                head: head.clone(),
+                body: body.clone(),
+                identity: asked,
+                granted,
+            }
+        } else {
+            GroupEnd::None
+        });
+    let part = lead.group.extract_part(&lead.part, &head, &body, granted)?;
     route.merging.is_part = true;
     Some(Ok(part))
 }
 
 /// May others join this call for the sake of their parts?
 pub(super) fn may_lead(route: &Route) -> bool {
-    let recipe = route.live.plan().provider.merge;
+    let recipe = route.provider.policy().provider.merge;
     recipe != Merge::Off
-        && is_simple(route)
+        && is_mergeable(route)
         && recipe::part(recipe, &route.path, route.query.as_deref()).is_some()
 }
 
 /// A call that could be part of another: one that only its target tells apart.
-fn is_simple(route: &Route) -> bool {
-    let asks_about_one = share::CONDITIONS
+fn is_mergeable(route: &Route) -> bool {
+    let asks_about_one = sharing::CONDITIONS
         .iter()
         .any(|name| route.headers.contains_key(name));
-    route.method == Method::GET && route.payload.is_empty() && !route.said.alone && !asks_about_one
+    route.method == Method::GET
+        && route.payload.is_empty()
+        && !route.options.no_dedup
+        && !asks_about_one
 }
 
 /// The body of a larger answer, if it is one, as plain text: its parts are cut out of it. What was
 /// compressed although nobody asked for it has no name of its own afterwards.
-async fn whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
+async fn read_whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
     if head.status != StatusCode::OK {
         return None;
     }
@@ -275,76 +281,79 @@ async fn whole(head: &mut Parts, mut body: ReplyBody) -> Option<Bytes> {
         return Some(read.freeze());
     }
     // What broke off or is too large is no JSON, so that nothing is cut out of it.
-    let opened = decode::opened(&head.headers, &read, OBJECT_MAX).into_owned();
+    let opened = decode::decoded(&head.headers, &read, OBJECT_MAX).into_owned();
     head.headers.remove(CONTENT_ENCODING);
-    for name in OF_THE_WHOLE {
+    for name in WHOLE_BODY_HEADERS {
         head.headers.remove(name);
     }
     Some(opened.into())
 }
 
-impl Ride {
+impl MergeFollower {
     /// The part; `None` = the call must find another way.
-    pub(crate) async fn part(self, route: &mut Route) -> Option<Result<Answered, Error>> {
+    pub(crate) async fn wait_part(
+        self,
+        route: &mut Route,
+    ) -> Option<Result<UpstreamResponse, Error>> {
         let group = &self.group;
         // Whoever joins this call's flight makes the ride as urgent as itself.
         let ended = async {
-            let mut ended = std::pin::pin!(group.ended());
+            let mut ended = std::pin::pin!(group.finished());
             loop {
                 tokio::select! {
                     biased;
                     end = &mut ended => return end,
-                    () = route.grows() => group.urgency.join(route.wish()),
+                    () = route.until_raised() => group.demand.join(route.demand()),
                 }
             }
         };
-        let end = match as_if_alone(route, route.wish(), &group.urgency, ended).await {
+        let end = match wait_as_if_alone(route, route.demand(), &group.demand, ended).await {
             Ok(end) => end,
             Err(late) => return Some(Err(late)),
         };
         let part = match end {
-            End::Whole { head, asked, .. }
-                if asked.differs(&head, &share::agent(&route.headers)) =>
-            {
-                None
-            }
-            End::Whole {
+            GroupEnd::Whole {
+                head,
+                identity: asked,
+                ..
+            } if asked.varies_for(&head, &sharing::user_agent(&route.headers)) => None,
+            GroupEnd::Whole {
                 head,
                 body,
                 granted,
                 ..
-            } => self.group.cut(&self.part, &head, &body, granted),
-            End::None => None,
-            End::Left if route.own_left() == Some(Span::ZERO) => {
-                let provider = route.live.name.clone();
+            } => self.group.extract_part(&self.part, &head, &body, granted),
+            GroupEnd::None => None,
+            GroupEnd::LeaderLeft if route.own_remaining() == Some(Span::ZERO) => {
+                let provider = route.provider.name.clone();
                 let at = Stage::Upstream;
                 return Some(Err(Error::TooLate { provider, at }));
             }
-            End::Left => return None,
+            GroupEnd::LeaderLeft => return None,
         };
         route.merging.is_alone = part.is_none();
         route.merging.is_part = part.is_some();
-        route.live.saved.merged(part.is_some());
+        route.provider.savings.on_merged(part.is_some());
         part.map(Ok)
     }
 }
 
-impl Group {
+impl MergeGroup {
     /// One more wants a part of it.
-    fn board(&self, piece: &Piece) -> Boarded {
+    fn join(&self, piece: &PartKind) -> JoinResult {
         let mut state = self.state.lock();
         if state.is_closed || state.end.is_some() {
-            return Boarded::TooLate;
+            return JoinResult::TooLate;
         }
         // Several who want the same part are the flight's affair, if they want to be one at all.
-        if state.pieces.contains(piece) || state.pieces.len() >= PARTS_MAX {
-            return Boarded::HasNoPlace;
+        if state.parts.contains(piece) || state.parts.len() >= PARTS_MAX {
+            return JoinResult::CannotJoin;
         }
-        state.pieces.push(piece.clone());
-        Boarded::Rides
+        state.parts.push(piece.clone());
+        JoinResult::Joined
     }
 
-    async fn ended(&self) -> End {
+    async fn finished(&self) -> GroupEnd {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -355,7 +364,7 @@ impl Group {
         }
     }
 
-    fn end(&self, end: End) {
+    fn finish(&self, end: GroupEnd) {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.end.get_or_insert(end);
@@ -364,31 +373,35 @@ impl Group {
     }
 
     /// One caller's part of the answer.
-    fn cut(
+    fn extract_part(
         &self,
-        part: &Part,
+        part: &ItemPart,
         head: &Parts,
         whole: &Bytes,
         granted: Option<Micros>,
-    ) -> Option<Answered> {
-        let pieces = self.state.lock().pieces.clone();
-        let body = recipe::cut(self.recipe, part, &pieces, whole)?;
+    ) -> Option<UpstreamResponse> {
+        let pieces = self.state.lock().parts.clone();
+        let body = recipe::extract(self.recipe, part, &pieces, whole)?;
         let mut head = head.clone();
-        if part.piece != Piece::All {
-            for name in OF_THE_WHOLE {
+        if part.kind != PartKind::All {
+            for name in WHOLE_BODY_HEADERS {
                 head.headers.remove(name);
             }
         }
         head.headers
             .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        Some(Answered::part(head, ReplyBody::whole(body), granted))
+        Some(UpstreamResponse::part(
+            head,
+            ReplyBody::whole(body),
+            granted,
+        ))
     }
 }
 
-impl Lead {
+impl MergeLeader {
     /// Nobody can join any more.
-    fn close(&self) -> Vec<Piece> {
-        let mut open = self.live.items.open.lock();
+    fn close(&self) -> Vec<PartKind> {
+        let mut open = self.provider.items.open.lock();
         let group = &self.group;
         if open
             .get(&group.key)
@@ -399,13 +412,13 @@ impl Lead {
         drop(open);
         let mut state = group.state.lock();
         state.is_closed = true;
-        state.pieces.clone()
+        state.parts.clone()
     }
 }
 
-impl Drop for Lead {
+impl Drop for MergeLeader {
     fn drop(&mut self) {
         self.close();
-        self.group.end(End::Left);
+        self.group.finish(GroupEnd::LeaderLeft);
     }
 }

@@ -19,9 +19,11 @@ use tokio::sync::{Notify, oneshot};
 use tollgate_core::ask::{
     Ask, CellId, Evidence, PermitId, Priority, Scopes, Settle, Terms, Verdict,
 };
-use tollgate_core::gate::{CallerId, Effects, Gate, Resolution, Resolved, Settings, Share, Waiter};
+use tollgate_core::gate::{
+    CallerId, CallerShare, Effects, Gate, GateSettings, Resolution, Resolved, Waiter,
+};
 use tollgate_core::time::{Micros, Span};
-use tollgate_ledger::{Decided, Event, Ledger, Lost};
+use tollgate_ledger::{Event, Ledger, OfferVerdicts, StoreLost};
 
 pub use super::denied::Denied;
 use crate::Permit;
@@ -42,7 +44,7 @@ pub struct Permits {
 
 /// What one attempt wants.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PermitRequest {
     /// Every limit that must agree.
     pub terms: Terms,
     /// Every scope that must be open.
@@ -69,30 +71,30 @@ struct Shared {
     /// Counts how often the limits have changed. Changed under the lock, read without it.
     edition: AtomicU64,
     /// Something was said to the gate: the driver must look.
-    poke: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct State {
     gate: Gate,
     /// The next place in the order of arrival.
-    place: u64,
+    last_seniority: u64,
     waiting: HashMap<PermitId, Waiting>,
     /// What was taken over since the limits changed.
     carried: HashSet<(CellId, CellId)>,
 }
 
 impl State {
-    fn next_place(&mut self) -> u64 {
-        self.place += 1;
-        self.place
+    fn next_seniority(&mut self) -> u64 {
+        self.last_seniority += 1;
+        self.last_seniority
     }
 }
 
 /// Somebody who waits. What it is sent gives itself back if nobody takes it.
 #[derive(Debug)]
 struct Waiting {
-    answer: oneshot::Sender<Result<Permit, Denied>>,
+    sender: oneshot::Sender<Result<Permit, Denied>>,
     since: Micros,
 }
 
@@ -100,10 +102,10 @@ impl Permits {
     /// The permits of one provider on this ledger, for this process. Starts the task that hands
     /// them out, so it must be called inside a tokio runtime; the task ends with the last clone.
     #[must_use]
-    pub fn new(ledger: Ledger, settings: Settings) -> Permits {
+    pub fn new(ledger: Ledger, settings: GateSettings) -> Permits {
         let state = State {
             gate: Gate::new(settings),
-            place: 0,
+            last_seniority: 0,
             waiting: HashMap::new(),
             carried: HashSet::new(),
         };
@@ -112,34 +114,34 @@ impl Permits {
             ledger,
             state: Mutex::new(state),
             edition: AtomicU64::new(0),
-            poke,
+            wake: poke,
         });
         tokio::spawn(drive(Arc::downgrade(&shared)));
         Permits { shared }
     }
 
     /// What a caller is promised and allowed.
-    pub fn set_share(&self, caller: CallerId, share: Share) {
+    pub fn set_share(&self, caller: CallerId, share: CallerShare) {
         self.shared.state.lock().gate.set_share(caller, share);
     }
 
     /// Other limits hold, and the gate works like this from now on. Everybody who waits is recalled:
     /// nobody is granted anything under the old limits after this.
-    pub fn replace(&self, settings: Settings) {
+    pub fn replace(&self, settings: GateSettings) {
         let mut state = self.shared.state.lock();
         self.shared.edition.fetch_add(1, Ordering::Release);
         state.carried.clear();
         state.gate.recall();
         state.gate.configure(settings);
         drop(state);
-        self.shared.poke.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// What was counted under limits of before counts under those of this edition, once.
     pub fn carry(&self, edition: u64, carries: &[Settle]) {
         let mut state = self.shared.state.lock();
         for carry in carries {
-            if let Settle::Carry { from, to, .. } = carry
+            if let Settle::Inherit { from, to, .. } = carry
                 && edition == self.edition()
                 && (state.carried.len() >= CARRIED_MAX || state.carried.insert((*from, *to)))
             {
@@ -156,27 +158,27 @@ impl Permits {
     }
 
     /// A call that has just left the line asks again at once and must find its place.
-    pub fn returns(&self, seniority: u64, (caller, priority): (CallerId, Priority)) {
+    pub fn expect_return(&self, seniority: u64, (caller, priority): (CallerId, Priority)) {
         let gate = &mut self.shared.state.lock().gate;
-        gate.returns(seniority, priority.min(gate.highest(caller)));
-        self.shared.poke.notify_one();
+        gate.expect_return(seniority, priority.min(gate.max_priority(caller)));
+        self.shared.wake.notify_one();
     }
 
     /// It does not ask again after all: nobody is to wait for it.
-    pub fn stays_away(&self, seniority: u64) {
-        if self.shared.state.lock().gate.stays_away(seniority) {
-            self.shared.poke.notify_one();
+    pub fn cancel_return(&self, seniority: u64) {
+        if self.shared.state.lock().gate.cancel_return(seniority) {
+            self.shared.wake.notify_one();
         }
     }
 
     /// The pace has changed: what was refused before may go now.
-    pub fn look_again(&self) {
+    pub fn recheck(&self) {
         self.shared.state.lock().gate.anything_changed();
-        self.shared.poke.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// Nobody waits here any longer: all who do are told that the store was lost or is back.
-    pub fn let_go(&self) {
+    pub fn release_waiters(&self) {
         let mut state = self.shared.state.lock();
         let waiting: Vec<(PermitId, Waiting)> = state.waiting.drain().collect();
         for (id, _) in &waiting {
@@ -184,9 +186,9 @@ impl Permits {
         }
         drop(state);
         for (_, waiting) in waiting {
-            drop(waiting.answer.send(Err(Denied::Lost)));
+            drop(waiting.sender.send(Err(Denied::Lost)));
         }
-        self.shared.poke.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// How many wait, at this priority.
@@ -197,21 +199,21 @@ impl Permits {
 
     /// A place in the order of arrival, for a call that may have to ask more than once.
     #[must_use]
-    pub fn place(&self) -> u64 {
-        self.shared.state.lock().next_place()
+    pub fn new_seniority(&self) -> u64 {
+        self.shared.state.lock().next_seniority()
     }
 
     /// Waits for a permit. Dropping the future leaves the line.
-    pub async fn acquire(&self, wanted: Wanted) -> Result<Permit, Denied> {
-        match self.at_once(wanted) {
+    pub async fn acquire(&self, wanted: PermitRequest) -> Result<Permit, Denied> {
+        match self.try_acquire(wanted) {
             Ok(decided) => decided,
             Err(wanted) => self.wait(wanted).await,
         }
     }
 
     /// Stands in line. Dropping the future leaves it.
-    pub(crate) async fn wait(&self, wanted: Wanted) -> Result<Permit, Denied> {
-        let Some((mut line, answer)) = self.join(wanted) else {
+    pub(crate) async fn wait(&self, wanted: PermitRequest) -> Result<Permit, Denied> {
+        let Some((mut line, answer)) = self.enqueue(wanted) else {
             return Err(Denied::Recalled);
         };
         let answer = answer.await;
@@ -225,7 +227,10 @@ impl Permits {
         clippy::result_large_err,
         reason = "what is wanted goes back as it came"
     )]
-    pub(crate) fn at_once(&self, mut wanted: Wanted) -> Result<Result<Permit, Denied>, Wanted> {
+    pub(crate) fn try_acquire(
+        &self,
+        mut wanted: PermitRequest,
+    ) -> Result<Result<Permit, Denied>, PermitRequest> {
         let Shared { ledger, state, .. } = &*self.shared;
         let mut state = state.lock();
         if wanted.edition != self.edition() {
@@ -234,18 +239,18 @@ impl Permits {
         if !state.gate.is_clear(wanted.priority) {
             return Err(wanted);
         }
-        let highest = state.gate.highest(wanted.caller);
+        let highest = state.gate.max_priority(wanted.caller);
         let ask = Ask {
             id: self.shared.next_id(),
             terms: std::mem::take(&mut wanted.terms),
             scopes: std::mem::take(&mut wanted.scopes),
             priority: wanted.priority.min(highest),
-            patience: wanted.patience,
+            max_wait: wanted.patience,
             evidence: wanted.evidence,
         };
-        match ledger.offer_at_once(&ask) {
+        match ledger.try_offer(&ask) {
             Some((Verdict::Go { marks }, at)) => {
-                state.gate.went_past(wanted.caller, &ask.terms);
+                state.gate.record_bypass(wanted.caller, &ask.terms);
                 drop(state);
                 let times = (at, Span::ZERO);
                 Ok(Ok(Permit::new(ledger.clone(), ask, marks, times)))
@@ -260,8 +265,11 @@ impl Permits {
     }
 
     /// Stands in line; `None` if the limits have changed meanwhile.
-    fn join(&self, wanted: Wanted) -> Option<(InLine, oneshot::Receiver<Result<Permit, Denied>>)> {
-        let Wanted {
+    fn enqueue(
+        &self,
+        wanted: PermitRequest,
+    ) -> Option<(QueueGuard, oneshot::Receiver<Result<Permit, Denied>>)> {
+        let PermitRequest {
             terms,
             scopes,
             priority,
@@ -278,19 +286,19 @@ impl Permits {
             return None;
         }
         let id = self.shared.next_id();
-        let seniority = seniority.unwrap_or_else(|| state.next_place());
+        let seniority = seniority.unwrap_or_else(|| state.next_seniority());
         let ask = Ask {
             id,
             terms,
             scopes,
             priority,
-            patience,
+            max_wait: patience,
             evidence,
         };
         state.waiting.insert(
             id,
             Waiting {
-                answer,
+                sender: answer,
                 since: now.at,
             },
         );
@@ -304,8 +312,8 @@ impl Permits {
             now,
         );
         drop(state);
-        self.shared.poke.notify_one();
-        let line = InLine {
+        self.shared.wake.notify_one();
+        let line = QueueGuard {
             shared: self.shared.clone(),
             id,
             is_over: false,
@@ -315,13 +323,13 @@ impl Permits {
 }
 
 /// A place in line; leaves it when dropped before it is over.
-struct InLine {
+struct QueueGuard {
     shared: Arc<Shared>,
     id: PermitId,
     is_over: bool,
 }
 
-impl Drop for InLine {
+impl Drop for QueueGuard {
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -330,7 +338,7 @@ impl Drop for InLine {
         state.gate.cancel(self.id);
         state.waiting.remove(&self.id);
         drop(state);
-        self.shared.poke.notify_one();
+        self.shared.wake.notify_one();
     }
 }
 
@@ -338,7 +346,7 @@ impl Drop for InLine {
 async fn drive(shared: Weak<Shared>) {
     let Some((mut events, poke)) = shared
         .upgrade()
-        .map(|shared| (shared.ledger.events(), shared.poke.clone()))
+        .map(|shared| (shared.ledger.events(), shared.wake.clone()))
     else {
         return;
     };
@@ -355,17 +363,17 @@ async fn drive(shared: Weak<Shared>) {
             offer,
             resolve,
             settle,
-            left,
-            arm,
+            abandoned: left,
+            wake_at: arm,
         } = strong.tick();
         for settle in settle {
             strong.ledger.settle(settle);
         }
         if !left.is_empty() {
-            strong.ledger.left(&left);
+            strong.ledger.stop_waiting(&left);
         }
         for resolved in resolve {
-            strong.tell(resolved, strong.ledger.at());
+            strong.deliver(resolved, strong.ledger.at());
         }
         if !offer.is_empty() {
             strong.ask_ledger(offer).await;
@@ -378,7 +386,7 @@ async fn drive(shared: Weak<Shared>) {
             () = sleep(pause) => {}
             event = events.next() => {
                 let Some(strong) = shared.upgrade() else { return };
-                strong.hear(event.unwrap_or(Event::Anything));
+                strong.on_event(event.unwrap_or(Event::Resync));
             }
         }
     }
@@ -412,46 +420,46 @@ impl Shared {
         let State { gate, waiting, .. } = &mut *state;
         let now = self.ledger.now();
         match answer {
-            Ok(Decided { at, verdicts }) => {
+            Ok(OfferVerdicts { at, verdicts }) => {
                 gate.verdicts(verdicts, now);
                 let resolved = gate.resolved();
                 drop(state);
-                resolved.into_iter().for_each(|one| self.tell(one, at));
+                resolved.into_iter().for_each(|one| self.deliver(one, at));
             }
-            Err(Lost) => {
+            Err(StoreLost) => {
                 let gone: Vec<_> = ids.iter().filter_map(|id| waiting.remove(id)).collect();
                 ids.iter().for_each(|id| gate.cancel(*id));
                 gate.verdicts(Vec::new(), now);
                 drop(state);
                 for waiting in gone {
-                    drop(waiting.answer.send(Err(Denied::Lost)));
+                    drop(waiting.sender.send(Err(Denied::Lost)));
                 }
             }
         }
     }
 
-    fn hear(&self, event: Event) {
+    fn on_event(&self, event: Event) {
         let gate = &mut self.state.lock().gate;
         match event {
             Event::Freed(cells) => gate.freed(&cells),
             Event::Scopes(scopes) => gate.scopes_changed(&scopes),
-            Event::Back | Event::Anything => gate.anything_changed(),
+            Event::Recovered | Event::Resync => gate.anything_changed(),
             Event::Lost => {}
         }
     }
 
     /// Hands a decision of this time to whoever waits for it. A permit that nobody takes is dropped on the way
     /// and so goes back unsent.
-    fn tell(&self, resolved: Resolved, at: Micros) {
+    fn deliver(&self, resolved: Resolved, at: Micros) {
         let waiting = self.state.lock().waiting.remove(&resolved.ask.id);
         let since = waiting.as_ref().map_or(at, |waiting| waiting.since);
-        let answer = self.answer(resolved, since, at);
+        let answer = self.to_result(resolved, since, at);
         if let Some(waiting) = waiting {
-            drop(waiting.answer.send(answer));
+            drop(waiting.sender.send(answer));
         }
     }
 
-    fn answer(&self, resolved: Resolved, since: Micros, at: Micros) -> Result<Permit, Denied> {
+    fn to_result(&self, resolved: Resolved, since: Micros, at: Micros) -> Result<Permit, Denied> {
         let Resolved {
             ask, resolution, ..
         } = resolved;
@@ -460,8 +468,14 @@ impl Shared {
                 let times = (at, at.since(since));
                 Ok(Permit::new(self.ledger.clone(), ask, marks, times))
             }
-            Resolution::Refused { place, retry_in } => Err(Denied::Refused { place, retry_in }),
-            Resolution::TimedOut { place } => Err(Denied::TimedOut { place }),
+            Resolution::Rejected {
+                blocker: place,
+                retry_in,
+            } => Err(Denied::Rejected {
+                blocker: place,
+                retry_in,
+            }),
+            Resolution::TimedOut { blocker: place } => Err(Denied::TimedOut { blocker: place }),
             Resolution::Full => Err(Denied::Full),
             Resolution::Never(why) => Err(Denied::Never(why)),
             Resolution::Recalled => Err(Denied::Recalled),

@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use smallvec::SmallVec;
 
 /// What may stand in a value as it is (RFC 3986, unreserved).
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
@@ -19,12 +19,12 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 
 /// The value of a parameter, decoded.
 pub(super) fn find(query: &str, name: &str) -> Option<String> {
-    let (_, value) = pairs(query).find(|(found, _)| is(found, name))?;
+    let (_, value) = pairs(query).find(|(found, _)| matches_name(found, name))?;
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
 /// The query with this parameter set, in place of any that it had, at its end.
-pub(super) fn with(query: Option<&str>, name: &str, value: &str) -> String {
+pub(super) fn with_parameter(query: Option<&str>, name: &str, value: &str) -> String {
     let mut kept = without_parameter(query.unwrap_or_default(), name);
     if !kept.is_empty() {
         kept.push('&');
@@ -37,14 +37,16 @@ pub(super) fn with(query: Option<&str>, name: &str, value: &str) -> String {
 
 /// A text as it stands in a query or a form.
 pub(crate) fn encoded(text: &str) -> Cow<'_, str> {
-    utf8_percent_encode(text, PLAIN).into()
+    utf8_percent_encode(text, UNRESERVED).into()
 }
 
 /// The query without any spelling of this parameter.
 pub(crate) fn without_parameter(query: &str, name: &str) -> String {
     let kept: Vec<&str> = query
         .split('&')
-        .filter(|part| !part.is_empty() && !is(part.split('=').next().unwrap_or_default(), name))
+        .filter(|part| {
+            !part.is_empty() && !matches_name(part.split('=').next().unwrap_or_default(), name)
+        })
         .collect();
     kept.join("&")
 }
@@ -55,7 +57,7 @@ fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|part| part.split_once('=').unwrap_or((part, "")))
 }
 
-fn is(written: &str, name: &str) -> bool {
+fn matches_name(written: &str, name: &str) -> bool {
     let decoded: Cow<'_, str> = percent_decode_str(written).decode_utf8_lossy();
     decoded == name
 }
@@ -67,7 +69,7 @@ pub(crate) fn parameters(query: &str) -> SmallVec<[&str; 16]> {
     let mut parameters: SmallVec<[&str; 16]> =
         query.split('&').filter(|part| !part.is_empty()).collect();
     if !query.contains(';') {
-        parameters.sort_by(|one, other| letters(one).cmp(letters(other)));
+        parameters.sort_by(|one, other| normalized_name(one).cmp(normalized_name(other)));
     }
     parameters
 }
@@ -75,7 +77,7 @@ pub(crate) fn parameters(query: &str) -> SmallVec<[&str; 16]> {
 /// The name of a parameter, as the most forgiving server reads it: escapes resolved, without case,
 /// everything but letters and digits the same. What stands in brackets behind it may be a place in a
 /// list, so all of such a family are one.
-fn letters(parameter: &str) -> impl Iterator<Item = u8> {
+fn normalized_name(parameter: &str) -> impl Iterator<Item = u8> {
     let name = parameter.split('=').next().unwrap_or(parameter);
     let name = percent_decode_str(name).take_while(|byte| *byte != b'[');
     name.map(|byte| match byte {
@@ -92,22 +94,22 @@ mod tests {
     #[test]
     fn a_key_replaces_every_spelling_of_its_parameter_and_nothing_else() {
         assert_eq!(
-            with(Some("b=%2F&api%5fkey=x&a=1&api_key=y"), "api_key", "k/&"),
+            with_parameter(Some("b=%2F&api%5fkey=x&a=1&api_key=y"), "api_key", "k/&"),
             "b=%2F&a=1&api_key=k%2F%26"
         );
-        assert_eq!(with(None, "k", "v"), "k=v");
-        assert_eq!(with(Some(""), "k", "v"), "k=v");
-        assert_eq!(with(Some("flag"), "k", "v"), "flag&k=v");
+        assert_eq!(with_parameter(None, "k", "v"), "k=v");
+        assert_eq!(with_parameter(Some(""), "k", "v"), "k=v");
+        assert_eq!(with_parameter(Some("flag"), "k", "v"), "flag&k=v");
     }
 
     #[test]
-    fn a_value_is_found_decoded() {
+    fn a_parameter_value_is_decoded() {
         assert_eq!(find("a=1&key=x%20y", "key").as_deref(), Some("x y"));
         assert_eq!(find("a=1", "key"), None);
     }
 
     #[test]
-    fn parameters_are_in_one_order_unless_a_server_may_take_them_for_one() {
+    fn parameters_are_sorted_unless_a_server_may_merge_them() {
         let same = |one: &str, other: &str| parameters(one) == parameters(other);
         assert!(same("x=1&y=2", "y=2&&x=1"));
         assert!(!same("a[]=1&a[5]=2", "a[5]=2&a[]=1"));

@@ -8,34 +8,34 @@
 
 use std::sync::Arc;
 
-use tollgate_core::ask::{Marks, Priority, Unit};
+use tollgate_core::ask::{CostUnit, Marks, Priority};
 use tollgate_core::limit::{Algorithm, Rule};
 use tollgate_core::time::{Span, Wall};
 
-use crate::shop::Plan;
+use crate::providers::CompiledPolicy;
 
 /// The limits of one decision. Empty where nothing was decided by limits.
 #[derive(Clone, Debug, Default)]
 pub struct Rates {
     /// On the heap, because every answer carries it from stage to stage.
-    known: Option<Box<Known>>,
+    snapshot: Option<Box<RateSnapshot>>,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
-    plan: Arc<Plan>,
+struct RateSnapshot {
+    policy: Arc<CompiledPolicy>,
     priority: Priority,
-    decided: Decided,
+    decided: RateDecision,
 }
 
 #[derive(Clone, Debug)]
-enum Decided {
+enum RateDecision {
     /// The counts at the grant, one per limit.
     Granted(Marks),
     /// The limit with this place has nothing for so long.
-    Refused { index: usize, retry_in: Span },
+    Rejected { index: usize, retry_in: Span },
     /// Something else was in the way.
-    Elsewhere,
+    Other,
 }
 
 /// One limit at the time of a decision.
@@ -48,16 +48,16 @@ pub struct Rate<'a> {
     /// Per how long; `None` = at a time.
     pub period: Option<Span>,
     /// What it counts.
-    pub unit: Unit,
+    pub unit: CostUnit,
     /// What is left, and for how long that is all there is; `None` where the decision did not say.
-    pub left: Option<Left>,
+    pub state: Option<RateState>,
     /// It is the one that refused.
-    pub is_refusing: bool,
+    pub is_exhausted: bool,
 }
 
 /// What is left of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct RateState {
     /// In the limit's unit.
     pub remaining: u64,
     /// All of it is back after this long, at the latest. For the one that refused: when to come
@@ -66,27 +66,27 @@ pub struct Left {
 }
 
 impl Rates {
-    pub(crate) fn granted(plan: &Arc<Plan>, priority: Priority, marks: &Marks) -> Rates {
-        Rates::new(plan, priority, Decided::Granted(marks.clone()))
+    pub(crate) fn granted(plan: &Arc<CompiledPolicy>, priority: Priority, marks: &Marks) -> Rates {
+        Rates::new(plan, priority, RateDecision::Granted(marks.clone()))
     }
 
     /// Refused by the term with this index; `None` = not by a limit of the file.
-    pub(crate) fn refused(
-        plan: &Arc<Plan>,
+    pub(crate) fn rejected(
+        plan: &Arc<CompiledPolicy>,
         priority: Priority,
         by: Option<(usize, Span)>,
     ) -> Rates {
         let decided = match by {
-            Some((index, retry_in)) => Decided::Refused { index, retry_in },
-            None => Decided::Elsewhere,
+            Some((index, retry_in)) => RateDecision::Rejected { index, retry_in },
+            None => RateDecision::Other,
         };
         Rates::new(plan, priority, decided)
     }
 
-    fn new(plan: &Arc<Plan>, priority: Priority, decided: Decided) -> Rates {
+    fn new(plan: &Arc<CompiledPolicy>, priority: Priority, decided: RateDecision) -> Rates {
         Rates {
-            known: Some(Box::new(Known {
-                plan: plan.clone(),
+            snapshot: Some(Box::new(RateSnapshot {
+                policy: plan.clone(),
                 priority,
                 decided,
             })),
@@ -95,46 +95,46 @@ impl Rates {
 
     /// Every limit of the file that holds for the call, in the file's order. `wall` is now.
     pub fn each(&self, wall: Wall) -> impl Iterator<Item = Rate<'_>> {
-        self.known.iter().flat_map(move |known| {
-            let holds = |meter: &&crate::shop::Meter| meter.holds_for(known.priority);
-            let meters = known.plan.meters.iter().filter(holds).enumerate();
+        self.snapshot.iter().flat_map(move |known| {
+            let holds = |meter: &&crate::providers::LimitBinding| meter.applies_to(known.priority);
+            let meters = known.policy.limits.iter().filter(holds).enumerate();
             meters.map(move |(index, meter)| {
                 let rule = &*meter.rule;
-                let (left, is_refusing) = known.decided.left(index, rule, wall);
+                let (left, is_refusing) = known.decided.state(index, rule, wall);
                 Rate {
                     name: &meter.name,
                     limit: rule.limit(),
-                    period: Some(rule.spoken_period()).filter(|period| *period > Span::ZERO),
-                    unit: rule.counts(),
-                    left,
-                    is_refusing,
+                    period: Some(rule.display_period()).filter(|period| *period > Span::ZERO),
+                    unit: rule.cost_unit(),
+                    state: left,
+                    is_exhausted: is_refusing,
                 }
             })
         })
     }
 }
 
-impl Decided {
-    fn left(&self, index: usize, rule: &Rule, wall: Wall) -> (Option<Left>, bool) {
+impl RateDecision {
+    fn state(&self, index: usize, rule: &Rule, wall: Wall) -> (Option<RateState>, bool) {
         match self {
-            Decided::Granted(marks) => {
-                let left = marks.get(index).map(|mark| Left {
-                    remaining: mark.left,
+            RateDecision::Granted(marks) => {
+                let left = marks.get(index).map(|mark| RateState {
+                    remaining: mark.remaining,
                     reset_after: full_after(rule, mark.used, wall),
                 });
                 (left, false)
             }
-            Decided::Refused {
+            RateDecision::Rejected {
                 index: refusing,
                 retry_in,
             } if *refusing == index => {
-                let left = Left {
+                let left = RateState {
                     remaining: 0,
                     reset_after: Some(*retry_in),
                 };
                 (Some(left), true)
             }
-            Decided::Refused { .. } | Decided::Elsewhere => (None, false),
+            RateDecision::Rejected { .. } | RateDecision::Other => (None, false),
         }
     }
 }
@@ -157,21 +157,21 @@ fn full_after(rule: &Rule, used: u64, wall: Wall) -> Option<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_config::{Draft, World};
+    use tollgate_config::{Environment, ProviderFile};
     use tollgate_core::ask::Mark;
     use tollgate_core::feedback::Dialects;
 
-    fn plan(text: &str) -> Arc<Plan> {
+    fn plan(text: &str) -> Arc<CompiledPolicy> {
         let text = format!("name: x\ndomain: api.example.org\n{text}");
-        let draft = Draft::read("x.yaml", &text).unwrap();
-        let provider = draft.check(&World::empty()).provider.unwrap();
-        Arc::new(Plan::new(provider, &Dialects::built_in()))
+        let draft = ProviderFile::read("x.yaml", &text).unwrap();
+        let provider = draft.check(&Environment::empty()).provider.unwrap();
+        Arc::new(CompiledPolicy::new(provider, &Dialects::built_in()))
     }
 
     fn used(used: u64, left: u64) -> Mark {
         Mark {
             used,
-            left,
+            remaining: left,
             ..Mark::default()
         }
     }
@@ -179,7 +179,7 @@ mod tests {
     const MIDDAY: Wall = Wall(12 * 3_600_000_000);
 
     #[test]
-    fn a_grant_says_what_is_left_of_each_limit_and_when_it_is_back() {
+    fn a_grant_reports_remaining_and_reset_of_each_limit() {
         let plan = plan(
             "limits: [35/1s, {limit: 10, period: 1s, algorithm: token-bucket, burst: 20}, \
              {limit: 1000, period: 1d, algorithm: calendar}]\nconcurrency: 4",
@@ -190,7 +190,7 @@ mod tests {
         let left: Vec<_> = rates
             .each(MIDDAY)
             .map(|rate| {
-                let left = rate.left.unwrap();
+                let left = rate.state.unwrap();
                 (rate.limit, left.remaining, left.reset_after)
             })
             .collect();
@@ -204,24 +204,24 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_knows_only_the_limit_that_refused() {
+    fn a_rejection_reports_only_the_exhausted_limit() {
         let plan = plan("limits: [35/1s, 100/1m]");
         let by = Some((1, Span::from_secs(7)));
-        let rates = Rates::refused(&plan, Priority::Normal, by);
+        let rates = Rates::rejected(&plan, Priority::Normal, by);
         let each: Vec<_> = rates.each(MIDDAY).collect();
-        assert_eq!((each[0].left, each[0].is_refusing), (None, false));
-        let left = Left {
+        assert_eq!((each[0].state, each[0].is_exhausted), (None, false));
+        let left = RateState {
             remaining: 0,
             reset_after: Some(Span::from_secs(7)),
         };
-        assert_eq!((each[1].left, each[1].is_refusing), (Some(left), true));
+        assert_eq!((each[1].state, each[1].is_exhausted), (Some(left), true));
     }
 
     /// The places of terms are those of the limits that hold for the priority.
     #[test]
     fn limits_of_another_priority_are_left_out() {
         let plan = plan("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
-        let count = |priority| Rates::refused(&plan, priority, None).each(MIDDAY).count();
+        let count = |priority| Rates::rejected(&plan, priority, None).each(MIDDAY).count();
         assert_eq!((count(Priority::Normal), count(Priority::Low)), (2, 3));
     }
 }

@@ -19,16 +19,16 @@ pub(crate) const PARTS_MAX: usize = 20;
 
 /// A part of a larger call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ItemPart {
     /// The path of the item, without a slash at its end.
     pub(crate) item: String,
     /// What of it.
-    pub(crate) piece: Piece,
+    pub(crate) kind: PartKind,
 }
 
 /// What of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum PartKind {
     /// The item itself.
     Item,
     /// Something below it, by its name in the larger answer.
@@ -145,7 +145,7 @@ const TVDB: [(&str, &[&str]); 3] = [
 ];
 
 /// Which part of what a call asks for; `None` = it stands for itself.
-pub(crate) fn part(recipe: Merge, path: &str, query: Option<&str>) -> Option<Part> {
+pub(crate) fn part(recipe: Merge, path: &str, query: Option<&str>) -> Option<ItemPart> {
     match recipe {
         Merge::Off => None,
         Merge::TmdbAppend => tmdb_part(path, query),
@@ -154,18 +154,18 @@ pub(crate) fn part(recipe: Merge, path: &str, query: Option<&str>) -> Option<Par
 }
 
 /// The path and query that answer all these parts of one item at once.
-pub(crate) fn whole(
+pub(crate) fn merged_target(
     recipe: Merge,
     item: &str,
     query: Option<&str>,
-    pieces: &[Piece],
+    pieces: &[PartKind],
 ) -> (String, Option<String>) {
     match recipe {
         Merge::Off => (item.to_owned(), query.map(str::to_owned)),
         Merge::TmdbAppend => {
             let below = pieces.iter().filter_map(|piece| match piece {
-                Piece::Below(name) => Some(*name),
-                Piece::Item | Piece::All => None,
+                PartKind::Below(name) => Some(*name),
+                PartKind::Item | PartKind::All => None,
             });
             let names: Vec<&str> = below.collect();
             let append = format!("append_to_response={}", names.join(","));
@@ -180,18 +180,24 @@ pub(crate) fn whole(
 }
 
 /// Cuts a part out of the larger answer.
-pub(crate) fn cut(recipe: Merge, part: &Part, pieces: &[Piece], whole: &Bytes) -> Option<Bytes> {
-    let object: Object<'_> = serde_json::from_slice(whole).ok()?;
-    match (recipe, &part.piece) {
+pub(crate) fn extract(
+    recipe: Merge,
+    part: &ItemPart,
+    pieces: &[PartKind],
+    whole: &Bytes,
+) -> Option<Bytes> {
+    let object: JsonObject<'_> = serde_json::from_slice(whole).ok()?;
+    match (recipe, &part.kind) {
         (Merge::Off, _) => None,
-        (_, Piece::All) => Some(whole.clone()),
-        (Merge::TmdbAppend, Piece::Item) => {
-            let is_own = |name: &str| !pieces.contains(&Piece::Below(find(name).unwrap_or("")));
-            Some(object.only(is_own))
+        (_, PartKind::All) => Some(whole.clone()),
+        (Merge::TmdbAppend, PartKind::Item) => {
+            let is_own =
+                |name: &str| !pieces.contains(&PartKind::Below(known_name(name).unwrap_or("")));
+            Some(object.with_fields(is_own))
         }
-        (Merge::TmdbAppend, Piece::Below(name)) => {
+        (Merge::TmdbAppend, PartKind::Below(name)) => {
             let text = object.get(name)?.get();
-            let below: Object<'_> = serde_json::from_str(text).ok()?;
+            let below: JsonObject<'_> = serde_json::from_str(text).ok()?;
             if below.get("success").is_some() || below.get("status_code").is_some() {
                 return None; // the provider could not answer this part
             }
@@ -199,64 +205,64 @@ pub(crate) fn cut(recipe: Merge, part: &Part, pieces: &[Piece], whole: &Bytes) -
                 return Some(Bytes::copy_from_slice(text.as_bytes()));
             }
             let id = object.get("id")?;
-            let mut with_id = Object::default();
+            let mut with_id = JsonObject::default();
             with_id.0.push(("id".into(), id));
             with_id.0.extend(below.0);
-            Some(with_id.only(|_| true))
+            Some(with_id.with_fields(|_| true))
         }
-        (Merge::TvdbExtended, Piece::Item) => {
+        (Merge::TvdbExtended, PartKind::Item) => {
             let kind = kind(&part.item)?;
             let (_, fields) = TVDB.iter().find(|(name, _)| *name == kind)?;
-            let data: Object<'_> = serde_json::from_str(object.get("data")?.get()).ok()?;
-            let data = data.only(|name| fields.contains(&name));
+            let data: JsonObject<'_> = serde_json::from_str(object.get("data")?.get()).ok()?;
+            let data = data.with_fields(|name| fields.contains(&name));
             let data = std::str::from_utf8(&data).ok()?;
             let data = RawValue::from_string(data.to_owned()).ok()?;
             let fields = object.0.iter().map(|(name, value)| {
                 let is_data = name == "data";
                 (name.clone(), if is_data { &*data } else { *value })
             });
-            Some(Object(fields.collect()).only(|_| true))
+            Some(JsonObject(fields.collect()).with_fields(|_| true))
         }
-        (Merge::TvdbExtended, Piece::Below(_)) => None,
+        (Merge::TvdbExtended, PartKind::Below(_)) => None,
     }
 }
 
-fn tmdb_part(path: &str, query: Option<&str>) -> Option<Part> {
+fn tmdb_part(path: &str, query: Option<&str>) -> Option<ItemPart> {
     // Pages and lists of its own would be about one part only.
-    if names(query).any(|name| ["page", "append_to_response"].contains(&name)) {
+    if parameter_names(query).any(|name| ["page", "append_to_response"].contains(&name)) {
         return None;
     }
-    let (base, kind, id, below) = split(path)?;
+    let (base, kind, id, below) = split_path(path)?;
     let (_, known) = TMDB.iter().find(|(name, _)| *name == kind)?;
     let piece = match below {
-        "" => Piece::Item,
-        below => Piece::Below(known.iter().find(|name| **name == below)?),
+        "" => PartKind::Item,
+        below => PartKind::Below(known.iter().find(|name| **name == below)?),
     };
-    Some(Part {
+    Some(ItemPart {
         item: format!("{base}/{kind}/{id}"),
-        piece,
+        kind: piece,
     })
 }
 
-fn tvdb_part(path: &str, query: Option<&str>) -> Option<Part> {
+fn tvdb_part(path: &str, query: Option<&str>) -> Option<ItemPart> {
     if query.is_some_and(|query| !query.is_empty()) {
         return None; // `meta` and `short` are about one of the two
     }
-    let (base, kind, id, below) = split(path)?;
+    let (base, kind, id, below) = split_path(path)?;
     TVDB.iter().find(|(name, _)| *name == kind)?;
     let piece = match below {
-        "" => Piece::Item,
-        "extended" => Piece::All,
+        "" => PartKind::Item,
+        "extended" => PartKind::All,
         _ => return None,
     };
-    Some(Part {
+    Some(ItemPart {
         item: format!("{base}/{kind}/{id}"),
-        piece,
+        kind: piece,
     })
 }
 
 /// `/3/movie/550/watch/providers` → `/3`, `movie`, `550`, `watch/providers`.
-fn split(path: &str) -> Option<(&str, &str, &str, &str)> {
+fn split_path(path: &str) -> Option<(&str, &str, &str, &str)> {
     let mut at = 0;
     let mut pieces = path.strip_prefix('/')?.split('/');
     let mut kind = pieces.next()?;
@@ -285,32 +291,32 @@ fn split(path: &str) -> Option<(&str, &str, &str, &str)> {
 
 /// The kind of an item, from its path.
 fn kind(item: &str) -> Option<&str> {
-    split(item).map(|(_, kind, _, _)| kind)
+    split_path(item).map(|(_, kind, _, _)| kind)
 }
 
 /// The name as the tables have it.
-fn find(name: &str) -> Option<&'static str> {
+fn known_name(name: &str) -> Option<&'static str> {
     let all = TMDB.iter().flat_map(|(_, known)| known.iter());
     all.copied().find(|known| *known == name)
 }
 
-fn names(query: Option<&str>) -> impl Iterator<Item = &str> {
+fn parameter_names(query: Option<&str>) -> impl Iterator<Item = &str> {
     let parts = query.unwrap_or_default().split('&');
     parts.map(|part| part.split('=').next().unwrap_or(part))
 }
 
 /// A JSON object whose values are left as they were written.
 #[derive(Default)]
-struct Object<'a>(Vec<(std::borrow::Cow<'a, str>, &'a RawValue)>);
+struct JsonObject<'a>(Vec<(std::borrow::Cow<'a, str>, &'a RawValue)>);
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     fn get(&self, name: &str) -> Option<&'a RawValue> {
         let found = self.0.iter().find(|(found, _)| found == name);
         found.map(|(_, value)| *value)
     }
 
     /// The object with these fields only, as text.
-    fn only(&self, wanted: impl Fn(&str) -> bool) -> Bytes {
+    fn with_fields(&self, wanted: impl Fn(&str) -> bool) -> Bytes {
         let mut text = String::from("{");
         for (name, value) in self.0.iter().filter(|(name, _)| wanted(name)) {
             if text.len() > 1 {
@@ -325,22 +331,22 @@ impl<'a> Object<'a> {
     }
 }
 
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object<'de>, D::Error> {
+impl<'de> Deserialize<'de> for JsonObject<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonObject<'de>, D::Error> {
         struct Fields;
         impl<'de> Visitor<'de> for Fields {
-            type Value = Object<'de>;
+            type Value = JsonObject<'de>;
 
             fn expecting(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 text.write_str("a JSON object")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Object<'de>, M::Error> {
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<JsonObject<'de>, M::Error> {
                 let mut fields = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
                     fields.push((name.into(), map.next_value()?));
                 }
-                Ok(Object(fields))
+                Ok(JsonObject(fields))
             }
         }
         deserializer.deserialize_map(Fields)

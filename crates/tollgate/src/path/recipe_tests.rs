@@ -7,26 +7,29 @@ use super::*;
 const TMDB_MERGE: Merge = Merge::TmdbAppend;
 const TVDB_MERGE: Merge = Merge::TvdbExtended;
 
-fn of(path: &str, query: Option<&str>) -> Option<(String, Piece)> {
-    part(TMDB_MERGE, path, query).map(|part| (part.item, part.piece))
+fn of(path: &str, query: Option<&str>) -> Option<(String, PartKind)> {
+    part(TMDB_MERGE, path, query).map(|part| (part.item, part.kind))
 }
 
 #[test]
-fn m15_what_hangs_below_a_tmdb_item_is_a_part_of_it() {
+fn m15_a_tmdb_subresource_is_a_part_of_its_item() {
     let item = "/3/movie/550".to_owned();
-    assert_eq!(of("/3/movie/550", None), Some((item.clone(), Piece::Item)));
+    assert_eq!(
+        of("/3/movie/550", None),
+        Some((item.clone(), PartKind::Item))
+    );
     assert_eq!(
         of("/3/movie/550/credits", Some("language=de")),
-        Some((item.clone(), Piece::Below("credits")))
+        Some((item.clone(), PartKind::Below("credits")))
     );
     assert_eq!(
         of("/3/movie/550/watch/providers", None),
-        Some((item, Piece::Below("watch/providers")))
+        Some((item, PartKind::Below("watch/providers")))
     );
 }
 
 #[test]
-fn m15_what_is_not_surely_a_part_is_none() {
+fn m15_an_uncertain_path_is_not_a_part() {
     for (path, query) in [
         ("/3/movie/popular", None),
         ("/3/movie/550/rating", None),
@@ -46,9 +49,13 @@ fn m15_what_is_not_surely_a_part_is_none() {
 }
 
 #[test]
-fn m15_the_larger_call_appends_what_is_wanted() {
-    let pieces = [Piece::Below("credits"), Piece::Item, Piece::Below("images")];
-    let (path, query) = whole(TMDB_MERGE, "/3/movie/550", Some("language=de"), &pieces);
+fn m15_the_merged_call_appends_the_wanted_parts() {
+    let pieces = [
+        PartKind::Below("credits"),
+        PartKind::Item,
+        PartKind::Below("images"),
+    ];
+    let (path, query) = merged_target(TMDB_MERGE, "/3/movie/550", Some("language=de"), &pieces);
     assert_eq!(path, "/3/movie/550");
     assert_eq!(
         query.as_deref(),
@@ -58,17 +65,21 @@ fn m15_the_larger_call_appends_what_is_wanted() {
 
 /// Numbers keep their digits, and order and spelling of a part are the provider's.
 #[test]
-fn m15_each_tmdb_part_is_what_its_own_call_would_have_answered() {
+fn m15_each_tmdb_part_equals_the_response_of_its_own_call() {
     let text = r#"{"id": 550,"score":8.4330000000000000001,"title":"Fight Club\u0021",
         "credits":{"cast":[{"id":819,"order":0}],"crew":[]},
         "images":{"posters":[]},"budget":123456789012345678901234567890}"#;
-    let pieces = [Piece::Below("credits"), Piece::Item, Piece::Below("images")];
-    let get = |piece: &Piece| {
-        let part = Part {
+    let pieces = [
+        PartKind::Below("credits"),
+        PartKind::Item,
+        PartKind::Below("images"),
+    ];
+    let get = |piece: &PartKind| {
+        let part = ItemPart {
             item: "/3/movie/550".to_owned(),
-            piece: piece.clone(),
+            kind: piece.clone(),
         };
-        let bytes = cut(TMDB_MERGE, &part, &pieces, &Bytes::from(text)).expect("a part");
+        let bytes = extract(TMDB_MERGE, &part, &pieces, &Bytes::from(text)).expect("a part");
         String::from_utf8(bytes.to_vec()).unwrap()
     };
     assert_eq!(
@@ -76,7 +87,7 @@ fn m15_each_tmdb_part_is_what_its_own_call_would_have_answered() {
         r#"{"id":550,"cast":[{"id":819,"order":0}],"crew":[]}"#
     );
     assert_eq!(get(&pieces[2]), r#"{"id":550,"posters":[]}"#);
-    let item = get(&Piece::Item);
+    let item = get(&PartKind::Item);
     assert!(item.contains("8.4330000000000000001"), "{item}");
     assert!(item.contains("123456789012345678901234567890"), "{item}");
     let value: Value = serde_json::from_str(&item).unwrap();
@@ -86,13 +97,13 @@ fn m15_each_tmdb_part_is_what_its_own_call_would_have_answered() {
 
 #[test]
 fn m15_a_part_that_is_missing_or_an_error_is_none() {
-    let pieces = [Piece::Below("credits"), Piece::Below("images")];
+    let pieces = [PartKind::Below("credits"), PartKind::Below("images")];
     let cut = |text: &str| {
-        let part = Part {
+        let part = ItemPart {
             item: "/3/movie/550".to_owned(),
-            piece: pieces[0].clone(),
+            kind: pieces[0].clone(),
         };
-        cut(TMDB_MERGE, &part, &pieces, &Bytes::from(text.to_owned()))
+        extract(TMDB_MERGE, &part, &pieces, &Bytes::from(text.to_owned()))
     };
     for text in [
         r#"{"id":550,"images":{}}"#,
@@ -109,9 +120,9 @@ fn m15_a_part_that_is_missing_or_an_error_is_none() {
 
 #[test]
 fn m15_the_plain_tvdb_record_is_a_part_of_the_extended_one() {
-    let of = |path: &str| part(TVDB_MERGE, path, None).map(|part| part.piece);
-    assert_eq!(of("/v4/series/121361"), Some(Piece::Item));
-    assert_eq!(of("/v4/series/121361/extended"), Some(Piece::All));
+    let of = |path: &str| part(TVDB_MERGE, path, None).map(|part| part.kind);
+    assert_eq!(of("/v4/series/121361"), Some(PartKind::Item));
+    assert_eq!(of("/v4/series/121361/extended"), Some(PartKind::All));
     assert_eq!(of("/v4/series/121361/episodes/default"), None);
     assert_eq!(
         part(TVDB_MERGE, "/v4/series/1/extended", Some("short=true")),
@@ -121,12 +132,12 @@ fn m15_the_plain_tvdb_record_is_a_part_of_the_extended_one() {
         "status": "success",
         "data": {"id": 121_361, "name": "Game of Thrones", "slug": "got", "artworks": [1], "characters": []},
     });
-    let item = Part {
+    let item = ItemPart {
         item: "/v4/series/121361".to_owned(),
-        piece: Piece::Item,
+        kind: PartKind::Item,
     };
     let whole = Bytes::from(extended.to_string());
-    let plain = cut(TVDB_MERGE, &item, &[Piece::Item, Piece::All], &whole).unwrap();
+    let plain = extract(TVDB_MERGE, &item, &[PartKind::Item, PartKind::All], &whole).unwrap();
     assert_eq!(
         serde_json::from_slice::<Value>(&plain).unwrap(),
         json!({

@@ -6,26 +6,26 @@
 //! Never: repeats what may act twice, or a body that is gone.
 
 use tollgate_core::health::{Class, Fault};
-use tollgate_core::retry::{Decision, Failed, Safety};
+use tollgate_core::retry::{Decision, FailedAttempt, Safety};
 use tollgate_core::time::Span;
 
-use super::learn::Answered;
+use super::learn::UpstreamResponse;
 use super::rates::Rates;
 use super::route::Route;
 use crate::error::Stage;
-use crate::shop::Plan;
+use crate::providers::CompiledPolicy;
 use crate::{Error, timer};
 
 /// How often a call asks again because a permit went stale or its connection was just closed. Both
 /// cost nothing; this bounds the loop if a machine is so slow that they never fit.
-pub(super) const AGAIN_MAX: u32 = 16;
+pub(super) const FREE_RETRIES_MAX: u32 = 16;
 
 /// How long the end of an unwanted answer is read. Closing its connection costs less than this.
 const DISCARD_MAX: Span = Span::from_secs(1);
 
 /// The attempts of one call so far.
 #[derive(Debug, Default)]
-pub(crate) struct Tries {
+pub(crate) struct RetryState {
     /// Attempts whose bytes may have left.
     pub(crate) made: u32,
     /// Time spent waiting for permits.
@@ -33,22 +33,22 @@ pub(crate) struct Tries {
     /// What the limits had left at the last decision.
     pub(crate) rates: Rates,
     /// Retries used up.
-    used: u32,
+    retries_used: u32,
     /// Attempts that cost nothing.
-    again: u32,
+    free_retries: u32,
     /// It was made again with a new token.
-    pub(crate) renewed: bool,
+    pub(crate) token_renewed: bool,
     /// How often it was made again with another key.
-    pub(crate) moved: usize,
+    pub(crate) key_switches: usize,
     /// The call's place in the order of arrival.
-    place: Option<u64>,
+    seniority: Option<u64>,
 }
 
 /// An attempt without an answer.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum AttemptError {
     /// The call is over.
-    Refused(Error),
+    Stop(Error),
     /// Nothing left, nothing was learned: ask again at once.
     Again,
     /// Its credential was refused, and there is another: at most once for each.
@@ -64,84 +64,84 @@ pub(crate) enum Ended {
     },
 }
 
-impl From<Error> for Ended {
-    fn from(error: Error) -> Ended {
-        Ended::Refused(error)
+impl From<Error> for AttemptError {
+    fn from(error: Error) -> AttemptError {
+        AttemptError::Stop(error)
     }
 }
 
 /// What follows an attempt.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Another one, after this long. The answer to the last one, if there was one, is not wanted.
-    Again(Span, Option<Answered>),
+    Again(Span, Option<UpstreamResponse>),
     /// The answer is the answer.
-    Done(Result<Answered, Error>),
+    Done(Result<UpstreamResponse, Error>),
 }
 
-impl Tries {
+impl RetryState {
     /// The call's place in the order of arrival, the same for all its attempts.
-    pub(crate) fn place(&mut self, new: impl FnOnce() -> u64) -> u64 {
-        *self.place.get_or_insert_with(new)
+    pub(crate) fn seniority(&mut self, new: impl FnOnce() -> u64) -> u64 {
+        *self.seniority.get_or_insert_with(new)
     }
 
     /// What follows an attempt?
     pub(crate) fn next(
         &mut self,
         route: &Route,
-        plan: &Plan,
-        attempt: Result<Answered, Ended>,
-    ) -> Next {
+        plan: &CompiledPolicy,
+        attempt: Result<UpstreamResponse, AttemptError>,
+    ) -> NextStep {
         let (class, sent, probe, retry_after) = match &attempt {
             Ok(answered) => (answered.class, true, answered.probe, answered.retry_after),
-            Err(Ended::Refused(_)) => return Tries::stop(route, attempt),
-            Err(Ended::Again) => {
-                self.again += 1;
-                if self.again > AGAIN_MAX {
-                    return Tries::stop(route, attempt);
+            Err(AttemptError::Stop(_)) => return RetryState::stop(route, attempt),
+            Err(AttemptError::Again) => {
+                self.free_retries += 1;
+                if self.free_retries > FREE_RETRIES_MAX {
+                    return RetryState::stop(route, attempt);
                 }
-                return Next::Again(Span::ZERO, None);
+                return NextStep::Again(Span::ZERO, None);
             }
             // Bounded by the keys there are (`credential::heed`), however many.
-            Err(Ended::OtherKey) => return Next::Again(Span::ZERO, None),
-            Err(Ended::Fault { fault, sent, probe }) => {
+            Err(AttemptError::OtherKey) => return NextStep::Again(Span::ZERO, None),
+            Err(AttemptError::Fault { fault, sent, probe }) => {
                 (Class::of_fault(*fault), *sent, *probe, None)
             }
         };
         if !class.is_failure() || route.fallback {
-            return Tries::stop(route, attempt);
+            return RetryState::stop(route, attempt);
         }
-        let failed = Failed {
+        let failed = FailedAttempt {
             priority: route.priority(),
-            used: self.used,
+            used: self.retries_used,
             class,
             retry_after,
             safety: safety(route, sent),
             probe,
-            left: route.left(),
+            time_remaining: route.remaining(),
         };
-        match route.live.machine.decide(&plan.retry, &failed) {
+        match route.provider.health.decide_retry(&plan.retry, &failed) {
             Decision::Again { after, counts } => {
-                self.used += u32::from(counts);
-                Next::Again(after, attempt.ok())
+                self.retries_used += u32::from(counts);
+                NextStep::Again(after, attempt.ok())
             }
-            Decision::Stop(_) => Tries::stop(route, attempt),
+            Decision::Stop(_) => RetryState::stop(route, attempt),
         }
     }
 
-    fn stop(route: &Route, attempt: Result<Answered, Ended>) -> Next {
-        let provider = || route.live.name.clone();
-        Next::Done(attempt.map_err(|ended| match ended {
-            Ended::Refused(error) => error,
-            Ended::Again | Ended::OtherKey => Error::NoAnswer {
+    fn stop(route: &Route, attempt: Result<UpstreamResponse, AttemptError>) -> NextStep {
+        let provider = || route.provider.name.clone();
+        NextStep::Done(attempt.map_err(|ended| match ended {
+            AttemptError::Stop(error) => error,
+            AttemptError::Again | AttemptError::OtherKey => Error::NoResponse {
                 provider: provider(),
                 fault: Fault::Reset,
             },
-            Ended::Fault { .. } if route.left() == Some(Span::ZERO) => Error::TooLate {
+            AttemptError::Fault { .. } if route.remaining() == Some(Span::ZERO) => Error::TooLate {
                 provider: provider(),
                 at: Stage::Upstream,
             },
-            Ended::Fault { fault, .. } => Error::NoAnswer {
+            AttemptError::Fault { fault, .. } => Error::NoResponse {
                 provider: provider(),
                 fault,
             },
@@ -151,7 +151,7 @@ impl Tries {
 
 /// May it be repeated? What is gone cannot.
 fn safety(route: &Route, sent: bool) -> Safety {
-    if !route.payload.is_left() {
+    if !route.payload.is_resendable() {
         return Safety::MayHaveActed;
     }
     let has_key = route.headers.contains_key("idempotency-key");
@@ -160,17 +160,17 @@ fn safety(route: &Route, sent: bool) -> Safety {
 
 /// Rests until the next attempt. The end of an answer that nobody wants is read meanwhile, so that
 /// its connection can be used again.
-pub(crate) async fn rest(after: Span, unwanted: Option<Answered>) {
+pub(crate) async fn wait_and_discard(after: Span, unwanted: Option<UpstreamResponse>) {
     let discarded = async {
         if let Some(answered) = unwanted {
             // Boxed: rare, and large inside every call's future.
             Box::pin(discard(answered)).await;
         }
     };
-    tokio::join!(timer::rest(Some(after)), discarded);
+    tokio::join!(timer::sleep(Some(after)), discarded);
 }
 
 /// Reads the end of an answer that nobody wants, if it comes soon.
-pub(crate) async fn discard(answered: Answered) {
+pub(crate) async fn discard(answered: UpstreamResponse) {
     let _late = timer::within(Some(DISCARD_MAX), answered.discard()).await;
 }

@@ -15,20 +15,22 @@ use http_body::Body;
 use tollgate_config::Secret;
 use tollgate_config::provider::Upstream;
 use tollgate_core::ask::Priority;
-use tollgate_core::entity::{Asked, Doubt, Refusal};
+use tollgate_core::entity::{EntityError, EntityRequest, OnAmbiguity};
 use tollgate_core::gate::CallerId;
 use tollgate_core::time::{Micros, Span};
 
 use super::cache::UseCache;
-use super::merge::Merging;
-use super::place::{Place, place, to_upstream};
-use super::share::Conditions;
-use super::urgency::{Urgency, Wish};
+use super::demand::{CallDemand, SharedDemand};
+use super::destination::{Destination, resolve, to_upstream};
+use super::merge::MergeState;
+use super::sharing::Conditions;
 use crate::Error;
 use crate::body::{BodyError, Payload, READ_MAX, WHOLE_MAX};
-use crate::cache::Beside;
+use crate::cache::BackgroundRefresh;
 use crate::pool::Origin;
-use crate::shop::{Claim, Live, Price, Shop, Who, account, prices};
+use crate::providers::{
+    ActiveProvider, CallAttributes, CallCost, Claim, ProviderRegistry, call_costs, caller_id,
+};
 use crate::timer::within;
 
 /// What a caller asks for.
@@ -43,7 +45,7 @@ pub struct Call<B> {
     /// The body to send.
     pub body: B,
     /// What the caller said about the call itself.
-    pub said: Said,
+    pub options: CallOptions,
 }
 
 /// Whom a call is for.
@@ -73,13 +75,13 @@ pub enum Target {
 
 /// What a caller says about a call.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub struct CallOptions {
     /// The call's name in logs.
     pub id: String,
     /// How urgent it is; of a caller that is known, as urgent as that may be.
     pub priority: Priority,
     /// The caller named no priority: one that is known has its own.
-    pub takes_default: bool,
+    pub uses_default_priority: bool,
     /// Who calls.
     pub caller: Option<String>,
     /// What proves it.
@@ -93,17 +95,17 @@ pub struct Said {
     /// The caller's address.
     pub ip: Option<IpAddr>,
     /// It wants an answer of its own, whoever else asks the same.
-    pub alone: bool,
+    pub no_dedup: bool,
     /// How it uses the cache.
     pub cache: UseCache,
 }
 
-impl Said {
+impl CallOptions {
     /// A call of our own that others wait for.
-    fn urgent() -> Said {
-        Said {
+    fn urgent() -> CallOptions {
+        CallOptions {
             priority: Priority::High,
-            ..Said::default()
+            ..CallOptions::default()
         }
     }
 }
@@ -111,18 +113,18 @@ impl Said {
 /// A call that knows its way.
 #[derive(Debug)]
 pub(crate) struct Route {
-    pub(crate) live: Arc<Live>,
+    pub(crate) provider: Arc<ActiveProvider>,
     pub(crate) origin: Origin,
     /// Our key may go there.
-    pub(crate) is_own: bool,
+    pub(crate) is_own_origin: bool,
     pub(crate) method: Method,
     pub(crate) headers: HeaderMap,
     pub(crate) path: String,
     pub(crate) query: Option<String>,
     pub(crate) payload: Payload,
     pub(crate) entity: Option<String>,
-    pub(crate) prices: Vec<Price>,
-    pub(crate) said: Said,
+    pub(crate) prices: Vec<CallCost>,
+    pub(crate) options: CallOptions,
     /// The part of every limit that its caller may use, in thousandths.
     pub(crate) at_most_permille: Option<u16>,
     caller: CallerId,
@@ -133,70 +135,70 @@ pub(crate) struct Route {
     /// A fingerprint of the conditions that the client set; the cache sets others in their place.
     pub(crate) conditions: Conditions,
     /// What those who wait for the same answer want; `None` = nobody can join.
-    pub(crate) urgency: Option<Arc<Urgency>>,
+    pub(crate) shared_demand: Option<Arc<SharedDemand>>,
     /// How it takes part in flights.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: SharingState,
     /// How it takes part in merging.
-    pub(crate) merging: Merging,
+    pub(crate) merging: MergeState,
     /// It is made for nobody, beside an old answer.
-    pub(crate) beside: Option<Arc<Beside>>,
+    pub(crate) refresh: Option<Arc<BackgroundRefresh>>,
 }
 
 /// How a call takes part in flights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sharing {
+pub(crate) struct SharingState {
     /// It has been told to go alone.
     pub(crate) is_alone: bool,
     /// How often one that went ahead of it has failed.
-    pub(crate) failed: u32,
+    pub(crate) failed_flights: u32,
 }
 
 /// Finds the way of a call. Reads its body as far as it may be read before the permit.
-pub(crate) async fn route<B>(shop: &Shop, call: Call<B>) -> Result<Route, Error>
+pub(crate) async fn route<B>(shop: &ProviderRegistry, call: Call<B>) -> Result<Route, Error>
 where
     B: Body<Data = Bytes> + Send + Sync + Unpin + 'static,
     B::Error: Into<BodyError>,
 {
-    let (sent, way) = begin(shop, call)?;
-    let payload = within(way.said.timeout, Payload::gather(sent, way.reads_max()))
+    let (sent, way) = start(shop, call)?;
+    let payload = within(way.options.timeout, Payload::gather(sent, way.body_max()))
         .await
         .map_err(|_| Error::NoBody)??;
-    way.end(payload)
+    way.finish(payload)
 }
 
 /// Finds the way of a call that has no body.
-pub(super) fn bodiless(shop: &Shop, call: Call<()>) -> Result<Route, Error> {
-    let ((), way) = begin(shop, call)?;
-    way.end(Payload::Whole(Bytes::new()))
+pub(super) fn route_without_body(shop: &ProviderRegistry, call: Call<()>) -> Result<Route, Error> {
+    let ((), way) = start(shop, call)?;
+    way.finish(Payload::Whole(Bytes::new()))
 }
 
 /// What is known of a call before its body is there.
-struct Way {
+struct PendingRoute {
     method: Method,
     headers: HeaderMap,
-    said: Said,
-    place: Place,
+    options: CallOptions,
+    destination: Destination,
     path: String,
     query: Option<String>,
     at_most_permille: Option<u16>,
     started: Micros,
 }
 
-fn begin<B>(shop: &Shop, mut call: Call<B>) -> Result<(B, Way), Error> {
+fn start<B>(shop: &ProviderRegistry, mut call: Call<B>) -> Result<(B, PendingRoute), Error> {
     let started = shop.ledger().at();
-    let standing = shop.callers().standing(Claim {
-        name: call.said.caller.as_deref(),
-        token: call.said.token.as_ref(),
-        priority: (!call.said.takes_default).then_some(call.said.priority),
+    let standing = shop.callers().rights(Claim {
+        name: call.options.caller.as_deref(),
+        token: call.options.token.as_ref(),
+        priority: (!call.options.uses_default_priority).then_some(call.options.priority),
     })?;
-    call.said.priority = standing.priority;
-    let (place, path, query) = place(shop, call.target)?;
-    has_not_come_back(&place.live, &call.headers)?;
-    let way = Way {
+    call.options.priority = standing.priority;
+    let (place, path, query) = resolve(shop, call.target)?;
+    reject_loop(&place.provider, &call.headers)?;
+    let way = PendingRoute {
         method: call.method,
         headers: call.headers,
-        said: call.said,
-        place,
+        options: call.options,
+        destination: place,
         path,
         query,
         at_most_permille: standing.at_most_permille,
@@ -205,13 +207,13 @@ fn begin<B>(shop: &Shop, mut call: Call<B>) -> Result<(B, Way), Error> {
     Ok((call.body, way))
 }
 
-impl Way {
+impl PendingRoute {
     /// How much of the body is read: more where something is decided by it.
-    fn reads_max(&self) -> usize {
-        let provider = &self.place.plan.provider;
+    fn body_max(&self) -> usize {
+        let provider = &self.destination.policy.provider;
         let costs = provider.costs.iter();
         let mut reads = costs.filter(|cost| !cost.before.is_empty());
-        let is_said = |unit: &str| self.said.costs.iter().any(|(said, _)| said == unit);
+        let is_said = |unit: &str| self.options.costs.iter().any(|(said, _)| said == unit);
         if self.needs_body() || reads.any(|cost| !is_said(&cost.unit)) {
             READ_MAX
         } else {
@@ -221,61 +223,61 @@ impl Way {
 
     /// The body alone says whose limits hold.
     fn needs_body(&self) -> bool {
-        let entities = &self.place.plan.provider.entities;
-        self.said.entity.is_none() && entities.reads_body()
+        let entities = &self.destination.policy.provider.entities;
+        self.options.entity.is_none() && entities.reads_body()
     }
 
-    fn end(self, payload: Payload) -> Result<Route, Error> {
+    fn finish(self, payload: Payload) -> Result<Route, Error> {
         // What was not read is not "no entity": a large body must not dodge a limit.
-        let doubt = self.place.plan.provider.entities.doubt;
-        if payload.is_unread() && self.needs_body() && doubt == Doubt::Refuse {
-            return Err(Refusal::Body.into());
+        let doubt = self.destination.policy.provider.entities.on_ambiguity;
+        if payload.is_stream() && self.needs_body() && doubt == OnAmbiguity::Reject {
+            return Err(EntityError::Body.into());
         }
-        let Way {
+        let PendingRoute {
             headers,
-            said,
-            place,
+            options: said,
+            destination: place,
             query,
             ..
         } = self;
-        let provider = &place.plan.provider;
+        let provider = &place.policy.provider;
         let read = provider.entities.reads_headers();
         let texts: Vec<(&str, &str)> = headers
             .iter()
             .filter(|_| read)
             .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
             .collect();
-        let routed = provider.entities.route(&Asked {
+        let routed = provider.entities.route(&EntityRequest {
             named: said.entity.as_deref(),
             host: Some(&place.host),
             path: &self.path,
             query: query.as_deref().unwrap_or_default(),
             headers: &texts,
-            body: payload.known(),
+            body: payload.buffered(),
         })?;
         let caller = said.caller.as_deref();
         Ok(Route {
-            caller: caller.map_or_else(CallerId::default, account),
-            prices: prices(&provider.costs, &said.costs, payload.known()),
-            path: below(&place.base, routed.path),
+            caller: caller.map_or_else(CallerId::default, caller_id),
+            prices: call_costs(&provider.costs, &said.costs, payload.buffered()),
+            path: join_path(&place.base, routed.path),
             entity: routed.entity.map(|entity| entity.as_str().to_owned()),
             origin: place.origin,
-            is_own: place.is_own,
-            live: place.live,
+            is_own_origin: place.is_own_origin,
+            provider: place.provider,
             conditions: Conditions::of(&headers),
             method: self.method,
             headers,
             query,
             payload,
             deadline: said.timeout.map(|timeout| self.started + timeout),
-            said,
+            options: said,
             at_most_permille: self.at_most_permille,
             fallback: false,
             started: self.started,
-            urgency: None,
-            sharing: Sharing::default(),
-            merging: Merging::default(),
-            beside: None,
+            shared_demand: None,
+            sharing: SharingState::default(),
+            merging: MergeState::default(),
+            refresh: None,
         })
     }
 }
@@ -283,16 +285,21 @@ impl Way {
 impl Route {
     /// A post of our own, most urgent, to an address that the provider's file names. As with every
     /// URL of its domains, the upstream stands in for them where there is one.
-    pub(crate) fn post(live: Arc<Live>, to: &Upstream, headers: HeaderMap, body: Bytes) -> Route {
+    pub(crate) fn post(
+        live: Arc<ActiveProvider>,
+        to: &Upstream,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Route {
         let started = live.ledger.at();
-        let plan = live.plan();
+        let plan = live.policy();
         let provider = &plan.provider;
         let is_at_home = provider
             .domains
             .iter()
             .any(|domain| domain.matches(&to.host));
         let at = match &provider.upstream {
-            Some(upstream) if is_at_home => upstream.instead_of(to),
+            Some(upstream) if is_at_home => upstream.rewrite(to),
             Some(_) | None => to.clone(),
         };
         let is_own = match &provider.upstream {
@@ -303,7 +310,7 @@ impl Route {
         if path.is_empty() {
             path.push('/');
         }
-        let routed = provider.entities.route(&Asked {
+        let routed = provider.entities.route(&EntityRequest {
             named: None,
             host: Some(&to.host),
             path: &path,
@@ -319,35 +326,35 @@ impl Route {
             // The file names it, so it may be a private address.
             origin: to_upstream(live.clone(), plan.clone(), at, true).origin,
             entity: entity.map(|entity| entity.as_str().to_owned()),
-            is_own,
-            live,
+            is_own_origin: is_own,
+            provider: live,
             method: Method::POST,
             headers,
             path,
             query: None,
             payload: Payload::Whole(body),
             prices: Vec::new(),
-            said: Said::urgent(),
+            options: CallOptions::urgent(),
             conditions: Conditions::default(),
             at_most_permille: None,
             caller: CallerId::default(),
             deadline: None,
             fallback: false,
             started,
-            urgency: None,
-            sharing: Sharing::default(),
-            merging: Merging::default(),
-            beside: None,
+            shared_demand: None,
+            sharing: SharingState::default(),
+            merging: MergeState::default(),
+            refresh: None,
         }
     }
 
     /// What limits may depend on.
-    pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> Who<'a> {
-        Who {
+    pub(crate) fn who<'a>(&'a self, key: Option<&'a str>) -> CallAttributes<'a> {
+        CallAttributes {
             entity: self.entity.as_deref(),
             key,
-            caller: self.said.caller.as_deref().unwrap_or_default(),
-            ip: self.said.ip,
+            caller: self.options.caller.as_deref().unwrap_or_default(),
+            ip: self.options.ip,
             host: self.origin.host.as_str(),
             priority: self.priority(),
             costs: &self.prices,
@@ -356,15 +363,15 @@ impl Route {
 
     /// The same question once more, about the whole and for nobody in particular: behind everybody
     /// else, and as long as the queue allows. The body of a question that is kept is empty.
-    pub(crate) fn beside(&self) -> Route {
+    pub(crate) fn for_refresh(&self) -> Route {
         let mut headers = self.headers.clone();
         for name in [RANGE, IF_RANGE] {
             headers.remove(name);
         }
         Route {
-            live: self.live.clone(),
+            provider: self.provider.clone(),
             origin: self.origin.clone(),
-            is_own: self.is_own,
+            is_own_origin: self.is_own_origin,
             method: Method::GET,
             headers,
             path: self.path.clone(),
@@ -372,79 +379,79 @@ impl Route {
             payload: Payload::Whole(Bytes::new()),
             entity: self.entity.clone(),
             prices: self.prices.clone(),
-            said: Said {
-                id: format!("{}-beside", self.said.id),
+            options: CallOptions {
+                id: format!("{}-beside", self.options.id),
                 priority: Priority::Low,
                 timeout: None,
-                ..self.said.clone()
+                ..self.options.clone()
             },
             caller: self.caller,
             at_most_permille: self.at_most_permille,
             deadline: None,
             fallback: false,
-            started: self.live.ledger.at(),
+            started: self.provider.ledger.at(),
             conditions: self.conditions,
-            urgency: None,
-            sharing: Sharing::default(),
-            merging: Merging::default(),
-            beside: None,
+            shared_demand: None,
+            sharing: SharingState::default(),
+            merging: MergeState::default(),
+            refresh: None,
         }
     }
 
     /// Its bytes leave now.
-    pub(crate) fn leaves(&self) {
-        if let Some(beside) = &self.beside {
-            beside.leaves();
+    pub(crate) fn mark_sent(&self) {
+        if let Some(beside) = &self.refresh {
+            beside.mark_sent();
         }
     }
 
     /// How urgent it is, with all who wait for it.
     pub(crate) fn priority(&self) -> Priority {
-        self.wish().priority
+        self.demand().priority
     }
 
     /// What it wants, with all who wait for it.
-    pub(crate) fn wish(&self) -> Wish {
-        match &self.urgency {
-            Some(urgency) => urgency.wish(),
-            None => self.own_wish(),
+    pub(crate) fn demand(&self) -> CallDemand {
+        match &self.shared_demand {
+            Some(urgency) => urgency.demand(),
+            None => self.own_demand(),
         }
     }
 
     /// What this call alone wants.
-    pub(crate) fn own_wish(&self) -> Wish {
-        Wish {
-            priority: self.said.priority,
+    pub(crate) fn own_demand(&self) -> CallDemand {
+        CallDemand {
+            priority: self.options.priority,
             caller: self.caller,
             deadline: self.deadline,
-            untimed: self.deadline.is_none().then_some(self.started),
+            untimed_since: self.deadline.is_none().then_some(self.started),
         }
     }
 
     /// Waits until it has become more urgent.
-    pub(crate) async fn raised(&self) {
-        match &self.urgency {
-            Some(urgency) => urgency.raised().await,
+    pub(crate) async fn queue_until_raised(&self) {
+        match &self.shared_demand {
+            Some(urgency) => urgency.queue_until_raised().await,
             None => std::future::pending().await,
         }
     }
 
     /// What is left of the caller's time, or of the most patient one's; `None` = it set none.
-    pub(crate) fn left(&self) -> Option<Span> {
-        let deadline = self.wish().over_by();
-        deadline.map(|deadline| deadline.since(self.live.ledger.at()))
+    pub(crate) fn remaining(&self) -> Option<Span> {
+        let deadline = self.demand().overall_deadline();
+        deadline.map(|deadline| deadline.since(self.provider.ledger.at()))
     }
 
     /// What is left of this caller's own time.
-    pub(crate) fn own_left(&self) -> Option<Span> {
+    pub(crate) fn own_remaining(&self) -> Option<Span> {
         self.deadline
-            .map(|deadline| deadline.since(self.live.ledger.at()))
+            .map(|deadline| deadline.since(self.provider.ledger.at()))
     }
 }
 
 /// A call that we have sent ourselves would go round for ever.
-fn has_not_come_back(live: &Live, headers: &HeaderMap) -> Result<(), Error> {
-    if live.via.is_in(headers) {
+fn reject_loop(live: &ActiveProvider, headers: &HeaderMap) -> Result<(), Error> {
+    if live.via.has_passed(headers) {
         let provider = live.name.clone();
         return Err(Error::Loop { provider });
     }
@@ -452,7 +459,7 @@ fn has_not_come_back(live: &Live, headers: &HeaderMap) -> Result<(), Error> {
 }
 
 /// A path below what stands before it, which is nearly always nothing.
-fn below(base: &str, path: String) -> String {
+fn join_path(base: &str, path: String) -> String {
     if base.is_empty() {
         path
     } else {

@@ -9,33 +9,33 @@
 
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
-use tollgate_core::fresh::{Control, NotKept, is_connection_only};
+use tollgate_core::fresh::{CacheControl, NotStored, is_connection_only};
 
-use super::cache::Of;
+use super::cache::HeaderView;
 use super::decode;
 use super::route::Route;
-use crate::shop::{Live, Plan, each_link};
+use crate::providers::{ActiveProvider, CompiledPolicy, map_links};
 
 /// How much a compressed body may open to, so that keys can be looked for in it. More takes some ten
 /// milliseconds of a thread that others wait for, and such an answer is not kept.
-const OPENED_MAX: usize = 4 * 1024 * 1024;
+const DECODED_MAX: usize = 4 * 1024 * 1024;
 
 /// Takes out of a head what is not kept of it.
-pub(super) fn scrub(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
-    let mut named = of_connection(headers);
-    named.extend(Control::read("cache-control", &Of(headers)).omit);
-    let links = route.live.links("");
+pub(super) fn scrub(route: &Route, plan: &CompiledPolicy, headers: &mut HeaderMap) {
+    let mut named = connection_headers(headers);
+    named.extend(CacheControl::read("cache-control", &HeaderView(headers)).omit);
+    let links = route.provider.links("");
     if !links.keys.is_empty() {
-        each_link(headers, |link| links.without_key(link));
+        map_links(headers, |link| links.without_key(link));
     }
     let gone: Vec<_> = headers
         .iter()
         .filter(|(name, value)| {
             let name = name.as_str();
-            is_of_the_moment(name)
-                || plan.dialect.tells_of_limits(name)
+            is_not_storable(name)
+                || plan.dialect.is_limit_header(name)
                 || named.iter().any(|one| one == name)
-                || has_key(&route.live, plan, value.as_bytes())
+                || has_key(&route.provider, plan, value.as_bytes())
         })
         .map(|(name, _)| name.clone())
         .collect();
@@ -45,7 +45,7 @@ pub(super) fn scrub(route: &Route, plan: &Plan, headers: &mut HeaderMap) {
 }
 
 /// Headers that a message names as those of its connection.
-pub(super) fn of_connection(headers: &HeaderMap) -> Vec<String> {
+pub(super) fn connection_headers(headers: &HeaderMap) -> Vec<String> {
     let lines = headers.get_all(http::header::CONNECTION).iter();
     lines
         .filter_map(|value| value.to_str().ok())
@@ -54,7 +54,7 @@ pub(super) fn of_connection(headers: &HeaderMap) -> Vec<String> {
         .collect()
 }
 
-fn is_of_the_moment(name: &str) -> bool {
+fn is_not_storable(name: &str) -> bool {
     is_connection_only(name)
         || matches!(name, "set-cookie" | "set-cookie2" | "age" | "retry-after")
         || ["x-tollgate-", "x-ratelimit", "x-rate-limit", "ratelimit"]
@@ -64,32 +64,33 @@ fn is_of_the_moment(name: &str) -> bool {
 
 /// Stands a key or token of ours in this body, or can that not be told? A key of the file that the call
 /// was made under is one too, if another file has taken its place meanwhile.
-pub(super) fn search(
-    live: &Live,
-    made_under: &Plan,
+pub(super) fn find_key(
+    live: &ActiveProvider,
+    made_under: &CompiledPolicy,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<(), NotKept> {
-    let plan = live.plan();
+) -> Result<(), NotStored> {
+    let plan = live.policy();
     let has_key = |text: &[u8]| {
         has_key(live, &plan, text)
             || (!std::ptr::eq(&*plan, made_under) && has_key(live, made_under, text))
     };
     if has_key(body) {
-        return Err(NotKept::HoldsKey);
+        return Err(NotStored::ContainsKey);
     }
-    let has_keys = |plan: &Plan| !plan.keeping.keys.is_empty() || !plan.accounts.is_empty();
+    let has_keys =
+        |plan: &CompiledPolicy| !plan.cache.secrets.is_empty() || !plan.accounts.is_empty();
     let is_searched = has_keys(&plan) || has_keys(made_under);
     if !is_searched || body.is_empty() || !headers.contains_key(CONTENT_ENCODING) {
         return Ok(());
     }
-    match decode::opened_whole(headers, body, OPENED_MAX) {
-        None => Err(NotKept::Unreadable),
-        Some(text) if has_key(&text) => Err(NotKept::HoldsKey),
+    match decode::decoded_whole(headers, body, DECODED_MAX) {
+        None => Err(NotStored::Unreadable),
+        Some(text) if has_key(&text) => Err(NotStored::ContainsKey),
         Some(_) => Ok(()),
     }
 }
 
-fn has_key(live: &Live, plan: &Plan, text: &[u8]) -> bool {
-    plan.keeping.keys.are_in(text) || (!plan.accounts.is_empty() && live.tokens.are_in(text))
+fn has_key(live: &ActiveProvider, plan: &CompiledPolicy, text: &[u8]) -> bool {
+    plan.cache.secrets.found_in(text) || (!plan.accounts.is_empty() && live.tokens.occur_in(text))
 }

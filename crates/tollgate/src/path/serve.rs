@@ -16,46 +16,46 @@ use http::header::{
 };
 use http::response::Parts;
 use http::{HeaderMap, Method, Response, StatusCode};
-use tollgate_core::fresh::{Demand, Part, is_not_modified, part};
+use tollgate_core::fresh::{ByteRange, Demand, is_not_modified, requested_range};
 use tollgate_core::time::{Span, Wall};
 
-use super::cache::{Asked, Of, Question};
-use super::keep::is_for_others;
+use super::cache::{CacheRequest, HeaderView, PendingStore};
 use super::route::Route;
+use super::store::is_reusable;
 use super::{Reply, Source};
 use crate::body::ReplyBody;
-use crate::cache::{OBJECT_MAX, Object};
-use crate::event::Fact;
-use crate::shop::Live;
+use crate::cache::{CachedResponse, OBJECT_MAX};
+use crate::event::LogEvent;
+use crate::providers::ActiveProvider;
 
 /// Why an answer is used although it may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum ServeReason {
     /// It is not old.
     Fresh,
     /// The provider says that it has not changed, and it is kept for another while.
-    Renewed,
+    Revalidated,
     /// The provider says that it has not changed, and it may be kept no longer.
     Unchanged,
     /// The answer or the request allows it.
     Allowed,
     /// The caller asked for the cache only.
-    Asked,
+    CacheOnly,
     /// A permit would have had to be waited for, or the provider rests.
     Waiting,
     /// The provider failed or refused.
     Failing,
 }
 
-impl Why {
-    fn word(self) -> &'static str {
+impl ServeReason {
+    fn as_str(self) -> &'static str {
         match self {
-            Why::Fresh => "fresh",
-            Why::Renewed | Why::Unchanged => "unchanged",
-            Why::Allowed => "allowed",
-            Why::Asked => "asked",
-            Why::Waiting => "waiting",
-            Why::Failing => "failing",
+            ServeReason::Fresh => "fresh",
+            ServeReason::Revalidated | ServeReason::Unchanged => "unchanged",
+            ServeReason::Allowed => "allowed",
+            ServeReason::CacheOnly => "asked",
+            ServeReason::Waiting => "waiting",
+            ServeReason::Failing => "failing",
         }
     }
 
@@ -63,20 +63,23 @@ impl Why {
     /// because it was old, and good again.
     fn status(self) -> HeaderValue {
         HeaderValue::from_static(match self {
-            Why::Fresh => "tollgate; hit",
-            Why::Renewed => "tollgate; fwd=stale; fwd-status=304; stored",
-            Why::Unchanged => "tollgate; fwd=stale; fwd-status=304",
-            Why::Allowed => "tollgate; hit; detail=allowed",
-            Why::Asked => "tollgate; hit; detail=asked",
-            Why::Waiting => "tollgate; hit; detail=waiting",
-            Why::Failing => "tollgate; hit; detail=failing",
+            ServeReason::Fresh => "tollgate; hit",
+            ServeReason::Revalidated => "tollgate; fwd=stale; fwd-status=304; stored",
+            ServeReason::Unchanged => "tollgate; fwd=stale; fwd-status=304",
+            ServeReason::Allowed => "tollgate; hit; detail=allowed",
+            ServeReason::CacheOnly => "tollgate; hit; detail=asked",
+            ServeReason::Waiting => "tollgate; hit; detail=waiting",
+            ServeReason::Failing => "tollgate; hit; detail=failing",
         })
     }
 
     fn source(self) -> Source {
         match self {
-            Why::Fresh | Why::Renewed | Why::Unchanged => Source::Cache,
-            Why::Allowed | Why::Asked | Why::Waiting | Why::Failing => Source::Stale,
+            ServeReason::Fresh | ServeReason::Revalidated | ServeReason::Unchanged => Source::Cache,
+            ServeReason::Allowed
+            | ServeReason::CacheOnly
+            | ServeReason::Waiting
+            | ServeReason::Failing => Source::Stale,
         }
     }
 }
@@ -84,32 +87,37 @@ impl Why {
 /// An answer that was kept, as it goes to the caller.
 pub(super) fn from_cache(
     route: &Route,
-    object: &Object,
+    object: &CachedResponse,
     client: &HeaderMap,
     now: Wall,
-    why: Why,
+    why: ServeReason,
     degraded: bool,
 ) -> Reply {
-    let age = object.kept.age(now);
+    let age = object.freshness.age(now);
     // Whoever asked for the cache only may have got one that is not old at all.
-    let is_fresh = why == Why::Asked && now < object.kept.fresh_until;
+    let is_fresh = why == ServeReason::CacheOnly && now < object.freshness.fresh_until;
     let source = if is_fresh {
         Source::Cache
     } else {
         why.source()
     };
-    Fact::FromCache {
-        id: &route.said.id,
-        provider: &route.live.name,
-        source: source.word(),
+    LogEvent::FromCache {
+        id: &route.options.id,
+        provider: &route.provider.name,
+        source: source.as_str(),
         age,
-        why: why.word(),
+        why: why.as_str(),
     }
-    .tell();
+    .emit();
     let mut head = head(object, age);
     let mut body = object.body.clone();
     let is_same = object.status == StatusCode::OK
-        && is_not_modified(&Of(client), &Of(&object.headers), object.stored, now);
+        && is_not_modified(
+            &HeaderView(client),
+            &HeaderView(&object.headers),
+            object.stored,
+            now,
+        );
     if is_same {
         head.status = StatusCode::NOT_MODIFIED;
         head.headers.remove(CONTENT_LENGTH);
@@ -117,28 +125,32 @@ pub(super) fn from_cache(
     } else if route.method == Method::HEAD {
         body = Bytes::new();
     } else if object.status == StatusCode::OK {
-        body = cut(&mut head, body, client, now);
+        body = apply_range(&mut head, body, client, now);
     }
-    let why = if is_fresh { Why::Fresh } else { why };
+    let why = if is_fresh { ServeReason::Fresh } else { why };
     head.headers.append(CACHE_STATUS, why.status());
-    let is_unchanged = matches!(why, Why::Renewed | Why::Unchanged);
-    route.live.saved.kept(source, is_unchanged);
+    let is_unchanged = matches!(why, ServeReason::Revalidated | ServeReason::Unchanged);
+    route.provider.savings.on_cached(source, is_unchanged);
     // Who asks the same at the same time may have it, unless each has to ask.
     let is_for_others = match why {
-        Why::Renewed => is_for_others(&object.kept, now),
-        Why::Unchanged => false,
-        Why::Fresh | Why::Allowed | Why::Asked | Why::Waiting | Why::Failing => true,
+        ServeReason::Revalidated => is_reusable(&object.freshness, now),
+        ServeReason::Unchanged => false,
+        ServeReason::Fresh
+        | ServeReason::Allowed
+        | ServeReason::CacheOnly
+        | ServeReason::Waiting
+        | ServeReason::Failing => true,
     };
     Reply {
         head,
-        body: ReplyBody::whole(body).kept(is_for_others),
+        body: ReplyBody::whole(body).stored(is_for_others),
         source,
         degraded,
     }
 }
 
 /// Status and headers of an answer that was kept.
-fn head(object: &Object, age: Span) -> Parts {
+fn head(object: &CachedResponse, age: Span) -> Parts {
     let (mut head, ()) = Response::new(()).into_parts();
     head.status = object.status;
     head.headers = object.headers.clone();
@@ -148,9 +160,10 @@ fn head(object: &Object, age: Span) -> Parts {
 }
 
 /// A fresh answer as it goes to every caller that asks for the whole of it without conditions.
-pub(super) fn plain(object: &Object, age: Span) -> Reply {
+pub(super) fn fresh_reply(object: &CachedResponse, age: Span) -> Reply {
     let mut head = head(object, age);
-    head.headers.append(CACHE_STATUS, Why::Fresh.status());
+    head.headers
+        .append(CACHE_STATUS, ServeReason::Fresh.status());
     Reply {
         head,
         body: ReplyBody::whole(object.body.clone()),
@@ -160,34 +173,39 @@ pub(super) fn plain(object: &Object, age: Span) -> Reply {
 }
 
 /// Says that a fresh answer was used.
-pub(super) fn told(live: &Live, id: &str, age: Span) {
-    Fact::FromCache {
+pub(super) fn emit_hit(live: &ActiveProvider, id: &str, age: Span) {
+    LogEvent::FromCache {
         id,
         provider: &live.name,
-        source: Source::Cache.word(),
+        source: Source::Cache.as_str(),
         age,
-        why: Why::Fresh.word(),
+        why: ServeReason::Fresh.as_str(),
     }
-    .tell();
-    live.saved.kept(Source::Cache, false);
+    .emit();
+    live.savings.on_cached(Source::Cache, false);
 }
 
 /// The part of a whole answer that a client asks for, and what its head says of it.
-fn cut(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
+fn apply_range(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
     if !client.contains_key(RANGE) {
         return body;
     }
     let length = body.len();
-    let (status, range, body) = match part(&Of(client), &Of(&head.headers), length as u64, now) {
-        Part::Whole => return body,
-        Part::Bytes(first, end) => {
+    let (status, range, body) = match requested_range(
+        &HeaderView(client),
+        &HeaderView(&head.headers),
+        length as u64,
+        now,
+    ) {
+        ByteRange::Whole => return body,
+        ByteRange::Bytes(first, end) => {
             // Both are at most the length, which is one of memory.
             let at = |at: u64| usize::try_from(at).unwrap_or(length).min(length);
             let range = format!("bytes {first}-{}/{length}", end.saturating_sub(1));
             let body = body.slice(at(first)..at(end));
             (StatusCode::PARTIAL_CONTENT, range, body)
         }
-        Part::Beyond => {
+        ByteRange::Unsatisfiable => {
             for name in [CONTENT_TYPE, CONTENT_ENCODING] {
                 head.headers.remove(name);
             }
@@ -205,28 +223,28 @@ fn cut(head: &mut Parts, body: Bytes, client: &HeaderMap, now: Wall) -> Bytes {
 }
 
 /// Fetches a new answer beside the old one, in a task of its own that waits behind everybody else.
-pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
+pub(super) fn refresh(route: &Route, asked: &CacheRequest, object: Arc<CachedResponse>) {
     let Some(turn) = asked.cache.refresh(asked.key, &object) else {
         return;
     };
-    let mut route = route.beside();
-    route.beside = Some(turn.beside());
-    super::cache::validate(&mut route.headers, &object);
-    let mut client = asked.client.clone();
+    let mut route = route.for_refresh();
+    route.refresh = Some(turn.refresh());
+    super::cache::add_validators(&mut route.headers, &object);
+    let mut client = asked.client_headers.clone();
     for name in [RANGE, IF_RANGE] {
         client.remove(name);
     }
-    let question = Question(Some(Box::new(Asked {
+    let question = PendingStore(Some(Box::new(CacheRequest {
         cache: asked.cache.clone(),
         key: asked.key,
         url: asked.url,
         at: asked.at,
         purges: asked.purges,
-        changes_it: false,
+        is_write: false,
         object: Some(object),
         fallback: false,
-        beside: true,
-        client,
+        is_background: true,
+        client_headers: client,
         authorization: asked.authorization,
         // It is fetched for everybody, whatever the one wants who saw the old one first.
         demand: Demand {
@@ -235,16 +253,16 @@ pub(super) fn refresh(route: &Route, asked: &Asked, object: Arc<Object>) {
         },
     })));
     // Boxed, because the way out leads here again.
-    let way: Pin<Box<dyn Future<Output = super::Outcome> + Send>> =
-        Box::pin(super::go(route, question));
+    let way: Pin<Box<dyn Future<Output = super::CallOutcome> + Send>> =
+        Box::pin(super::execute(route, question));
     tokio::spawn(async move {
         let outcome = tokio::select! {
             biased;
             outcome = way => outcome,
             // While it stood in line a call of somebody's has brought what it would ask for.
-            () = turn.is_needless() => return,
+            () = turn.until_superseded() => return,
         };
-        if let Ok(reply) = outcome.answer {
+        if let Ok(reply) = outcome.result {
             // What is read is kept on the way.
             reply.body.drain(OBJECT_MAX).await;
         }

@@ -18,87 +18,87 @@ use tokio::sync::watch;
 use tollgate_config::Secret;
 use tollgate_core::backoff::Dice;
 use tollgate_core::health::Fault;
-use tollgate_core::renewal::{Need, Renewal, Trouble};
+use tollgate_core::renewal::{Renewal, RenewalError, TokenAction};
 use tollgate_core::time::{Micros, Span};
 
 use super::account::Account;
-use super::login::{self, Failed, Fetched, Memory};
+use super::login::{self, LoginError, LoginMemory, NewToken};
 use super::route::Route;
 use crate::Error;
 use crate::error::{NoToken, Stage};
-use crate::event::Fact;
-use crate::shop::{Live, Plan, is_in};
+use crate::event::LogEvent;
+use crate::providers::{ActiveProvider, CompiledPolicy, secret_found_in};
 use crate::timer::{self, within};
 
 /// The tokens of one provider, by credential.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    slots: Mutex<HashMap<String, Arc<TokenSlot>>>,
 }
 
 /// A token in use.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldToken {
     pub(crate) token: Arc<Secret>,
     generation: u64,
-    slot: Arc<Slot>,
+    slot: Arc<TokenSlot>,
 }
 
 /// The token of one credential.
-pub(crate) struct Slot {
+pub(crate) struct TokenSlot {
     account: Arc<Account>,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Counts the logins that have ended.
-    ended: watch::Sender<u64>,
+    logins_ended: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     renewal: Renewal,
     token: Option<Arc<Secret>>,
-    memory: Memory,
+    memory: LoginMemory,
     failure: Option<Error>,
 }
 
 /// What a call finds.
-enum Look {
+enum TokenStatus {
     Use(Arc<Secret>, u64),
     UseAndFetch(Arc<Secret>, u64),
     Fetch,
     Wait,
-    Rest(Span, Error),
+    BackOff(Span, Error),
 }
 
 /// A token for this call: the one there is, or the next one.
-pub(super) async fn held(
+pub(super) async fn acquire(
     route: &Route,
-    plan: &Plan,
+    plan: &CompiledPolicy,
     account: &Arc<Account>,
-) -> Result<Held, Error> {
-    let live = &route.live;
+) -> Result<HeldToken, Error> {
+    let live = &route.provider;
     let slot = live.tokens.slot(plan, account);
-    let mut ended = slot.ended.subscribe();
+    let mut ended = slot.logins_ended.subscribe();
     let mut failures = 0;
     loop {
         ended.mark_unchanged();
-        let pause = match slot.look(live.ledger.at()) {
-            Look::Use(token, generation) => return Ok(slot.held(token, generation)),
-            Look::UseAndFetch(token, generation) => {
+        let pause = match slot.status(live.ledger.at()) {
+            TokenStatus::Use(token, generation) => return Ok(slot.hold(token, generation)),
+            TokenStatus::UseAndFetch(token, generation) => {
                 tokio::spawn(keep_fresh(live.clone(), slot.clone()));
-                return Ok(slot.held(token, generation));
+                return Ok(slot.hold(token, generation));
             }
-            Look::Fetch => {
+            TokenStatus::Fetch => {
                 // Not part of this call: others wait for it too, and this one may be given up.
                 tokio::spawn(keep_fresh(live.clone(), slot.clone()));
                 None
             }
-            Look::Wait => None,
-            Look::Rest(left, error) => {
+            TokenStatus::Wait => None,
+            TokenStatus::BackOff(left, error) => {
                 failures += 1;
-                let is_tired = failures > plan.retry.retries.of(route.said.priority);
+                let is_tired = failures > plan.retry.retries.of(route.options.priority);
                 let is_late = left > route.patience(plan.provider.queue.timeout);
-                if is_tired || is_late || !may_pass(&error) {
-                    return Err(comes_back(error, left));
+                if is_tired || is_late || !is_temporary(&error) {
+                    return Err(with_retry_in(error, left));
                 }
                 Some(left)
             }
@@ -106,7 +106,7 @@ pub(super) async fn held(
         let changed = async {
             tokio::select! {
                 _ended = ended.changed() => {}
-                () = timer::rest(pause) => {}
+                () = timer::sleep(pause) => {}
             }
         };
         let patience = route.patience(plan.provider.queue.timeout);
@@ -120,11 +120,11 @@ pub(super) async fn held(
 }
 
 /// Is it worth waiting for the next login?
-fn may_pass(error: &Error) -> bool {
-    matches!(error, Error::NoCredential { why, .. } if !why.is_lasting())
+fn is_temporary(error: &Error) -> bool {
+    matches!(error, Error::NoCredential { why, .. } if !why.is_permanent())
 }
 
-fn comes_back(error: Error, left: Span) -> Error {
+fn with_retry_in(error: Error, left: Span) -> Error {
     match error {
         Error::NoCredential { provider, why, .. } => Error::NoCredential {
             provider,
@@ -137,17 +137,17 @@ fn comes_back(error: Error, left: Span) -> Error {
 
 /// Fetches a token, and its successors as long as they are used. Between two logins it holds
 /// nothing: a provider that is gone ends it, and so does whoever logs in meanwhile.
-async fn keep_fresh(live: Arc<Live>, slot: Arc<Slot>) {
+async fn keep_fresh(live: Arc<ActiveProvider>, slot: Arc<TokenSlot>) {
     let (weak_live, weak_slot) = (Arc::downgrade(&live), Arc::downgrade(&slot));
     let mut due = Some((live, slot));
     while let Some((live, slot)) = due.take() {
         let Some(pause) = fetch(&live, &slot).await else {
             return;
         };
-        let mut ended = slot.ended.subscribe();
+        let mut ended = slot.logins_ended.subscribe();
         drop((live, slot));
         tokio::select! {
-            () = timer::rest(Some(pause)) => {}
+            () = timer::sleep(Some(pause)) => {}
             _other = ended.changed() => return,
         }
         due = weak_live
@@ -158,9 +158,9 @@ async fn keep_fresh(live: Arc<Live>, slot: Arc<Slot>) {
 }
 
 /// One login. Returns how long its token serves before the next is due, if there is one.
-async fn fetch(live: &Arc<Live>, slot: &Slot) -> Option<Span> {
-    let mut busy = Busy {
-        live,
+async fn fetch(live: &Arc<ActiveProvider>, slot: &TokenSlot) -> Option<Span> {
+    let mut busy = LoginGuard {
+        provider: live,
         slot,
         is_over: false,
     };
@@ -171,83 +171,92 @@ async fn fetch(live: &Arc<Live>, slot: &Slot) -> Option<Span> {
 }
 
 /// A login under way. Dropped before its end, it has failed: nobody waits for ever.
-struct Busy<'a> {
-    live: &'a Live,
-    slot: &'a Slot,
+struct LoginGuard<'a> {
+    provider: &'a ActiveProvider,
+    slot: &'a TokenSlot,
     is_over: bool,
 }
 
-impl Drop for Busy<'_> {
+impl Drop for LoginGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            let failed = Failed::new(self.live, NoToken::Unanswered(Fault::Reset), None);
-            self.slot.settle(self.live, Err(failed));
+            let failed = LoginError::new(self.provider, NoToken::NoResponse(Fault::Reset), None);
+            self.slot.settle(self.provider, Err(failed));
         }
     }
 }
 
 impl Tokens {
     /// Stands a token in this text?
-    pub(super) fn are_in(&self, text: &[u8]) -> bool {
-        let slots: Vec<Arc<Slot>> = self.slots.lock().values().cloned().collect();
-        let token = |slot: Arc<Slot>| slot.state.lock().token.clone();
+    pub(super) fn occur_in(&self, text: &[u8]) -> bool {
+        let slots: Vec<Arc<TokenSlot>> = self.slots.lock().values().cloned().collect();
+        let token = |slot: Arc<TokenSlot>| slot.state.lock().token.clone();
         let mut tokens = slots.into_iter().filter_map(token);
-        tokens.any(|token| is_in(token.expose().as_bytes(), text))
+        tokens.any(|token| secret_found_in(token.expose().as_bytes(), text))
     }
 
     /// The place of this credential's token. Those of credentials that no file names any more go.
-    fn slot(&self, plan: &Plan, account: &Arc<Account>) -> Arc<Slot> {
+    fn slot(&self, plan: &CompiledPolicy, account: &Arc<Account>) -> Arc<TokenSlot> {
         let mut slots = self.slots.lock();
-        if let Some(slot) = slots.get(account.name()) {
+        if let Some(slot) = slots.get(account.id()) {
             return slot.clone();
         }
-        slots.retain(|name, _| plan.accounts.iter().any(|account| account.name() == name));
-        let slot = Arc::new(Slot {
+        slots.retain(|name, _| plan.accounts.iter().any(|account| account.id() == name));
+        let slot = Arc::new(TokenSlot {
             account: account.clone(),
             state: Mutex::default(),
-            ended: watch::Sender::new(0),
+            logins_ended: watch::Sender::new(0),
         });
-        slots.insert(account.name().to_owned(), slot.clone());
+        slots.insert(account.id().to_owned(), slot.clone());
         slot
     }
 }
 
-impl Held {
+impl HeldToken {
     /// The provider answered 401 to it. `true`: another is there or worth fetching.
-    pub(super) fn refused(&self, now: Micros) -> bool {
+    pub(super) fn rejected(&self, now: Micros) -> bool {
         let mut state = self.slot.state.lock();
-        state.renewal.refused(self.generation, now)
+        state.renewal.on_unauthorized(self.generation, now)
     }
 
     /// A call that was made again with this token has its answer: was it 401 once more?
-    pub(super) fn judged(&self, is_refused: bool, now: Micros, dice: Dice) {
+    pub(super) fn on_retry_response(&self, is_refused: bool, now: Micros, dice: Dice) {
         let mut state = self.slot.state.lock();
-        state.renewal.judged(self.generation, is_refused, now, dice);
+        state
+            .renewal
+            .on_retry_result(self.generation, is_refused, now, dice);
     }
 }
 
-impl Slot {
-    fn held(self: &Arc<Slot>, token: Arc<Secret>, generation: u64) -> Held {
-        Held {
+impl TokenSlot {
+    fn hold(self: &Arc<TokenSlot>, token: Arc<Secret>, generation: u64) -> HeldToken {
+        HeldToken {
             token,
             generation,
             slot: self.clone(),
         }
     }
 
-    fn look(&self, now: Micros) -> Look {
+    fn status(&self, now: Micros) -> TokenStatus {
         let mut state = self.state.lock();
-        let need = state.renewal.need(now);
+        let need = state.renewal.next_action(now);
         let generation = state.renewal.generation();
         match (need, &state.token) {
-            (Need::Use, Some(token)) => Look::Use(token.clone(), generation),
-            (Need::UseAndRenew, Some(token)) => Look::UseAndFetch(token.clone(), generation),
-            (Need::Rest { left, .. }, _) => match &state.failure {
-                Some(error) => Look::Rest(left, error.clone()),
-                None => Look::Wait,
+            (TokenAction::Use, Some(token)) => TokenStatus::Use(token.clone(), generation),
+            (TokenAction::UseAndRenew, Some(token)) => {
+                TokenStatus::UseAndFetch(token.clone(), generation)
+            }
+            (
+                TokenAction::BackOff {
+                    remaining: left, ..
+                },
+                _,
+            ) => match &state.failure {
+                Some(error) => TokenStatus::BackOff(left, error.clone()),
+                None => TokenStatus::Wait,
             },
-            (Need::Renew | Need::UseAndRenew, _) => Look::Fetch,
-            (Need::Wait | Need::Use, _) => Look::Wait,
+            (TokenAction::Renew | TokenAction::UseAndRenew, _) => TokenStatus::Fetch,
+            (TokenAction::Wait | TokenAction::Use, _) => TokenStatus::Wait,
         }
     }
 
@@ -256,51 +265,51 @@ impl Slot {
     }
 
     /// What came of a login. Everybody who waits looks again.
-    fn settle(&self, live: &Live, fetched: Result<Fetched, Failed>) -> Option<Span> {
+    fn settle(&self, live: &ActiveProvider, fetched: Result<NewToken, LoginError>) -> Option<Span> {
         let provider = &live.name;
-        let (now, dice) = (live.ledger.at(), live.machine.throw());
+        let (now, dice) = (live.ledger.at(), live.health.roll_dice());
         let mut state = self.state.lock();
         let pause = match fetched {
             Ok(fetched) => {
-                let Fetched {
+                let NewToken {
                     token,
-                    life,
+                    lifetime: life,
                     renew_before,
                     memory,
                 } = fetched;
-                state.renewal.got(now, life, renew_before);
+                state.renewal.on_token(now, life, renew_before);
                 state.token = Some(Arc::new(token));
                 state.memory = memory;
                 state.failure = None;
-                Fact::Renewed {
+                LogEvent::TokenRenewed {
                     provider,
                     lives: life,
                 }
-                .tell();
+                .emit();
                 state.renewal.renew_at().map(|at| at.since(now))
             }
-            Err(Failed { error, trouble }) => {
-                if trouble == Trouble::Lasting {
+            Err(LoginError { error, trouble }) => {
+                if trouble == RenewalError::Permanent {
                     // A refresh token that came later may be the reason: the file's own comes next.
-                    state.memory = Memory::default();
+                    state.memory = LoginMemory::default();
                 }
-                state.renewal.failed(now, trouble, dice);
-                Fact::NotRenewed {
+                state.renewal.on_failure(now, trouble, dice);
+                LogEvent::TokenNotRenewed {
                     provider,
                     error: &error,
                 }
-                .tell();
+                .emit();
                 state.failure = Some(error);
                 None
             }
         };
         drop(state);
-        self.ended.send_modify(|count| *count += 1);
+        self.logins_ended.send_modify(|count| *count += 1);
         pause
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for TokenSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         f.debug_struct("Slot")

@@ -12,40 +12,40 @@ use http::StatusCode;
 use tollgate_core::time::Micros;
 
 /// Places for paths. What is on its way at a time lies under far fewer.
-const PLACES: usize = 256;
+const SLOTS: usize = 256;
 
 /// When paths of one provider were last changed.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    at: [AtomicU64; PLACES],
+    at: [AtomicU64; SLOTS],
 }
 
 impl Default for Writes {
     fn default() -> Writes {
         Writes {
-            at: [const { AtomicU64::new(0) }; PLACES],
+            at: [const { AtomicU64::new(0) }; SLOTS],
         }
     }
 }
 
 impl Writes {
     /// A call that changes things has come back: did it?
-    pub(super) fn note(&self, path: &str, status: StatusCode, now: Micros) {
+    pub(super) fn record(&self, path: &str, status: StatusCode, now: Micros) {
         if status.is_success() || status.is_redirection() {
-            self.place(path).fetch_max(now.0, Ordering::AcqRel);
+            self.slot(path).fetch_max(now.0, Ordering::AcqRel);
         }
     }
 
     /// Has the path changed since?
-    pub(super) fn is_after(&self, path: &str, since: Micros) -> bool {
-        let last = self.place(path).load(Ordering::Acquire);
+    pub(super) fn changed_since(&self, path: &str, since: Micros) -> bool {
+        let last = self.slot(path).load(Ordering::Acquire);
         last != 0 && last >= since.0
     }
 
-    fn place(&self, path: &str) -> &AtomicU64 {
+    fn slot(&self, path: &str) -> &AtomicU64 {
         let mut hasher = DefaultHasher::new();
         path.hash(&mut hasher);
-        let index = usize::try_from(hasher.finish() % PLACES as u64).unwrap_or(0);
+        let index = usize::try_from(hasher.finish() % SLOTS as u64).unwrap_or(0);
         &self.at[index]
     }
 }
@@ -55,13 +55,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_successful_change_counts_and_only_for_its_path() {
+    fn only_a_successful_write_counts_and_only_for_its_path() {
         let writes = Writes::default();
-        writes.note("/a", StatusCode::BAD_REQUEST, Micros(5));
-        assert!(!writes.is_after("/a", Micros(0)));
-        writes.note("/a", StatusCode::CREATED, Micros(5));
-        assert!(writes.is_after("/a", Micros(5)));
-        assert!(!writes.is_after("/a", Micros(6)));
-        assert!(!writes.is_after("/b", Micros(0)));
+        writes.record("/a", StatusCode::BAD_REQUEST, Micros(5));
+        assert!(!writes.changed_since("/a", Micros(0)));
+        writes.record("/a", StatusCode::CREATED, Micros(5));
+        assert!(writes.changed_since("/a", Micros(5)));
+        assert!(!writes.changed_since("/a", Micros(6)));
+        assert!(!writes.changed_since("/b", Micros(0)));
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_addresses_are_known_in_every_spelling() {
+    fn private_addresses_are_recognised_in_every_form() {
         for text in [
             "127.0.0.1",
             "10.1.2.3",

@@ -21,11 +21,11 @@ use tollgate_core::health::Fault;
 use tollgate_core::time::Span;
 
 use super::address::{Origin, is_private};
-use super::preamble::{Counted, Preamble};
+use super::preamble::{CountedStream, Preamble};
 use super::tls::Roots;
 use crate::body::Outgoing;
-use crate::event::Fact;
-use crate::timer::{Late, within};
+use crate::event::LogEvent;
+use crate::timer::{Elapsed, within};
 
 /// Addresses of one name that are tried. Each gets its part of the time; more than this many would
 /// get less than a round trip.
@@ -52,15 +52,15 @@ pub(crate) struct Wire {
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreached {
+pub enum ConnectError {
     /// The network failed.
     Fault(Fault),
     /// The address is private, and no file names it.
     Private,
     /// The address is ours.
-    Own,
+    OwnAddress,
     /// This process has no descriptor left: nothing that the provider could help.
-    NoRoom,
+    NoDescriptors,
 }
 
 impl Dialer {
@@ -78,63 +78,63 @@ impl Dialer {
     }
 
     /// An address that was ours once. One that was named twice is still ours after the first time.
-    pub fn is_no_longer_ours(&self, address: SocketAddr) {
+    pub fn remove_own_address(&self, address: SocketAddr) {
         let mut own = self.own.write();
         if let Some(index) = own.iter().position(|ours| *ours == address) {
             own.swap_remove(index);
         }
     }
 
-    pub(super) async fn dial(&self, origin: &Origin, most: Span) -> Result<Wire, Unreached> {
+    pub(super) async fn dial(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
         // Boxed, because a handshake is rare and large: inside every call's future its 5 KiB would
         // be copied with it a dozen times.
         within(Some(most), Box::pin(self.connect(origin, most)))
             .await
-            .unwrap_or(Err(Unreached::Fault(Fault::Timeout)))
+            .unwrap_or(Err(ConnectError::Fault(Fault::Timeout)))
     }
 
-    async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, Unreached> {
+    async fn connect(&self, origin: &Origin, most: Span) -> Result<Wire, ConnectError> {
         let addresses = self.resolve(origin).await?;
-        let stream = reach(&addresses, most).await?;
+        let stream = connect_any(&addresses, most).await?;
         // Heads are small and waited for.
         stream.set_nodelay(true).map_err(connect_failed)?;
         if !origin.tls {
-            return shake_hands(stream).await;
+            return http_handshake(stream).await;
         }
         let name = ServerName::try_from(origin.host.as_str().to_owned())
-            .map_err(|_| Unreached::Fault(Fault::Connect))?;
+            .map_err(|_| ConnectError::Fault(Fault::Connect))?;
         let stream = TlsConnector::from(self.tls.clone())
             .connect(name, stream)
             .await
             .map_err(|error| {
                 let (host, why) = (origin.host.as_str(), error.to_string());
-                Fact::NoTls { host, why: &why }.tell();
+                LogEvent::TlsFailed { host, why: &why }.emit();
                 connect_failed(error)
             })?;
-        shake_hands(stream).await
+        http_handshake(stream).await
     }
 
     /// Every address that may be called.
-    async fn resolve(&self, origin: &Origin) -> Result<Vec<SocketAddr>, Unreached> {
+    async fn resolve(&self, origin: &Origin) -> Result<Vec<SocketAddr>, ConnectError> {
         let host = origin.host.as_str();
         let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, origin.port)],
             Err(_) => tokio::net::lookup_host((host, origin.port))
                 .await
-                .map_err(|_| Unreached::Fault(Fault::Dns))?
+                .map_err(|_| ConnectError::Fault(Fault::Dns))?
                 .take(ADDRESSES_MAX)
                 .collect(),
         };
         if found.is_empty() {
-            return Err(Unreached::Fault(Fault::Dns));
+            return Err(ConnectError::Fault(Fault::Dns));
         }
         let own = self.own.read();
         if found.iter().any(|address| is_own(&own, *address)) {
-            return Err(Unreached::Own);
+            return Err(ConnectError::OwnAddress);
         }
         // One private address among public ones is a trap, not a mirror.
         if !origin.private && found.iter().any(|address| is_private(address.ip())) {
-            return Err(Unreached::Private);
+            return Err(ConnectError::Private);
         }
         Ok(found)
     }
@@ -150,30 +150,30 @@ fn is_own(own: &[SocketAddr], address: SocketAddr) -> bool {
 }
 
 /// Tries one address after the other, each with its part of the time.
-async fn reach(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, Unreached> {
+async fn connect_any(addresses: &[SocketAddr], most: Span) -> Result<TcpStream, ConnectError> {
     let count = u64::try_from(addresses.len()).unwrap_or(1).max(1);
-    let mut last = Unreached::Fault(Fault::Connect);
+    let mut last = ConnectError::Fault(Fault::Connect);
     for address in addresses {
         match within(Some(Span(most.0 / count)), TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = connect_failed(error),
-            Err(Late) => last = Unreached::Fault(Fault::Timeout),
+            Err(Elapsed) => last = ConnectError::Fault(Fault::Timeout),
         }
     }
     Err(last)
 }
 
-async fn shake_hands<S>(stream: S) -> Result<Wire, Unreached>
+async fn http_handshake<S>(stream: S) -> Result<Wire, ConnectError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (stream, preamble) = Counted::new(stream);
+    let (stream, preamble) = CountedStream::new(stream);
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_MAX)
         .max_header_size(HEAD_MAX)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(|_| Unreached::Fault(Fault::Connect))?;
+        .map_err(|_| ConnectError::Fault(Fault::Connect))?;
     // It ends with the sender, or when the other side closes; its errors reach the call that uses it.
     tokio::spawn(connection.with_upgrades());
     Ok(Wire { sender, preamble })
@@ -183,14 +183,14 @@ where
     clippy::needless_pass_by_value,
     reason = "the shape that map_err wants"
 )]
-fn connect_failed(error: io::Error) -> Unreached {
+fn connect_failed(error: io::Error) -> ConnectError {
     // EMFILE and ENFILE: `io::ErrorKind` has no stable word for them.
     if matches!(error.raw_os_error(), Some(23 | 24)) {
-        return Unreached::NoRoom;
+        return ConnectError::NoDescriptors;
     }
     match error.kind() {
-        io::ErrorKind::TimedOut => Unreached::Fault(Fault::Timeout),
-        _ => Unreached::Fault(Fault::Connect),
+        io::ErrorKind::TimedOut => ConnectError::Fault(Fault::Timeout),
+        _ => ConnectError::Fault(Fault::Connect),
     }
 }
 

@@ -25,28 +25,28 @@ const UNCOUNTED: u64 = u64::MAX;
 /// How much may still come on one connection before its answer begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Preamble {
-    left: Arc<AtomicU64>,
+    remaining: Arc<AtomicU64>,
 }
 
 impl Preamble {
     /// A request leaves: its answer has not begun.
-    pub(crate) fn begins(&self) {
-        self.left.store(BYTES_MAX, Ordering::Relaxed);
+    pub(crate) fn start(&self) {
+        self.remaining.store(BYTES_MAX, Ordering::Relaxed);
     }
 
     /// The answer has begun.
-    pub(crate) fn ends(&self) {
-        self.left.store(UNCOUNTED, Ordering::Relaxed);
+    pub(crate) fn finish(&self) {
+        self.remaining.store(UNCOUNTED, Ordering::Relaxed);
     }
 
     /// `false`: that was too much.
     fn take(&self, bytes: usize) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
+        let left = self.remaining.load(Ordering::Relaxed);
         if left == UNCOUNTED {
             return true;
         }
         let bytes = u64::try_from(bytes).unwrap_or(UNCOUNTED);
-        self.left
+        self.remaining
             .store(left.saturating_sub(bytes), Ordering::Relaxed);
         bytes <= left
     }
@@ -54,17 +54,17 @@ impl Preamble {
 
 /// A connection whose preambles are counted.
 #[derive(Debug)]
-pub(super) struct Counted<S> {
+pub(super) struct CountedStream<S> {
     stream: S,
     preamble: Preamble,
 }
 
-impl<S> Counted<S> {
-    pub(super) fn new(stream: S) -> (Counted<S>, Preamble) {
+impl<S> CountedStream<S> {
+    pub(super) fn new(stream: S) -> (CountedStream<S>, Preamble) {
         let preamble = Preamble {
-            left: Arc::new(AtomicU64::new(UNCOUNTED)),
+            remaining: Arc::new(AtomicU64::new(UNCOUNTED)),
         };
-        let counted = Counted {
+        let counted = CountedStream {
             stream,
             preamble: preamble.clone(),
         };
@@ -72,7 +72,7 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -132,21 +132,21 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
-    async fn what_comes_before_an_answer_has_an_end_and_bodies_have_none() {
+    async fn bytes_before_a_response_are_bounded_and_bodies_are_not() {
         let (mut far, near) = tokio::io::duplex(64 * 1024);
-        let (mut counted, preamble) = Counted::new(near);
+        let (mut counted, preamble) = CountedStream::new(near);
         tokio::spawn(async move { while far.write_all(&[b'x'; 4_096]).await.is_ok() {} });
         let mut piece = vec![0; 4_096];
         for _ in 0..2 * BYTES_MAX / 4_096 {
             counted.read_exact(&mut piece).await.unwrap();
         }
-        preamble.begins();
+        preamble.start();
         for _ in 0..BYTES_MAX / 4_096 {
             counted.read_exact(&mut piece).await.unwrap();
         }
         let error = counted.read_exact(&mut piece).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        preamble.ends();
+        preamble.finish();
         counted.read_exact(&mut piece).await.unwrap();
     }
 }

@@ -14,10 +14,10 @@ pub(crate) trait Guards {
     const GRAIN: Duration;
 
     /// Decides `asks` as one, at `at` after the start.
-    fn take(&mut self, asks: &[Ask<'_>], at: Duration) -> Answer;
+    fn take(&mut self, asks: &[Ask<'_>], at: Duration) -> Decision;
 
     /// Millionths of a token in each bucket of a key, taking nothing.
-    fn look(&mut self, who: &str, limits: &[Limit], at: Duration) -> Vec<u64>;
+    fn peek(&mut self, who: &str, limits: &[Limit], at: Duration) -> Vec<u64>;
 }
 
 /// `cost` tokens of all `limits` for `who` (`class:name`).
@@ -30,11 +30,11 @@ pub(crate) struct Ask<'a> {
 
 /// What was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Decision {
     Granted {
         remaining: u32,
     },
-    Refused {
+    Rejected {
         retry_in: Duration,
         ask: usize,
         limit: usize,
@@ -69,7 +69,7 @@ macro_rules! guard_behaviours {
 }
 pub(crate) use guard_behaviours;
 
-fn one<G: Guards>(guards: &mut G, who: &str, limits: &[Limit], at: Duration) -> Answer {
+fn one<G: Guards>(guards: &mut G, who: &str, limits: &[Limit], at: Duration) -> Decision {
     guards.take(
         &[Ask {
             who,
@@ -80,14 +80,16 @@ fn one<G: Guards>(guards: &mut G, who: &str, limits: &[Limit], at: Duration) -> 
     )
 }
 
-fn granted(answer: Answer) -> bool {
-    matches!(answer, Answer::Granted { .. })
+fn granted(answer: Decision) -> bool {
+    matches!(answer, Decision::Granted { .. })
 }
 
-fn wait_of(answer: Answer) -> Duration {
+fn wait_of(answer: Decision) -> Duration {
     match answer {
-        Answer::Refused { retry_in, .. } => retry_in,
-        Answer::Granted { .. } | Answer::Never { .. } => panic!("refused expected, got {answer:?}"),
+        Decision::Rejected { retry_in, .. } => retry_in,
+        Decision::Granted { .. } | Decision::Never { .. } => {
+            panic!("refused expected, got {answer:?}")
+        }
     }
 }
 
@@ -102,7 +104,7 @@ pub(crate) fn c3_a_class_gives_its_burst_and_then_its_rate<G: Guards>(guards: &m
         let [class] = *limits;
         for left in (0..class.burst.get()).rev() {
             let answer = one(guards, who, limits, SECOND);
-            assert_eq!(answer, Answer::Granted { remaining: left }, "{who}");
+            assert_eq!(answer, Decision::Granted { remaining: left }, "{who}");
         }
         let token = class.period / class.limit.get();
         let retry_in = wait_of(one(guards, who, limits, SECOND));
@@ -157,17 +159,17 @@ pub(crate) fn c1_a_slow_bucket_is_not_refilled_by_forgetting<G: Guards>(guards: 
 
 /// C2: looking takes nothing and shows fractions.
 pub(crate) fn c2_looking_takes_nothing_and_shows_fractions<G: Guards>(guards: &mut G) {
-    assert_eq!(guards.look("ip:a", &IP, Duration::ZERO), [5_000_000]);
+    assert_eq!(guards.peek("ip:a", &IP, Duration::ZERO), [5_000_000]);
     for _ in 0..5 {
         one(guards, "ip:a", &IP, Duration::ZERO);
     }
     for _ in 0..3 {
         assert_eq!(
-            guards.look("ip:a", &IP, Duration::from_millis(1_500)),
+            guards.peek("ip:a", &IP, Duration::from_millis(1_500)),
             [250_000]
         );
     }
-    assert_eq!(guards.look("ip:a", &IP, MINUTE), [5_000_000]);
+    assert_eq!(guards.peek("ip:a", &IP, MINUTE), [5_000_000]);
 }
 
 /// C11: when the global guard refuses, the address and the user keep their tokens.
@@ -197,13 +199,13 @@ pub(crate) fn c11_a_refusal_spends_nothing_anywhere<G: Guards>(guards: &mut G) {
         },
     ];
     match guards.take(&asks, at) {
-        Answer::Refused {
+        Decision::Rejected {
             ask: 2, limit: 0, ..
         } => {}
         other => panic!("the third ask must refuse, got {other:?}"),
     }
-    assert_eq!(guards.look("ip:a", &IP, at), [5_000_000]);
-    assert_eq!(guards.look("user:a", &USER, at), [10_000_000]);
+    assert_eq!(guards.peek("ip:a", &IP, at), [5_000_000]);
+    assert_eq!(guards.peek("user:a", &USER, at), [10_000_000]);
 }
 
 /// C11: a grant spends everywhere, and `remaining` is that of the emptiest bucket.
@@ -225,10 +227,13 @@ pub(crate) fn c11_a_grant_spends_everywhere<G: Guards>(guards: &mut G) {
             cost: 1,
         },
     ];
-    assert_eq!(guards.take(&asks, SECOND), Answer::Granted { remaining: 4 });
-    assert_eq!(guards.look("ip:a", &IP, SECOND), [4_000_000]);
-    assert_eq!(guards.look("user:a", &USER, SECOND), [8_000_000]);
-    assert_eq!(guards.look("api:global", &API, SECOND), [19_000_000]);
+    assert_eq!(
+        guards.take(&asks, SECOND),
+        Decision::Granted { remaining: 4 }
+    );
+    assert_eq!(guards.peek("ip:a", &IP, SECOND), [4_000_000]);
+    assert_eq!(guards.peek("user:a", &USER, SECOND), [8_000_000]);
+    assert_eq!(guards.peek("api:global", &API, SECOND), [19_000_000]);
 }
 
 /// C11: the same key twice in one decision pays twice or not at all.
@@ -238,12 +243,12 @@ pub(crate) fn c11_a_key_named_twice_pays_twice<G: Guards>(guards: &mut G) {
         limits: &IP,
         cost: 3,
     };
-    assert_eq!(guards.take(&[ask, ask], SECOND), Answer::Never { ask: 1 });
-    assert_eq!(guards.look("ip:a", &IP, SECOND), [5_000_000]);
+    assert_eq!(guards.take(&[ask, ask], SECOND), Decision::Never { ask: 1 });
+    assert_eq!(guards.peek("ip:a", &IP, SECOND), [5_000_000]);
     let ask = Ask { cost: 2, ..ask };
     assert_eq!(
         guards.take(&[ask, ask], SECOND),
-        Answer::Granted { remaining: 1 }
+        Decision::Granted { remaining: 1 }
     );
 }
 
@@ -260,12 +265,12 @@ pub(crate) fn limits_of_one_key_are_decided_together<G: Guards>(guards: &mut G) 
     assert!(granted(guards.take(&ask(10), Duration::ZERO)));
     assert!(granted(guards.take(&ask(2), SECOND)));
     match guards.take(&ask(8), SECOND) {
-        Answer::Refused {
+        Decision::Rejected {
             ask: 0, limit: 1, ..
         } => {}
         other => panic!("the minute must refuse, got {other:?}"),
     }
-    assert_eq!(guards.look("ip:a", &limits, SECOND)[0], 8_000_000);
+    assert_eq!(guards.peek("ip:a", &limits, SECOND)[0], 8_000_000);
 }
 
 /// A refusal's time is honest: refused one grain before it, granted at it, never zero.
@@ -278,7 +283,7 @@ pub(crate) fn the_time_of_a_refusal_is_exact<G: Guards>(guards: &mut G) {
             limits: &limits,
             cost: i64::from(round % 35) + 1,
         }];
-        if let Answer::Refused { retry_in, .. } = guards.take(&ask, at) {
+        if let Decision::Rejected { retry_in, .. } = guards.take(&ask, at) {
             assert!(retry_in > Duration::ZERO);
             let early = retry_in.saturating_sub(G::GRAIN);
             assert!(!granted(guards.take(&ask, at + early)), "round {round}");
@@ -295,8 +300,8 @@ pub(crate) fn a_cost_above_the_burst_is_never_granted<G: Guards>(guards: &mut G)
         limits: &IP,
         cost: 6,
     }];
-    assert_eq!(guards.take(&ask, SECOND), Answer::Never { ask: 0 });
-    assert_eq!(guards.look("ip:a", &IP, SECOND), [5_000_000]);
+    assert_eq!(guards.take(&ask, SECOND), Decision::Never { ask: 0 });
+    assert_eq!(guards.peek("ip:a", &IP, SECOND), [5_000_000]);
 }
 
 /// Cost 0 only looks, also at an empty bucket; a negative cost puts back, never above full.
@@ -310,27 +315,27 @@ pub(crate) fn cost_zero_looks_and_a_negative_cost_puts_back<G: Guards>(guards: &
     };
     assert_eq!(
         guards.take(&ask(5), SECOND),
-        Answer::Granted { remaining: 0 }
+        Decision::Granted { remaining: 0 }
     );
     assert_eq!(
         guards.take(&ask(0), SECOND),
-        Answer::Granted { remaining: 0 }
+        Decision::Granted { remaining: 0 }
     );
     assert_eq!(
         guards.take(&ask(-2), SECOND),
-        Answer::Granted { remaining: 2 }
+        Decision::Granted { remaining: 2 }
     );
     assert_eq!(
         guards.take(&ask(-9), SECOND),
-        Answer::Granted { remaining: 5 }
+        Decision::Granted { remaining: 5 }
     );
     assert_eq!(
         guards.take(&ask(i64::MIN), SECOND),
-        Answer::Granted { remaining: 5 }
+        Decision::Granted { remaining: 5 }
     );
     assert_eq!(
         guards.take(&ask(5), SECOND),
-        Answer::Granted { remaining: 0 }
+        Decision::Granted { remaining: 0 }
     );
 }
 
@@ -394,14 +399,14 @@ pub(crate) fn a_change_of_limits_keeps_the_tokens_at_hand<G: Guards>(guards: &mu
         cost: 4,
     }];
     assert!(granted(guards.take(&spent, SECOND)));
-    assert_eq!(guards.look("ip:a", &large, SECOND), [1_000_000]);
+    assert_eq!(guards.peek("ip:a", &large, SECOND), [1_000_000]);
     let full = [Ask {
         who: "ip:b",
         limits: &large,
         cost: 1,
     }];
     assert!(granted(guards.take(&full, SECOND)));
-    assert_eq!(guards.look("ip:b", &small, SECOND), [5_000_000]);
+    assert_eq!(guards.peek("ip:b", &small, SECOND), [5_000_000]);
 }
 
 /// Going back and forth between two sets of limits gives no more than the faster one alone.

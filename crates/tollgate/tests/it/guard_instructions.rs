@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tollgate::guard::{Ask, GuardTable, Plan, Seed, Tick};
+use tollgate::guard::{Ask, GuardPlan, GuardTable, Seed, Tick};
 
 use crate::guard_behaviour::{DAY, MINUTE, SECOND, limit};
 
@@ -124,10 +124,10 @@ fn count(name: &str) -> u64 {
 /// A table with some thousand keys, and plans.
 struct Bench {
     table: GuardTable,
-    one: Plan,
-    three: Plan,
-    parts: Plan,
-    empty: Plan,
+    one: GuardPlan,
+    three: GuardPlan,
+    parts: GuardPlan,
+    empty: GuardPlan,
 }
 
 impl Bench {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::guard::{self, GuardTable, Key, Limit, Outcome, Plan, Seed, Tick};
+use tollgate::guard::{self, GuardKey, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
 
-use crate::guard_behaviour::{Answer, Ask, Guards, guard_behaviours};
+use crate::guard_behaviour::{Ask, Decision, Guards, guard_behaviours};
 
 struct Memory(GuardTable);
 
@@ -13,12 +13,12 @@ fn memory() -> Memory {
 }
 
 impl Memory {
-    fn key(&self, who: &str) -> Key {
+    fn key(&self, who: &str) -> GuardKey {
         let (class, name) = who.split_once(':').expect("`class:name`");
         self.0.keys(class).key(name.as_bytes())
     }
 
-    fn plan(&self, limits: &[Limit]) -> Plan {
+    fn plan(&self, limits: &[Limit]) -> GuardPlan {
         self.0.plan(limits).expect("limits of tests are valid")
     }
 }
@@ -26,9 +26,9 @@ impl Memory {
 impl Guards for Memory {
     const GRAIN: Duration = Duration::from_nanos(1);
 
-    fn take(&mut self, asks: &[Ask<'_>], at: Duration) -> Answer {
+    fn take(&mut self, asks: &[Ask<'_>], at: Duration) -> Decision {
         let now = Tick::default().after(at);
-        let plans: Vec<Plan> = asks.iter().map(|ask| self.plan(ask.limits)).collect();
+        let plans: Vec<GuardPlan> = asks.iter().map(|ask| self.plan(ask.limits)).collect();
         let asks: Vec<guard::Ask<'_>> = asks
             .iter()
             .zip(&plans)
@@ -44,25 +44,28 @@ impl Guards for Memory {
             several => self.0.take_all(several, now).expect("few asks"),
         };
         match outcome {
-            Outcome::Granted { remaining } => Answer::Granted { remaining },
-            Outcome::Refused {
+            Outcome::Granted { remaining } => Decision::Granted { remaining },
+            Outcome::Rejected {
                 retry_in_ns,
                 ask,
                 limit,
-            } => Answer::Refused {
+            } => Decision::Rejected {
                 retry_in: Duration::from_nanos(retry_in_ns.get()),
                 ask: ask.into(),
                 limit: limit.into(),
             },
-            Outcome::Never { ask, .. } => Answer::Never { ask: ask.into() },
+            Outcome::Never { ask, .. } => Decision::Never { ask: ask.into() },
         }
     }
 
-    fn look(&mut self, who: &str, limits: &[Limit], at: Duration) -> Vec<u64> {
+    fn peek(&mut self, who: &str, limits: &[Limit], at: Duration) -> Vec<u64> {
         let look = self
             .0
-            .look(self.key(who), &self.plan(limits), Tick::default().after(at));
-        look.limits().iter().map(|seen| seen.micro_tokens).collect()
+            .peek(self.key(who), &self.plan(limits), Tick::default().after(at));
+        look.buckets()
+            .iter()
+            .map(|seen| seen.micro_tokens)
+            .collect()
     }
 }
 

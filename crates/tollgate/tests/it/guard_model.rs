@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use tollgate::guard::{Ask, GuardTable, Limit, Outcome, Plan, Seed, Tick};
+use tollgate::guard::{Ask, GuardPlan, GuardTable, Limit, Outcome, Seed, Tick};
 
 use crate::guard_oracle::{Oracle, Truth};
 
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// The table under test, and where its clock stands relative to the oracle's.
 struct Subject {
     table: GuardTable,
-    plans: Vec<Plan>,
+    plans: Vec<GuardPlan>,
     /// The subject's clock minus the oracle's.
     ahead: i128,
 }
@@ -120,7 +120,7 @@ fn agree(outcome: Outcome, truth: Truth) -> bool {
                 remaining: true_remaining,
             },
         ) => remaining == true_remaining,
-        (Outcome::Refused { retry_in_ns, .. }, Truth::Refused { wait_ns }) => {
+        (Outcome::Rejected { retry_in_ns, .. }, Truth::Refused { wait_ns }) => {
             retry_in_ns.get() == wait_ns
         }
         (Outcome::Never { .. }, Truth::Never) => true,

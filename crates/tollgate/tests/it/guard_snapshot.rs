@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::guard::{Ask, GuardTable, Plan, Seed, SnapshotError, Tick};
+use tollgate::guard::{Ask, GuardPlan, GuardTable, Seed, SnapshotError, Tick};
 
 use crate::guard_behaviour::{IP, MINUTE, SECOND, limit};
 
@@ -11,7 +11,7 @@ fn at(after: Duration) -> Tick {
 }
 
 /// A table in which key `n` has spent `n % 6` tokens of C3's `ip` class at second 1.
-fn spent(keys: u64) -> (GuardTable, Plan, Vec<u8>) {
+fn spent(keys: u64) -> (GuardTable, GuardPlan, Vec<u8>) {
     let table = GuardTable::new(10_000, Seed([1, 2]));
     let plan = table.plan(&IP).expect("C3's class");
     for who in 0..keys {
@@ -30,8 +30,11 @@ fn spent(keys: u64) -> (GuardTable, Plan, Vec<u8>) {
     (table, plan, bytes)
 }
 
-fn tokens(table: &GuardTable, plan: &Plan, who: u64, now: Tick) -> u64 {
-    table.look(table.keys("ip").number(who), plan, now).limits()[0].micro_tokens
+fn tokens(table: &GuardTable, plan: &GuardPlan, who: u64, now: Tick) -> u64 {
+    table
+        .peek(table.keys("ip").number(who), plan, now)
+        .buckets()[0]
+        .micro_tokens
 }
 
 #[test]
@@ -64,7 +67,7 @@ fn time_away_refills_as_time_does() {
 }
 
 #[test]
-fn a_clock_younger_than_the_time_away_is_no_trouble() {
+fn a_clock_younger_than_the_time_away_does_not_underflow() {
     let (_, _, bytes) = spent(12);
     let table = GuardTable::restore(&bytes, 10_000, at(SECOND), MINUTE).expect("whole");
     let plan = table.plan(&IP).expect("C3's class");
@@ -118,7 +121,7 @@ fn more_keys_than_allowed_are_kept_and_new_ones_share() {
 }
 
 #[test]
-fn every_cut_and_every_flipped_bit_is_refused() {
+fn every_cut_and_every_flipped_bit_is_rejected() {
     let (_, _, bytes) = spent(20);
     let restore = |bytes: &[u8]| {
         GuardTable::restore(bytes, 10, at(SECOND), Duration::ZERO).map(|table| table.len())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::guard::{
-    ASKS_MAX, Ask, GuardTable, LIMITS_MAX, Outcome, Plan, PlanError, Seed, Tick, TickClock,
+    ASKS_MAX, Ask, GuardPlan, GuardTable, LIMITS_MAX, Outcome, PlanError, Seed, Tick, TickClock,
     TooManyAsks,
 };
 
@@ -13,7 +13,7 @@ fn table(keys_max: usize) -> GuardTable {
     GuardTable::new(keys_max, Seed([1, 2]))
 }
 
-fn plan(table: &GuardTable) -> Plan {
+fn plan(table: &GuardTable) -> GuardPlan {
     table.plan(&IP).expect("C3's class")
 }
 
@@ -79,7 +79,7 @@ fn a_full_table_makes_room_where_a_key_is_idle() {
 }
 
 #[test]
-fn a_refused_stranger_takes_no_room() {
+fn a_rejected_new_key_takes_no_slot() {
     let table = table(100);
     let (plan, keys, now) = (plan(&table), table.keys("ip"), at(SECOND));
     let all = Ask {
@@ -103,7 +103,7 @@ fn a_refused_stranger_takes_no_room() {
 }
 
 #[test]
-fn two_strangers_of_one_decision_share_one_bucket_in_a_full_table() {
+fn two_new_keys_of_one_decision_share_one_bucket_in_a_full_table() {
     let table = table(1);
     let (plan, keys, now) = (plan(&table), table.keys("ip"), at(SECOND));
     table.take(keys.number(0), &plan, now);
@@ -166,7 +166,7 @@ fn a_sweep_does_no_more_than_it_was_asked_to() {
 }
 
 #[test]
-fn plans_that_cannot_be_kept_are_refused_with_the_remedy() {
+fn impossible_plans_are_rejected_with_a_hint() {
     let table = table(10);
     let message = |limits: &[_]| table.plan(limits).expect_err("refused").to_string();
     assert!(message(&[]).contains("at least one limit"));
@@ -222,13 +222,17 @@ fn a_new_limit_in_a_plan_starts_full_and_the_old_ones_go_on() {
     let new = table
         .plan(&[limit(2, SECOND, 2), limit(10, MINUTE, 5)])
         .expect("valid");
-    let look = table.look(key, &new, at(SECOND));
-    let tokens: Vec<u64> = look.limits().iter().map(|seen| seen.micro_tokens).collect();
+    let look = table.peek(key, &new, at(SECOND));
+    let tokens: Vec<u64> = look
+        .buckets()
+        .iter()
+        .map(|seen| seen.micro_tokens)
+        .collect();
     assert_eq!(tokens, [2_000_000, 0]);
 }
 
 #[test]
-fn a_decision_can_be_looked_at_as_it_was_made() {
+fn a_decision_returns_the_buckets_it_saw() {
     let table = table(10);
     let (plan, key) = (plan(&table), table.keys("ip").number(1));
     let mut looks = [Default::default()];
@@ -238,8 +242,8 @@ fn a_decision_can_be_looked_at_as_it_was_made() {
         cost: 2,
     }];
     let now = at(SECOND);
-    table.take_and_look(&ask, now, &mut looks).expect("one ask");
-    let seen = looks[0].limits()[0];
+    table.take_and_view(&ask, now, &mut looks).expect("one ask");
+    let seen = looks[0].buckets()[0];
     assert_eq!(
         (seen.micro_tokens, seen.full_in),
         (3_000_000, Duration::from_secs(12))

@@ -117,7 +117,7 @@ fn c11_decisions_on_several_keys_are_atomic_and_end() {
     });
     assert_eq!(pairs, THREADS * 5_000);
     for key in names {
-        let left = table.look(key, &plan, now).limits()[0].micro_tokens / 1_000_000;
+        let left = table.peek(key, &plan, now).buckets()[0].micro_tokens / 1_000_000;
         assert_eq!(left, u64::from(BURST) - pairs);
     }
 }

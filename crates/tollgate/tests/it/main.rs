@@ -1,7 +1,7 @@
 //! All integration tests of the crate in one program: linking is what costs.
 
 mod guard_behaviour;
-mod guard_ground;
+mod guard_huge_pages;
 mod guard_instructions;
 mod guard_memory;
 mod guard_model;

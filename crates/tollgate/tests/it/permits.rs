@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 use tokio::time::advance;
-use tollgate::path::permit::{Denied, Permits, Wanted};
-use tollgate::{Answer, Permit};
-use tollgate_core::ask::{CellId, Evidence, Priority, Reading, Scopes, Term};
-use tollgate_core::gate::{CallerId, Order, Settings};
-use tollgate_core::limit::{Rule, View};
+use tollgate::path::permit::{Denied, PermitRequest, Permits};
+use tollgate::{LimitReport, Permit};
+use tollgate_core::ask::{CellId, Evidence, LimitReading, Priority, Scopes, Term};
+use tollgate_core::gate::{CallerId, GateSettings, Order};
+use tollgate_core::limit::{CellView, Rule};
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
 
@@ -29,10 +29,10 @@ struct Stage {
 
 impl Stage {
     fn new(rule: Rule) -> Stage {
-        Stage::with(rule, Settings::default())
+        Stage::with(rule, GateSettings::default())
     }
 
-    fn with(rule: Rule, settings: Settings) -> Stage {
+    fn with(rule: Rule, settings: GateSettings) -> Stage {
         let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
         let permits = Permits::new(ledger.clone(), settings);
         Stage {
@@ -42,21 +42,21 @@ impl Stage {
         }
     }
 
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> PermitRequest {
         let cell = CellId::named(&["x"]);
-        Wanted {
+        PermitRequest {
             terms: smallvec![Term {
                 cell,
                 rule: self.rule.clone(),
                 cost: 1,
-                leave: 0
+                reserve: 0
             }],
             scopes: Scopes::new(),
             priority: Priority::Normal,
             caller: CallerId(0),
             patience: secs(86_400),
             evidence: Evidence::Report {
-                by: secs(30),
+                timeout: secs(30),
                 late: secs(5),
             },
             seniority: None,
@@ -76,9 +76,9 @@ impl Stage {
         self.view().await.used
     }
 
-    async fn view(&self) -> View {
+    async fn view(&self) -> CellView {
         let cells = vec![(CellId::named(&["x"]), self.rule.clone())];
-        self.ledger.look(cells).await.remove(0)
+        self.ledger.peek(cells).await.remove(0)
     }
 }
 
@@ -88,9 +88,9 @@ fn sliding(limit: u64, period: Span) -> Rule {
         .drift_ppm(0)
 }
 
-fn answered(mut permit: Permit) {
+fn finish(mut permit: Permit) {
     permit.sent();
-    permit.arrived(Answer::default());
+    permit.arrived(LimitReport::default());
     permit.finished(|_| None);
 }
 
@@ -98,7 +98,7 @@ fn answered(mut permit: Permit) {
 #[tokio::test(start_paused = true)]
 async fn m4_a_call_waits_exactly_until_a_permit_is_free() {
     let stage = Stage::new(sliding(1, secs(10)));
-    answered(stage.take().await);
+    finish(stage.take().await);
     let start = stage.now();
     let permit = stage.take().await;
     // tokio's timer has a grain of one millisecond and fires late, never early.
@@ -111,7 +111,7 @@ async fn m4_a_call_waits_exactly_until_a_permit_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_wakes_those_who_could_not_know_when() {
+async fn a_response_wakes_waiters_without_a_known_time() {
     let stage = Stage::new(Rule::in_flight(1).unwrap());
     let first = stage.take().await;
     let waiting = tokio::spawn({
@@ -120,7 +120,7 @@ async fn an_answer_wakes_those_who_could_not_know_when() {
     });
     advance(Duration::from_secs(7)).await;
     assert!(!waiting.is_finished());
-    answered(first);
+    finish(first);
     let second = waiting.await.unwrap();
     assert!(
         second.waited() < secs(7) + Span::from_millis(4),
@@ -130,45 +130,45 @@ async fn an_answer_wakes_those_who_could_not_know_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_past_the_deadline_is_refused_at_once() {
+async fn a_wait_past_the_deadline_is_rejected_at_once() {
     let stage = Stage::new(sliding(1, secs(10)));
-    answered(stage.take().await);
+    finish(stage.take().await);
     let start = stage.now();
     let denied = stage
         .permits
-        .acquire(Wanted {
+        .acquire(PermitRequest {
             patience: secs(3),
             ..stage.wanted()
         })
         .await;
-    let Err(Denied::Refused { retry_in, .. }) = denied else {
+    let Err(Denied::Rejected { retry_in, .. }) = denied else {
         panic!("{denied:?}")
     };
     assert_eq!((retry_in, stage.now()), (secs(10), start));
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_that_runs_out_while_waiting_is_told_apart() {
+async fn a_timeout_while_waiting_has_its_own_error() {
     let stage = Stage::new(Rule::in_flight(1).unwrap());
     let _running = stage.take().await;
     let denied = stage
         .permits
-        .acquire(Wanted {
+        .acquire(PermitRequest {
             patience: secs(3),
             ..stage.wanted()
         })
         .await;
     assert!(
-        matches!(denied, Err(Denied::TimedOut { place: Some(_) })),
+        matches!(denied, Err(Denied::TimedOut { blocker: Some(_) })),
         "{denied:?}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_too_many_is_refused() {
-    let settings = Settings {
+async fn a_call_beyond_the_queue_bound_is_rejected() {
+    let settings = GateSettings {
         waiting_max: 1,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let stage = Stage::with(Rule::in_flight(1).unwrap(), settings);
     let _running = stage.take().await;
@@ -179,7 +179,7 @@ async fn one_too_many_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_dropped_leaves_at_once() {
+async fn a_dropped_waiter_leaves_the_queue_at_once() {
     let stage = Stage::new(Rule::in_flight(1).unwrap());
     let running = stage.take().await;
     {
@@ -188,7 +188,7 @@ async fn a_waiter_that_is_dropped_leaves_at_once() {
         assert_eq!(stage.permits.waiting(Priority::Normal), 1);
     }
     assert_eq!(stage.permits.waiting(Priority::Normal), 0);
-    answered(running);
+    finish(running);
     assert!(stage.take().await.waited() <= Span::from_millis(4));
 }
 
@@ -229,7 +229,7 @@ async fn a_permit_dropped_before_a_byte_left_is_given_back_and_after_that_it_cou
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nobody_waits_a_permit_is_there_at_once() {
+async fn without_waiters_a_permit_is_granted_at_once() {
     let stage = Stage::new(sliding(1, secs(10)));
     let mut first = pin!(stage.permits.acquire(stage.wanted()));
     let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().poll(cx))).await;
@@ -241,7 +241,7 @@ async fn where_nobody_waits_a_permit_is_there_at_once() {
 #[tokio::test(start_paused = true)]
 async fn m3_urgent_calls_overtake_and_the_rest_keep_their_order() {
     let stage = Stage::new(sliding(1, secs(1)));
-    answered(stage.take().await);
+    finish(stage.take().await);
     let (sender, mut receiver) = tokio::sync::mpsc::channel(16);
     for (name, priority) in [
         (1, Priority::Low),
@@ -250,12 +250,12 @@ async fn m3_urgent_calls_overtake_and_the_rest_keep_their_order() {
         (4, Priority::High),
     ] {
         let (permits, sender) = (stage.permits.clone(), sender.clone());
-        let wanted = Wanted {
+        let wanted = PermitRequest {
             priority,
             ..stage.wanted()
         };
         tokio::spawn(async move {
-            answered(permits.acquire(wanted).await.unwrap());
+            finish(permits.acquire(wanted).await.unwrap());
             sender.send(name).await.unwrap();
         });
         tokio::task::yield_now().await;
@@ -270,12 +270,12 @@ async fn m3_urgent_calls_overtake_and_the_rest_keep_their_order() {
 /// M13: a strict provider's calls go in order of arrival, whatever their priority.
 #[tokio::test(start_paused = true)]
 async fn m13_strict_order_lets_nobody_overtake() {
-    let settings = Settings {
+    let settings = GateSettings {
         order: Order::Fifo,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let stage = Stage::with(Rule::paced(1, secs(1)).unwrap(), settings);
-    answered(stage.take().await);
+    finish(stage.take().await);
     let (sender, mut receiver) = tokio::sync::mpsc::channel(16);
     for (name, priority) in [
         (1, Priority::Low),
@@ -283,12 +283,12 @@ async fn m13_strict_order_lets_nobody_overtake() {
         (3, Priority::Normal),
     ] {
         let (permits, sender) = (stage.permits.clone(), sender.clone());
-        let wanted = Wanted {
+        let wanted = PermitRequest {
             priority,
             ..stage.wanted()
         };
         tokio::spawn(async move {
-            answered(permits.acquire(wanted).await.unwrap());
+            finish(permits.acquire(wanted).await.unwrap());
             sender.send(name).await.unwrap();
         });
         tokio::task::yield_now().await;
@@ -300,7 +300,7 @@ async fn m13_strict_order_lets_nobody_overtake() {
 
 /// A first-use window that was never opened at the provider must not end early here.
 #[tokio::test(start_paused = true)]
-async fn a_failed_call_counts_but_proves_no_window() {
+async fn a_failed_call_counts_but_opens_no_window() {
     let stage = Stage::new(Rule::fixed(2, secs(10)).expect("a sane rule").drift_ppm(0));
     let mut failed = stage.take().await;
     failed.sent();
@@ -308,9 +308,9 @@ async fn a_failed_call_counts_but_proves_no_window() {
     failed.finished(|_| None);
     assert_eq!(stage.used().await, 1);
     advance(Duration::from_secs(9)).await;
-    answered(stage.take().await);
+    finish(stage.take().await);
     let start = stage.now();
-    answered(stage.take().await);
+    finish(stage.take().await);
     assert!(
         stage.now().since(start) >= secs(10),
         "one window after the proof"
@@ -318,22 +318,22 @@ async fn a_failed_call_counts_but_proves_no_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_answer_says_reaches_the_ledger_with_its_mark() {
+async fn response_feedback_reaches_the_ledger_with_its_mark() {
     let stage = Stage::new(sliding(10, secs(10)));
     let mut permit = stage.take().await;
     permit.sent();
-    let reading = Reading {
+    let reading = LimitReading {
         term: 0,
         remaining: Some(3),
-        ..Reading::default()
+        ..LimitReading::default()
     };
-    let nonsense = Reading {
+    let nonsense = LimitReading {
         term: 7,
         remaining: Some(0),
-        ..Reading::default()
+        ..LimitReading::default()
     };
-    permit.arrived(Answer {
-        refused: false,
+    permit.arrived(LimitReport {
+        limited: false,
         readings: vec![reading, nonsense],
     });
     assert_eq!(stage.view().await.remaining, 3);
@@ -348,7 +348,7 @@ async fn the_task_ends_with_the_last_handle() {
     };
     let before = tasks();
     let stage = Stage::new(sliding(1, secs(10)));
-    answered(stage.take().await);
+    finish(stage.take().await);
     assert_eq!(tasks(), before + 1);
     drop(stage);
     for _ in 0..10 {
@@ -361,9 +361,9 @@ async fn the_task_ends_with_the_last_handle() {
 #[tokio::test(start_paused = true)]
 async fn m4_ten_thousand_waiters_are_woken_in_order_without_polling() {
     const WAITERS: usize = 10_000;
-    let settings = Settings {
+    let settings = GateSettings {
         waiting_max: WAITERS,
-        ..Settings::default()
+        ..GateSettings::default()
     };
     let stage = Stage::with(
         Rule::bucket(1_000, secs(1), 1).unwrap().drift_ppm(0),
@@ -384,7 +384,7 @@ async fn m4_ten_thousand_waiters_are_woken_in_order_without_polling() {
                 }
                 .await;
                 order.lock().push(name);
-                answered(permit);
+                finish(permit);
             })
         })
         .collect();

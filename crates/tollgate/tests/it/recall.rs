@@ -6,10 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::time::advance;
-use tollgate::Answer;
-use tollgate::path::permit::{Denied, Permits, Wanted};
+use tollgate::LimitReport;
+use tollgate::path::permit::{Denied, PermitRequest, Permits};
 use tollgate_core::ask::{CellId, Evidence, Priority, Scopes, Term};
-use tollgate_core::gate::{CallerId, Settings};
+use tollgate_core::gate::{CallerId, GateSettings};
 use tollgate_core::limit::Rule;
 use tollgate_core::time::{Micros, Span, Wall};
 use tollgate_ledger::{Clock, Ledger};
@@ -18,11 +18,11 @@ const PERIOD: Span = Span::from_secs(10);
 
 /// Callers that want a permit under whatever limit holds, and when each got it.
 #[derive(Clone)]
-struct Crowd {
+struct Waiters {
     ledger: Ledger,
     permits: Permits,
     limit: Arc<Mutex<Arc<Rule>>>,
-    went: Arc<Mutex<Vec<(usize, Micros)>>>,
+    granted: Arc<Mutex<Vec<(usize, Micros)>>>,
 }
 
 fn rule(limit: u64) -> Arc<Rule> {
@@ -30,33 +30,33 @@ fn rule(limit: u64) -> Arc<Rule> {
     Arc::new(rule.drift_ppm(0))
 }
 
-impl Crowd {
-    fn new(limit: u64) -> Crowd {
+impl Waiters {
+    fn new(limit: u64) -> Waiters {
         let ledger = Ledger::memory(Clock::tokio(Wall(1_772_323_200_000_000)));
-        Crowd {
-            permits: Permits::new(ledger.clone(), Settings::default()),
+        Waiters {
+            permits: Permits::new(ledger.clone(), GateSettings::default()),
             limit: Arc::new(Mutex::new(rule(limit))),
-            went: Arc::default(),
+            granted: Arc::default(),
             ledger,
         }
     }
 
-    fn wanted(&self, seniority: u64) -> Wanted {
+    fn wanted(&self, seniority: u64) -> PermitRequest {
         // The edition first: see `Permits::edition`.
         let edition = self.permits.edition();
-        Wanted {
+        PermitRequest {
             terms: smallvec![Term {
                 cell: CellId::named(&["x"]),
                 rule: self.limit.lock().clone(),
                 cost: 1,
-                leave: 0
+                reserve: 0
             }],
             scopes: Scopes::new(),
             priority: Priority::Normal,
             caller: CallerId(0),
             patience: Span::from_secs(86_400),
             evidence: Evidence::Report {
-                by: Span::from_secs(30),
+                timeout: Span::from_secs(30),
                 late: Span::from_secs(5),
             },
             seniority: Some(seniority),
@@ -67,7 +67,7 @@ impl Crowd {
     /// One caller: asks again for as long as it is recalled, and is answered at once.
     fn join(&self, number: usize) {
         let crowd = self.clone();
-        let seniority = self.permits.place();
+        let seniority = self.permits.new_seniority();
         tokio::spawn(async move {
             let mut permit = loop {
                 match crowd.permits.acquire(crowd.wanted(seniority)).await {
@@ -77,21 +77,21 @@ impl Crowd {
                 }
             };
             let now = crowd.ledger.now().at;
-            crowd.went.lock().push((number, now));
+            crowd.granted.lock().push((number, now));
             permit.sent();
-            permit.arrived(Answer::default());
+            permit.arrived(LimitReport::default());
             permit.finished(|_| None);
         });
     }
 
     fn change(&self, limit: u64) {
         *self.limit.lock() = rule(limit);
-        self.permits.replace(Settings::default());
+        self.permits.replace(GateSettings::default());
     }
 
     /// The most that went in any window that ends after `from`.
-    fn densest(&self, from: Micros) -> usize {
-        let went = self.went.lock();
+    fn max_in_window(&self, from: Micros) -> usize {
+        let went = self.granted.lock();
         let ends = went.iter().map(|(_, at)| *at).filter(|at| *at > from);
         let inside = |end: Micros| {
             let within = |at: &Micros| *at <= end && end.since(*at) < PERIOD;
@@ -104,22 +104,26 @@ impl Crowd {
 /// R-A13: lowered from 10 to 2 while 30 wait: from then on never more than two in any window, with
 /// what went before counted, in the order of arrival, and everybody goes in the end.
 #[tokio::test(start_paused = true)]
-async fn a_lower_limit_holds_for_those_who_wait_and_resets_nothing() {
-    let crowd = Crowd::new(10);
+async fn a_lower_limit_applies_to_waiting_calls_and_resets_nothing() {
+    let crowd = Waiters::new(10);
     for number in 0..40 {
         crowd.join(number);
     }
     advance(Duration::from_secs(1)).await;
-    assert_eq!(crowd.went.lock().len(), 10);
+    assert_eq!(crowd.granted.lock().len(), 10);
     crowd.change(2);
     let changed = crowd.ledger.now().at;
     for _ in 0..1_700 {
         advance(Duration::from_millis(100)).await;
     }
-    assert_eq!(crowd.went.lock().len(), 40);
-    assert!(crowd.densest(changed) <= 2, "{}", crowd.densest(changed));
+    assert_eq!(crowd.granted.lock().len(), 40);
+    assert!(
+        crowd.max_in_window(changed) <= 2,
+        "{}",
+        crowd.max_in_window(changed)
+    );
     let order: Vec<usize> = crowd
-        .went
+        .granted
         .lock()
         .iter()
         .map(|(number, _)| *number)
@@ -130,8 +134,8 @@ async fn a_lower_limit_holds_for_those_who_wait_and_resets_nothing() {
 /// R-A13: a hundred changes up and down while calls wait and come: never more than the highest limit
 /// that held in the window, and nobody is lost.
 #[tokio::test(start_paused = true)]
-async fn limits_that_change_all_the_time_are_kept() {
-    let crowd = Crowd::new(5);
+async fn limits_hold_while_they_keep_changing() {
+    let crowd = Waiters::new(5);
     let begin = crowd.ledger.now().at;
     for round in 0_usize..100 {
         crowd.join(round);
@@ -143,20 +147,24 @@ async fn limits_that_change_all_the_time_are_kept() {
     for _ in 0..5_000 {
         advance(Duration::from_millis(100)).await;
     }
-    assert_eq!(crowd.went.lock().len(), 200);
-    assert!(crowd.densest(begin) <= 5, "{}", crowd.densest(begin));
+    assert_eq!(crowd.granted.lock().len(), 200);
+    assert!(
+        crowd.max_in_window(begin) <= 5,
+        "{}",
+        crowd.max_in_window(begin)
+    );
 }
 
 /// R-A13: who arrives in the very instant of the change does not get past those who were called back,
 /// although a raised limit has room for it at once.
 #[tokio::test(start_paused = true)]
-async fn who_arrives_in_the_instant_of_a_change_stands_behind_those_who_waited() {
-    let crowd = Crowd::new(10);
+async fn a_call_arriving_during_a_change_queues_behind_waiting_calls() {
+    let crowd = Waiters::new(10);
     for number in 0..40 {
         crowd.join(number);
     }
     advance(Duration::from_secs(1)).await;
-    assert_eq!(crowd.went.lock().len(), 10);
+    assert_eq!(crowd.granted.lock().len(), 10);
     crowd.change(20);
     // Nobody who was called back has run yet.
     crowd.join(40);
@@ -164,7 +172,7 @@ async fn who_arrives_in_the_instant_of_a_change_stands_behind_those_who_waited()
         advance(Duration::from_millis(100)).await;
     }
     let order: Vec<usize> = crowd
-        .went
+        .granted
         .lock()
         .iter()
         .map(|(number, _)| *number)

@@ -1,0 +1,196 @@
+//! A running daemon, asked over its admin address by a minimal HTTP/1 client.
+//!
+//! Promises: says where nobody answers and what to do about it; a refusal is told in the daemon's own
+//! words. Everything has its time and its size.
+//!
+//! Never: sends a token to another address than the one that was named, or shows it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::handshake;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tollgate_config::{Config, Secret, disk};
+use tollgate_server::admin::TokenFile;
+
+use crate::options::Options;
+
+/// Longer than the daemon takes for any answer.
+const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// The largest answer: a thousand providers with a kilobyte each.
+const RESPONSE_MAX: usize = 16 << 20;
+
+/// A daemon's admin address.
+#[derive(Debug)]
+pub(crate) struct AdminClient {
+    address: SocketAddr,
+    token: Option<Secret>,
+}
+
+/// Nobody listens there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no daemon answers on {0}; start one with `tollgate serve`, or name its address with --admin"
+)]
+pub(crate) struct NoDaemon(SocketAddr);
+
+/// Somebody else listens there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "something that is no admin address of tollgate answers on {0}; name the daemon's with --admin"
+)]
+struct NotTollgate(SocketAddr);
+
+/// The daemon said no.
+#[derive(Debug)]
+pub(crate) struct Rejected {
+    pub(crate) message: String,
+    pub(crate) hint: String,
+    pub(crate) problems: Vec<String>,
+}
+
+impl AdminClient {
+    /// The daemon that flags, variables and tollgate.yaml name. A configuration with errors does not
+    /// keep anybody from speaking to the daemon that runs with an older one.
+    pub(crate) fn find(options: &Options) -> anyhow::Result<AdminClient> {
+        let (sources, world) = (options.sources(), disk::environment());
+        let config = match Config::load(&sources, &world) {
+            Ok(loaded) => loaded.config,
+            Err(_) => {
+                check_admin_address(options)?;
+                Config::without_providers(&sources, &world)
+            }
+        };
+        let admin = config.admin;
+        let address = reachable(admin.listen);
+        // The token of this machine's daemon is not for whatever address a flag names.
+        let is_ours = options.admin.is_none() || address.ip().is_loopback();
+        let token = match admin.token {
+            Some(token) => Some(token),
+            None if is_ours => TokenFile::read(Path::new(&config.state_dir))?,
+            None => None,
+        };
+        Ok(AdminClient { address, token })
+    }
+
+    /// One question, one answer. `Ok(Err)`: the daemon refused.
+    pub(crate) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Result<Value, Rejected>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("the runtime could not start")?;
+        let asked =
+            async { tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await };
+        match runtime.block_on(asked) {
+            Ok(answer) => answer,
+            Err(_) => bail!("the daemon on {} does not answer", self.address),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Result<Value, Rejected>> {
+        let stream = TcpStream::connect(self.address)
+            .await
+            .map_err(|_| NoDaemon(self.address))?;
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
+        let carried = tokio::spawn(connection);
+        let text = body.map(ToString::to_string).unwrap_or_default();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", self.address.to_string())
+            .header("content-type", "application/json")
+            .header("x-tollgate-admin", "1");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {}", token.expose()));
+        }
+        let request = request.body(Full::new(Bytes::from(text)));
+        let request = request.context("the token or the name cannot be sent over HTTP")?;
+        let answer = sender.send_request(request).await;
+        let answer = answer.map_err(|error| {
+            // What cannot be read as HTTP comes from another kind of program.
+            if error.is_parse() {
+                return anyhow::Error::new(NotTollgate(self.address));
+            }
+            anyhow::Error::new(error).context(format!("{} broke off", self.address))
+        })?;
+        let status = answer.status();
+        let whole = Limited::new(answer.into_body(), RESPONSE_MAX)
+            .collect()
+            .await;
+        carried.abort();
+        let Ok(whole) = whole else {
+            bail!("the answer of {} broke off", self.address);
+        };
+        let value: Value =
+            serde_json::from_slice(&whole.to_bytes()).map_err(|_| NotTollgate(self.address))?;
+        Ok(into_result(status, value))
+    }
+}
+
+/// An address that cannot be one is not replaced by the default silently.
+fn check_admin_address(options: &Options) -> anyhow::Result<()> {
+    let by_variable = || std::env::var("TOLLGATE_ADMIN").ok();
+    let address = options.admin.clone().or_else(by_variable);
+    let address = address.filter(|address| !address.is_empty());
+    if let Some(address) = address {
+        let parsed = address.parse::<SocketAddr>();
+        parsed.context("the admin address has no port; write such as 127.0.0.1:4291")?;
+    }
+    Ok(())
+}
+
+/// A daemon that listens on all addresses is asked on this machine's own.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+fn into_result(status: StatusCode, value: Value) -> Result<Value, Rejected> {
+    // A reload of which parts were refused is told whole.
+    if status.is_success() || value.get("error").is_none() {
+        return Ok(value);
+    }
+    let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+    let problems = value["problems"].as_array().cloned().unwrap_or_default();
+    let problems = problems.iter().filter_map(Value::as_str);
+    Err(Rejected {
+        message: text("message"),
+        hint: text("hint"),
+        problems: problems.map(str::to_owned).collect(),
+    })
+}
+
+impl std::fmt::Display for Rejected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.problems.as_slice() {
+            [] => write!(f, "{}; {}", self.message, self.hint),
+            problems => f.write_str(&problems.join("\n")),
+        }
+    }
+}
+
+impl std::error::Error for Rejected {}

@@ -1,0 +1,250 @@
+//! Commands that change a running daemon: `set`, `reload`, `pause`, `cache-only`, `resume`, `reset`.
+//!
+//! Promises: what was done is said; what was refused is said with its reason, and exits with 1.
+//!
+//! Never: changes a file.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use hyper::Method;
+use serde_json::{Map, Value};
+use tollgate_config::amount;
+
+use crate::admin_client::AdminClient;
+use crate::options::Options;
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  tollgate set tmdb sleep_max=60 p_throttle=0.3
+  tollgate set tmdb limits='[20/1s]'";
+
+/// Change settings of the running daemon, until it ends
+///
+/// All of them or none. They win over flags, environment and files. `KEY=` takes one back.
+#[derive(Debug, Args)]
+#[command(after_help = SET_EXAMPLES, after_long_help = SET_EXAMPLES)]
+pub(crate) struct SetCommand {
+    /// The provider
+    #[arg(value_name = "PROVIDER")]
+    name: String,
+
+    /// Settings: a threshold such as sleep_max=60 (seconds), or a field such as queue.max=50
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    settings: Vec<(String, Option<String>)>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The parser repeats what it refuses, so it is refused without its value.
+fn key_value(text: &str) -> Result<(String, Option<String>), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            let value = Some(value.to_owned()).filter(|value| !value.is_empty());
+            Ok((key.trim().to_owned(), value))
+        }
+        Some(_) | None => Err("write KEY=VALUE, such as sleep_max=60".to_owned()),
+    }
+}
+
+impl SetCommand {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let body: Map<String, Value> = self
+            .settings
+            .into_iter()
+            .map(|(key, value)| (key, value.map_or(Value::Null, Value::String)))
+            .collect();
+        let path = format!("/v1/providers/{}/settings", segment(&self.name)?);
+        let remote = AdminClient::find(&self.options)?;
+        let told = remote.request(Method::PATCH, &path, Some(&Value::Object(body)))??;
+        report_changes(&told)
+    }
+}
+
+const RELOAD_EXAMPLES: &str = "\
+Examples:
+  tollgate reload
+  tollgate check providers/ && tollgate reload";
+
+/// Let the running daemon look at its files again
+///
+/// What is invalid is refused and its old version stays; that is told, and exits with 1.
+#[derive(Debug, Args)]
+#[command(after_help = RELOAD_EXAMPLES, after_long_help = RELOAD_EXAMPLES)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Reload {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let remote = AdminClient::find(&self.options)?;
+        let told = remote.request(Method::POST, "/v1/reload", None)??;
+        report_changes(&told)
+    }
+}
+
+const CONTROL_EXAMPLES: &str = "\
+Examples:
+  tollgate pause tmdb                  # no calls until `tollgate resume tmdb`
+  tollgate cache-only tmdb --for 30m
+  tollgate resume tmdb
+  tollgate reset tmdb --entity fixtures";
+
+/// A provider, and of it perhaps one part
+#[derive(Debug, Args)]
+#[command(after_help = CONTROL_EXAMPLES, after_long_help = CONTROL_EXAMPLES)]
+pub(crate) struct ControlCommand {
+    /// The provider
+    #[arg(value_name = "PROVIDER")]
+    name: String,
+
+    /// One entity of it; for `resume` and `reset`
+    #[arg(long, value_name = "E")]
+    entity: Option<String>,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The same, for a while
+#[derive(Debug, Args)]
+#[command(after_help = CONTROL_EXAMPLES, after_long_help = CONTROL_EXAMPLES)]
+pub(crate) struct TimedControlCommand {
+    /// For how long; without it, until resumed
+    #[arg(long = "for", value_name = "30m", value_parser = duration)]
+    lasts: Option<String>,
+
+    #[command(flatten)]
+    command: ControlCommand,
+}
+
+fn duration(text: &str) -> Result<String, String> {
+    match amount::span(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write such as `30m`, `2h` or `1d`".to_owned()),
+    }
+}
+
+impl ControlCommand {
+    /// Gives the order of this word.
+    pub(crate) fn run(self, word: &str) -> anyhow::Result<ExitCode> {
+        self.send(word, None)
+    }
+
+    fn send(self, word: &str, lasts: Option<&str>) -> anyhow::Result<ExitCode> {
+        let mut query = Vec::new();
+        if let Some(entity) = &self.entity {
+            query.push(format!("entity={}", percent_encode(entity)));
+        }
+        if let Some(lasts) = lasts {
+            query.push(format!("for={}", percent_encode(lasts)));
+        }
+        let path = format!(
+            "/v1/providers/{}/{word}?{}",
+            segment(&self.name)?,
+            query.join("&")
+        );
+        let remote = AdminClient::find(&self.options)?;
+        let told = remote.request(Method::POST, &path, None)??;
+        let mut out = crate::out::out();
+        let state = told["state"].as_str().unwrap_or_default();
+        match &self.entity {
+            Some(entity) => writeln!(out, "{}/{entity}: {word}", self.name)?,
+            None => writeln!(out, "{}: {word}; its state is {state}", self.name)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl TimedControlCommand {
+    pub(crate) fn run(self, word: &str) -> anyhow::Result<ExitCode> {
+        let lasts = self.lasts;
+        self.command.send(word, lasts.as_deref())
+    }
+}
+
+/// A provider's name as a part of a path.
+pub(crate) fn segment(name: &str) -> anyhow::Result<String> {
+    if name.is_empty() {
+        bail!("the provider has no name");
+    }
+    Ok(percent_encode(name))
+}
+
+/// Everything but letters, digits, `-` and `_` as `%XX`; dots too, because `..` is a way up.
+pub(crate) fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    text.bytes()
+        .map(|byte| match byte {
+            byte if plain(byte) => char::from(byte).to_string(),
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+/// What came of a change.
+fn report_changes(told: &Value) -> anyhow::Result<ExitCode> {
+    let mut out = crate::out::out();
+    let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
+    let changed = list("changed");
+    if changed.is_empty() {
+        writeln!(out, "nothing is different")?;
+    }
+    for change in &changed {
+        writeln!(out, "{}", change_text(change))?;
+    }
+    let mut err = crate::out::err();
+    for warning in list("warnings").iter().filter_map(Value::as_str) {
+        writeln!(err, "{warning}")?;
+    }
+    let refused = list("refused");
+    for problem in refused.iter().filter_map(Value::as_str) {
+        writeln!(err, "{problem}")?;
+    }
+    if refused.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!("a part was refused, and its old version stays; mend it and reload")
+}
+
+fn change_text(change: &Value) -> String {
+    let text = |name: &str| change[name].as_str();
+    let fields = change["fields"].as_array().cloned().unwrap_or_default();
+    let fields: Vec<&str> = fields.iter().filter_map(Value::as_str).collect();
+    let fields = fields.join(", ");
+    match (
+        text("added"),
+        text("removed"),
+        text("renamed"),
+        text("provider"),
+    ) {
+        (Some(name), ..) => format!("{name}: new"),
+        (_, Some(name), ..) => format!("{name}: gone"),
+        (_, _, Some(name), _) => format!("{name}: now {}", text("to").unwrap_or_default()),
+        (_, _, _, Some(name)) if fields.is_empty() => format!("{name}: changed"),
+        (_, _, _, Some(name)) => format!("{name}: {fields}"),
+        (None, None, None, None) => format!("tollgate.yaml: {fields}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_escape_its_path_segment() {
+        assert_eq!(percent_encode("a/../b?c"), "a%2F%2E%2E%2Fb%3Fc");
+        assert_eq!(percent_encode("tmdb-legacy_2"), "tmdb-legacy_2");
+    }
+
+    #[test]
+    fn a_setting_without_a_value_is_reset() {
+        assert_eq!(key_value("sleep_max="), Ok(("sleep_max".to_owned(), None)));
+        assert_eq!(key_value("a=b=c").unwrap().1.as_deref(), Some("b=c"));
+        assert!(key_value("sleep_max").is_err() && key_value("=1").is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! Five greedy clients: four ask 59 times a second in the background, one clicks once a second,
+//! except while the providers are down; and more clicks when a key asks for them.
+//!
+//! Promises: both sides are asked the same, at the same moments. Direct clients try again when they
+//! are refused or fail, as most programs do; governed ones just wait.
+//!
+//! Never: slows down because answers are late.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tollgate_ledger::Clock;
+
+use super::outages::Outages;
+
+/// Calls per second of all clients together.
+const CALLS_PER_SECOND: u64 = 60;
+
+/// Every so many calls one is a click.
+const CALLS_PER_CLICK: u64 = 60;
+
+/// The first call of the first burst: above what a demonstration of 600 s asks by itself.
+const FIRST_BURST: u64 = 1_000_000;
+
+/// Tries after the first of a direct client, each after twice the time: a common default.
+const DIRECT_RETRIES: u32 = 4;
+const DIRECT_BACKOFF: Duration = Duration::from_millis(250);
+
+/// The clients of one side.
+#[derive(Debug)]
+pub(super) struct ClientGroup {
+    to: SocketAddr,
+    path: &'static str,
+    retries: u32,
+    done: AtomicUsize,
+    lost: AtomicUsize,
+    /// Clicks of bursts: they are numbered after every other call.
+    clicks: AtomicU64,
+}
+
+impl ClientGroup {
+    pub(super) fn direct(to: SocketAddr) -> ClientGroup {
+        ClientGroup {
+            to,
+            path: "/items",
+            retries: DIRECT_RETRIES,
+            done: AtomicUsize::new(0),
+            lost: AtomicUsize::new(0),
+            clicks: AtomicU64::new(FIRST_BURST),
+        }
+    }
+
+    pub(super) fn governed(to: SocketAddr) -> ClientGroup {
+        ClientGroup {
+            path: "/demo/items",
+            retries: 0,
+            ..ClientGroup::direct(to)
+        }
+    }
+
+    /// Calls answered.
+    pub(super) fn done(&self) -> usize {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Calls given up.
+    pub(super) fn lost(&self) -> usize {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Asks for so many seconds; then the calls that wait are dropped.
+    pub(super) async fn run(self: Arc<ClientGroup>, seconds: u64, trouble: Outages) {
+        let mut calls = JoinSet::new();
+        let mut beat = tokio::time::interval(Duration::from_micros(1_000_000 / CALLS_PER_SECOND));
+        for number in 0..seconds * CALLS_PER_SECOND {
+            beat.tick().await;
+            while calls.try_join_next().is_some() {}
+            let is_click = number.is_multiple_of(CALLS_PER_CLICK)
+                && trouble.has_clicks(number / CALLS_PER_SECOND);
+            calls.spawn(self.clone().call(number, is_click));
+        }
+        while calls.join_next().await.is_some() {}
+    }
+
+    /// So many clicks at once.
+    pub(super) fn click(self: Arc<ClientGroup>, calls: u64) {
+        for _ in 0..calls {
+            let number = self.clicks.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(self.clone().call(number, true));
+        }
+    }
+
+    async fn call(self: Arc<ClientGroup>, number: u64, is_click: bool) {
+        let wall = Clock::System.now().wall.0;
+        let priority = if is_click { "high" } else { "low" };
+        let request = format!(
+            "GET {}/{number} HTTP/1.1\r\nHost: demo\r\nConnection: close\r\nX-Call-Id: {number}\r\nX-Submitted-At: {}.{:06}\r\nX-Priority: {priority}\r\nX-Tollgate-Priority: {priority}\r\n\r\n",
+            self.path,
+            wall / 1_000_000,
+            wall % 1_000_000,
+        );
+        for tried in 0..=self.retries {
+            if send(self.to, &request).await == Some(200) {
+                self.done.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            if tried < self.retries {
+                super::sleep(DIRECT_BACKOFF * 2_u32.pow(tried)).await;
+            }
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The status of one request; `None` without an answer.
+async fn send(to: SocketAddr, request: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(to).await.ok()?;
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.ok()?;
+    let line = answer.get(..12)?;
+    std::str::from_utf8(line)
+        .ok()?
+        .rsplit(' ')
+        .next()?
+        .parse()
+        .ok()
+}

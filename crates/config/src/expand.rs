@@ -1,0 +1,94 @@
+//! Variables in files: `${NAME}` and `${NAME:-otherwise}` in any value that is no key.
+//!
+//! Promises: a variable that is not set and has no other value is a problem with its place.
+//!
+//! Never: touches fields that hold keys. Those are looked up where they become a `Secret`.
+
+use crate::problem::{Level, Problem, Problems};
+use crate::raw::{Node, Value};
+use crate::secret::{Environment, expand};
+use crate::shape::{Field, Shape};
+
+/// Fills a tree whose fields are those of the table.
+pub(crate) fn expand_variables(
+    tree: &mut Node,
+    table: &'static [Field],
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) {
+    let Value::Map(entries) = &mut tree.value else {
+        return;
+    };
+    for entry in entries {
+        if let Some(field) = table.iter().find(|field| field.name == entry.name) {
+            expand_as(&mut entry.node, &field.shape, field.name, world, problems);
+        }
+    }
+}
+
+fn expand_as(
+    node: &mut Node,
+    shape: &Shape,
+    path: &str,
+    world: &Environment<'_>,
+    problems: &mut Problems,
+) {
+    let may_be_key = match shape {
+        Shape::Either(shapes) => shapes.iter().any(|shape| matches!(shape, Shape::Secret)),
+        shape => matches!(shape, Shape::Secret),
+    };
+    match &mut node.value {
+        Value::Text(text) if !may_be_key && text.contains("${") => match expand(text, world) {
+            Ok(whole) => *text = whole,
+            Err(name) => {
+                problems.push(Problem {
+                    level: Level::Error,
+                    place: node.place.clone(),
+                    path: path.to_owned(),
+                    what: format!("the environment variable `{name}` is not set"),
+                    remedy: "export it, or write `${NAME:-otherwise}`".to_owned(),
+                });
+                // Said once; nobody should be told that it is no number either.
+                node.value = Value::Null;
+            }
+        },
+        Value::Null | Value::Text(_) => {}
+        Value::List(items) => {
+            let inner = list_item(shape);
+            for item in items {
+                expand_as(item, inner, path, world, problems);
+            }
+        }
+        Value::Map(entries) => match (shape.fields(), map_item(shape)) {
+            (Some(fields), _) => expand_variables(node, fields, world, problems),
+            (None, Some(inner)) => {
+                for entry in entries {
+                    expand_as(&mut entry.node, inner, path, world, problems);
+                }
+            }
+            (None, None) => {}
+        },
+    }
+}
+
+fn list_item(shape: &Shape) -> &Shape {
+    match shape {
+        Shape::List(inner) => inner,
+        Shape::Either(shapes) => shapes
+            .iter()
+            .find_map(|shape| match shape {
+                Shape::List(inner) => Some(*inner),
+                _ => None,
+            })
+            .unwrap_or(shape),
+        other => other,
+    }
+}
+
+fn map_item(shape: &Shape) -> Option<&Shape> {
+    match shape {
+        Shape::Map(inner) => Some(inner),
+        Shape::Either(shapes) => shapes.iter().find_map(map_item),
+        _ => None,
+    }
+}

@@ -1,0 +1,58 @@
+//! Promises: what a limit keeps at the provider, in words, by the table of docs/exactness.md.
+//!
+//! Promises: says less rather than more. "Exact" means that no call arrives above the limit, whatever
+//! the delays are.
+//!
+//! Never: depends on how a limit was written.
+
+use tollgate_core::limit::{Algorithm, Rule};
+
+use crate::amount::HumanSpan;
+
+/// What a rule keeps at the provider.
+#[must_use]
+pub fn guarantee(rule: &Rule) -> String {
+    match rule.algorithm() {
+        Algorithm::Sliding { .. } => "exact, whichever window the provider counts".to_owned(),
+        Algorithm::Paced { .. } => "exact, and evenly spaced".to_owned(),
+        Algorithm::InFlight => "exact: never more at a time".to_owned(),
+        Algorithm::Bucket { period, burst } => format!(
+            "exact if the provider has a token bucket like it; where it counts a window, up to {} in {}",
+            rule.limit().saturating_add(*burst),
+            HumanSpan(*period)
+        ),
+        Algorithm::Fixed { .. } => {
+            "exact if the provider's window opens with the first call; elsewhere up to twice at an edge"
+                .to_owned()
+        }
+        Algorithm::Calendar(_) => {
+            "exact if the provider's day, hour or month begins when ours does; elsewhere up to twice at an edge"
+                .to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::limit::Calendar;
+    use tollgate_core::time::Span;
+
+    #[test]
+    fn a_guarantee_says_where_twice_the_limit_can_pass() {
+        let second = Span::from_secs(1);
+        let day = tollgate_core::limit::CalendarPeriod::Day;
+        let calendar = Calendar::new(day, jiff::tz::TimeZone::UTC);
+        for (rule, twice) in [
+            (Rule::sliding(5, second).unwrap(), false),
+            (Rule::paced(5, second).unwrap(), false),
+            (Rule::in_flight(5).unwrap(), false),
+            (Rule::fixed(5, second).unwrap(), true),
+            (Rule::calendar(5, calendar).unwrap(), true),
+        ] {
+            assert_eq!(guarantee(&rule).contains("up to twice at an edge"), twice);
+        }
+        let bucket = guarantee(&Rule::bucket(35, second, 20).unwrap());
+        assert!(bucket.ends_with("up to 55 in 1s"), "{bucket}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Clashes: things that only one provider may have, and two claim.
+//!
+//! Promises: a clash is told with both places. After a reload the newcomer loses, never the one that
+//! was there.
+//!
+//! Never: lets two providers count one domain apart.
+
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::overlay::env_name;
+use crate::problem::{Place, Problem};
+
+use super::LoadedProvider;
+use super::gather::problem;
+
+/// The first clash: who loses, and why.
+pub(super) fn first(governed: &[LoadedProvider], config: &Config) -> Option<(usize, Problem)> {
+    let mut claims = Claims::default();
+    for (index, one) in governed.iter().enumerate() {
+        let name = env_name(&one.provider.name);
+        let place = one.places.name.clone();
+        let whole = Place::whole(&one.source);
+        if let Some(lost) = claims.claim(
+            Claim::Name(name),
+            index,
+            place.unwrap_or(whole.clone()),
+            governed,
+        ) {
+            return Some(lost);
+        }
+        let places = one.places.domains.iter();
+        for (domain, place) in one.provider.domains.iter().zip(places) {
+            let claim = Claim::Domain(domain.to_string());
+            if let Some(lost) = claims.claim(claim, index, place.clone(), governed) {
+                return Some(lost);
+            }
+        }
+        if let Some(listen) = one.provider.listen {
+            let place = one.places.listen.clone().unwrap_or(whole);
+            if listen == config.listen || listen == config.admin.listen {
+                return Some((
+                    index,
+                    problem(
+                        &place,
+                        "the gateway or the admin address listens here too",
+                        "give the provider another port",
+                    ),
+                ));
+            }
+            let claim = Claim::Listen(listen.to_string());
+            if let Some(lost) = claims.claim(claim, index, place, governed) {
+                return Some(lost);
+            }
+        }
+    }
+    None
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    Name(String),
+    Domain(String),
+    Listen(String),
+}
+
+#[derive(Default)]
+struct Claims(BTreeMap<Claim, (usize, Place)>);
+
+impl Claims {
+    fn claim(
+        &mut self,
+        claim: Claim,
+        index: usize,
+        place: Place,
+        governed: &[LoadedProvider],
+    ) -> Option<(usize, Problem)> {
+        let Some((first, other)) = self.0.get(&claim) else {
+            self.0.insert(claim, (index, place));
+            return None;
+        };
+        // Who was there before stays; between two newcomers it is the first.
+        let is_fresh = |index: usize| governed.get(index).is_none_or(|one| one.is_changed);
+        let (loser, at, kept) = if is_fresh(*first) && !is_fresh(index) {
+            (*first, other.clone(), place)
+        } else {
+            (index, place, other.clone())
+        };
+        let (what, remedy) = match claim {
+            Claim::Name(_) => (
+                format!("the provider at {kept} has this name too"),
+                "choose another with `name:`; `-` and `_` are the same in variables",
+            ),
+            Claim::Domain(domain) => (
+                format!("the domain {domain} belongs to the provider at {kept} too"),
+                "write all its limits into one file, or name a narrower domain",
+            ),
+            Claim::Listen(_) => (
+                format!("the provider at {kept} listens here too"),
+                "give one of them another port",
+            ),
+        };
+        Some((loser, problem(&at, &what, remedy)))
+    }
+}

@@ -1,0 +1,311 @@
+//! Governing: every provider with all that is laid over its file.
+//!
+//! Promises: what has errors is refused and its old version stays; an unchanged provider is the very
+//! same one as before.
+//!
+//! Never: lets a setting for all make a built-in provider unusable.
+
+use std::sync::Arc;
+
+use tollgate_core::domain::Domain;
+
+use crate::check::{Checked, ProviderFile};
+use crate::config::{Config, Presets};
+use crate::origin::Origin;
+use crate::preset;
+use crate::problem::{Level, Place, Problem, Problems};
+use crate::provider::Provider;
+use crate::secret::Environment;
+use crate::settings::OnStoreLoss;
+
+use super::gather::{FoundProvider, Gathered, problem};
+use super::{Loaded, LoadedProvider, ProviderSetting, Sources, conflict, hints};
+
+/// Checks every provider that was gathered; what has errors is refused, and its old version stays.
+pub(super) fn load_providers(
+    gathered: &Gathered,
+    sources: &Sources,
+    config: &Config,
+    world: &Environment<'_>,
+    old: Option<&Loaded>,
+    refused: &mut Problems,
+) -> Vec<LoadedProvider> {
+    let mut governed = Vec::new();
+    for piece in &gathered.found {
+        let checked = match &piece.file {
+            Ok(draft) => require_nodes(
+                check_with_overrides(draft.clone(), sources, &config.env_prefix, world),
+                config,
+            ),
+            Err(problems) => Checked::rejected(problems.clone()),
+        };
+        governed.extend(new_or_previous(piece, checked, old, refused));
+    }
+    // What a folder held that cannot be read now is still there as far as we know.
+    for folder in &gathered.unreadable_dirs {
+        let inside = format!("{}/", folder.trim_end_matches('/'));
+        let held = old.into_iter().flat_map(|old| &old.providers);
+        governed.extend(
+            held.filter(|one| one.source.starts_with(&inside))
+                .map(as_unchanged),
+        );
+    }
+    governed
+}
+
+/// Without the number of nodes the share of one is the whole limit, and together they would exceed it.
+fn require_nodes(checked: Checked, config: &Config) -> Checked {
+    let mut checked = checked;
+    let shares = |provider: &Provider| provider.on_store_loss == OnStoreLoss::LocalShare;
+    let alone = config.nodes == 1 && config.store.is_shared();
+    if alone && checked.provider.as_ref().is_some_and(shares) {
+        let place = checked.places.on_store_loss.clone();
+        let place = place.unwrap_or_else(|| Place::whole("tollgate.yaml"));
+        let what = "`local-share` needs to know how many share the limits";
+        let mut problem = problem(&place, what, "add `nodes: 4` to tollgate.yaml");
+        "on_store_loss".clone_into(&mut problem.path);
+        checked.problems.push(problem);
+        checked.provider = None;
+    }
+    checked
+}
+
+/// A draft with everything over it.
+fn check_with_overrides(
+    draft: ProviderFile,
+    sources: &Sources,
+    prefix: &str,
+    world: &Environment<'_>,
+) -> Checked {
+    let mut draft = draft;
+    if !sources.only_named {
+        draft = draft.with_environment(prefix);
+    }
+    let name = draft.name().to_owned();
+    let mut problems = Problems::default();
+    for (key, value) in &sources.for_all_providers {
+        let flag = format!("--{}", key.replace('_', "-"));
+        if let Err(wrong) = draft.set(key, value, &flag) {
+            problems.extend(wrong);
+        }
+    }
+    let flags = sources.set.iter().map(|set| (set, Place::whole("--set")));
+    let later = sources.patched.iter().map(|set| (set, Origin::set()));
+    for (ProviderSetting { key, value, .. }, place) in
+        flags.chain(later).filter(|(set, _)| set.provider == name)
+    {
+        if let Err(wrong) = draft.set(key, value, &place.file) {
+            problems.extend(wrong);
+        }
+    }
+    let mut checked = draft.check(world);
+    hints::note_not_used_yet(
+        draft.tree(),
+        hints::PROVIDER_NOT_USED_YET,
+        &mut checked.problems,
+    );
+    checked.problems.extend(problems);
+    if checked.problems.has_errors() {
+        checked.provider = None;
+    }
+    checked
+}
+
+/// The new version if it can be obeyed, else the old one, else none.
+fn new_or_previous(
+    piece: &FoundProvider,
+    checked: Checked,
+    old: Option<&Loaded>,
+    refused: &mut Problems,
+) -> Option<LoadedProvider> {
+    let before = previous(&piece.source, old);
+    let mut problems = piece.warnings.clone();
+    problems.extend(checked.problems);
+    let Some(provider) = checked.provider else {
+        refused.extend(problems.clone());
+        return before.map(|one| LoadedProvider {
+            problems,
+            ..as_unchanged(one)
+        });
+    };
+    let same = before.filter(|one| *one.provider == provider);
+    Some(LoadedProvider {
+        // An unchanged provider is the same one, so that nothing is built anew for it.
+        provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
+        source: piece.source.clone(),
+        values: checked.values,
+        problems,
+        places: checked.places,
+        is_changed: same.is_none(),
+    })
+}
+
+pub(super) fn previous<'a>(source: &str, old: Option<&'a Loaded>) -> Option<&'a LoadedProvider> {
+    old?.providers.iter().find(|one| one.source == source)
+}
+
+/// A provider as it was.
+fn as_unchanged(one: &LoadedProvider) -> LoadedProvider {
+    LoadedProvider {
+        is_changed: false,
+        ..one.clone()
+    }
+}
+
+/// Until no two providers claim one thing. Each round takes one newcomer out, so it ends.
+pub(super) fn without_conflicts(
+    governed: Vec<LoadedProvider>,
+    config: &Config,
+    old: Option<&Loaded>,
+    refused: &mut Problems,
+) -> Vec<LoadedProvider> {
+    let mut governed = governed;
+    while let Some((loser, problem)) = conflict::first(&governed, config) {
+        refused.push(problem.clone());
+        let lost = governed.remove(loser);
+        let before = previous(&lost.source, old).filter(|_| lost.is_changed);
+        if let Some(one) = before {
+            let mut problems = lost.problems;
+            problems.push(problem);
+            let one = LoadedProvider {
+                problems,
+                ..as_unchanged(one)
+            };
+            governed.insert(loser, one);
+        }
+    }
+    governed
+}
+
+/// What is to be said of a provider that is obeyed as written; errors are told as refused.
+pub(super) fn notes_of(one: &LoadedProvider) -> Problems {
+    let mut notes = Problems::default();
+    for problem in one
+        .problems
+        .iter()
+        .filter(|problem| problem.level != Level::Error)
+    {
+        notes.push(problem.clone());
+    }
+    notes.extend(wildcard_warnings(one));
+    if let Some(problem) = learn_only_warning(one) {
+        notes.push(problem);
+    }
+    notes
+}
+
+/// A preset that nothing was written over has no limit, where the provider tells it in answers only.
+fn learn_only_warning(one: &LoadedProvider) -> Option<Problem> {
+    let provider = &one.provider;
+    let is_bare = provider.learn && provider.limits.is_empty() && provider.concurrency.is_none();
+    let is_told = one
+        .problems
+        .iter()
+        .any(|known| known.what.starts_with("there is no limit"));
+    let preset = provider.preset.filter(|_| is_bare && !is_told)?;
+    Some(Problem {
+        level: Level::Warning,
+        place: Place::whole(&one.source),
+        path: provider.name.clone(),
+        what: "there is no limit: the provider tells it in answers, which are not learned from yet, so calls are only slowed down when it refuses".to_owned(),
+        remedy: format!("add `limits:` with those of your plan; `tollgate provider show {preset}` says how"),
+    })
+}
+
+/// `*.example.org` is many hosts, and which of them is the user's own nobody knows: a call by the
+/// provider's name has nowhere to go, and its key goes to none of them.
+fn wildcard_warnings(one: &LoadedProvider) -> Problems {
+    let mut problems = Problems::default();
+    if let Some(domain) = one.provider.wildcard_only_domain() {
+        let host = domain.host();
+        problems.push(Problem {
+            level: Level::Warning,
+            place: Place::whole(&one.source),
+            path: one.provider.name.clone(),
+            what: format!(
+                "`{domain}` is many hosts, so calls by name go nowhere and a key goes to none"
+            ),
+            remedy: format!("write your own, such as `upstream: https://YOURS.{host}`"),
+        });
+    }
+    problems
+}
+
+/// Providers of domains that no file claims.
+pub(super) fn built_in(
+    sources: &Sources,
+    presets: Presets,
+    config: &Config,
+    world: &Environment<'_>,
+    old: Option<&Loaded>,
+    said: &mut Problems,
+) -> Vec<LoadedProvider> {
+    if presets == Presets::Off || sources.only_named {
+        return Vec::new();
+    }
+    let taken = |name: &str| config.providers.iter().any(|one| one.name == name);
+    let claimed = |domain: &Domain| {
+        config
+            .providers
+            .iter()
+            .any(|one| one.domains.contains(domain))
+    };
+    let mut governed = Vec::new();
+    let presets = preset::all()
+        .iter()
+        .filter(|preset| !preset.is_variant() && !taken(preset.name));
+    for preset in presets {
+        let Ok(draft) = preset.provider_file(None) else {
+            continue;
+        };
+        let mut checked = check_with_overrides(draft.clone(), sources, &config.env_prefix, world);
+        if checked.provider.is_none() {
+            // What was set for all does not fit this one; nobody wrote a file for it.
+            for problem in checked.problems.iter() {
+                let level = Level::Warning;
+                said.push(Problem {
+                    level,
+                    ..problem.clone()
+                });
+            }
+            checked = draft.check(world);
+        }
+        let Some(mut provider) = checked.provider else {
+            continue;
+        };
+        let had_domains = !provider.domains.is_empty();
+        provider.domains.retain(|domain| !claimed(domain));
+        if had_domains && provider.domains.is_empty() {
+            continue;
+        }
+        let source = format!("preset {}", preset.name);
+        let same = previous(&source, old).filter(|one| *one.provider == provider);
+        governed.push(LoadedProvider {
+            provider: same.map_or_else(|| Arc::new(provider), |one| one.provider.clone()),
+            source,
+            values: checked.values,
+            problems: Problems::default(),
+            places: checked.places,
+            is_changed: false,
+        });
+    }
+    governed
+}
+
+/// `--set` and `tollgate set` for providers that are not there.
+pub(super) fn unknown_sets(sources: &Sources, governed: &[LoadedProvider], refused: &mut Problems) {
+    let names: Vec<&str> = governed
+        .iter()
+        .map(|one| one.provider.name.as_str())
+        .collect();
+    let flags = sources.set.iter().map(|set| (set, Place::whole("--set")));
+    let later = sources.patched.iter().map(|set| (set, Origin::set()));
+    for (set, place) in flags.chain(later) {
+        if set.provider.is_empty() {
+            let remedy = "write PROVIDER.KEY=VALUE, such as tmdb.sleep_max=60";
+            refused.push(problem(&place, "is not a setting", remedy));
+        } else if !names.contains(&set.provider.as_str()) {
+            refused.push(hints::unknown_provider(&set.provider, &place, &names));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Which alerts have been told, so that each is told once.
+//!
+//! Promises: one notice when an alert begins, one when its level changes, one when it is over;
+//! none in between. What is over was quiet for [`QUIET_FOR`].
+//!
+//! Never: grows beyond [`BOARD_MAX`], whatever names callers invent.
+
+use std::collections::BTreeMap;
+
+use super::{Alert, AlertKind};
+use crate::time::{Micros, Span};
+
+/// How long a condition must be gone before its alert is over.
+pub const QUIET_FOR: Span = Span::from_secs(60);
+
+/// The most alerts that are kept: three kinds for some 300 entities, at about 150 bytes each. Names
+/// beyond that come from callers, not from a provider, and are not told.
+pub const ALERTS_MAX: usize = 1_000;
+
+/// Begun or over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlertStage {
+    /// It has begun, or its level has changed.
+    Firing,
+    /// It is over.
+    Resolved,
+}
+
+/// Something to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Begun or over.
+    pub stage: AlertStage,
+    /// What it is about, as it was seen last.
+    pub alert: Alert,
+}
+
+/// The alerts that have been told and are not over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AlertTracker {
+    active: BTreeMap<(String, AlertKind), Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    alert: Alert,
+    quiet_since: Option<Micros>,
+}
+
+impl AlertTracker {
+    /// Compares the picture of `name` with what has been told about it.
+    pub fn update(&mut self, name: &str, alerts: Vec<Alert>, now: Micros) -> Vec<Notice> {
+        let mut notices = self.resolve_quiet(name, &alerts, now);
+        for alert in alerts {
+            let key = (name.to_owned(), alert.kind);
+            let known = self.active.get(&key);
+            let is_news = known.is_none_or(|entry| entry.alert.level != alert.level);
+            if known.is_none() && self.active.len() >= ALERTS_MAX {
+                continue;
+            }
+            if is_news {
+                notices.push(Notice {
+                    stage: AlertStage::Firing,
+                    alert: alert.clone(),
+                });
+            }
+            let entry = Entry {
+                alert,
+                quiet_since: None,
+            };
+            self.active.insert(key, entry);
+        }
+        notices
+    }
+
+    /// When an alert may be over: update every name then. `None` = nothing is quiet.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Micros> {
+        let quiet = self.active.values().filter_map(|entry| entry.quiet_since);
+        quiet.min().map(|since| since + QUIET_FOR)
+    }
+
+    /// What has been told and is not over.
+    pub fn firing(&self) -> impl Iterator<Item = &Alert> {
+        self.active.values().map(|entry| &entry.alert)
+    }
+
+    /// Starts the quiet of what is not seen any more, and ends what was quiet for long enough.
+    fn resolve_quiet(&mut self, name: &str, seen: &[Alert], now: Micros) -> Vec<Notice> {
+        let mut over = Vec::new();
+        for kind in [
+            AlertKind::Remaining,
+            AlertKind::Rate429,
+            AlertKind::CacheHitRate,
+        ] {
+            let key = (name.to_owned(), kind);
+            let Some(entry) = self.active.get_mut(&key) else {
+                continue;
+            };
+            if seen.iter().any(|alert| alert.kind == kind) {
+                continue;
+            }
+            let since = *entry.quiet_since.get_or_insert(now);
+            if now.since(since) >= QUIET_FOR {
+                over.push(Notice {
+                    stage: AlertStage::Resolved,
+                    alert: entry.alert.clone(),
+                });
+                self.active.remove(&key);
+            }
+        }
+        over
+    }
+}

@@ -1,0 +1,274 @@
+//! Words to write the tables of dialects with.
+//!
+//! Promises: each word adds one row; a table reads from top to bottom as the reader tries it.
+//!
+//! Never: used outside the built-in tables; a provider file fills [`Rows`] itself.
+
+use super::classify::LimitVerdict;
+use super::dialect::{
+    BodyFields, Condition, DefaultWait, FieldPlace, Rows, ScopeNaming, ScopeRule, Signature, Test,
+    WaitRule, WindowRule,
+};
+use super::wait_time::TimeUnit;
+use super::window::WindowUnit;
+use crate::time::Span;
+
+pub(super) fn header(name: &str) -> FieldPlace {
+    FieldPlace::Header(name.to_owned())
+}
+
+pub(super) fn body(path: &str) -> FieldPlace {
+    FieldPlace::Body(path.to_owned())
+}
+
+pub(super) fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+impl FieldPlace {
+    pub(super) fn is(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Is(texts(any_of)),
+        }
+    }
+
+    pub(super) fn has(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Has(texts(any_of)),
+        }
+    }
+
+    pub(super) fn starts(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Starts(texts(any_of)),
+        }
+    }
+
+    pub(super) fn code(self, any_of: &[&str]) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Code(texts(any_of)),
+        }
+    }
+
+    pub(super) fn zero(self) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Zero,
+        }
+    }
+
+    pub(super) fn absent(self) -> Condition {
+        Condition {
+            place: self,
+            test: Test::Absent,
+        }
+    }
+}
+
+/// What a signature looks for: statuses (none = all), conditions, and the scope it tells.
+#[derive(Default)]
+pub(super) struct SignatureBuilder {
+    status: Vec<u16>,
+    conditions: Vec<Condition>,
+    scope: Option<String>,
+    scope_at: Option<FieldPlace>,
+}
+
+/// With any status.
+pub(super) fn when(condition: Condition) -> SignatureBuilder {
+    SignatureBuilder::default().and(condition)
+}
+
+/// With one of these statuses.
+pub(super) fn on(status: &[u16]) -> SignatureBuilder {
+    SignatureBuilder {
+        status: status.to_vec(),
+        ..SignatureBuilder::default()
+    }
+}
+
+impl SignatureBuilder {
+    pub(super) fn and(mut self, condition: Condition) -> SignatureBuilder {
+        self.conditions.push(condition);
+        self
+    }
+
+    pub(super) fn scope(mut self, name: &str) -> SignatureBuilder {
+        self.scope = Some(name.to_owned());
+        self
+    }
+
+    pub(super) fn scope_at(mut self, place: FieldPlace) -> SignatureBuilder {
+        self.scope_at = Some(place);
+        self
+    }
+}
+
+impl Rows {
+    fn signature(mut self, when: SignatureBuilder, verdict: LimitVerdict) -> Rows {
+        let SignatureBuilder {
+            status,
+            conditions,
+            scope,
+            scope_at,
+        } = when;
+        self.signatures.push(Signature {
+            status,
+            conditions,
+            verdict,
+            scope,
+            scope_at,
+        });
+        self
+    }
+
+    pub(super) fn limited(self, when: SignatureBuilder) -> Rows {
+        self.signature(when, LimitVerdict::Limited)
+    }
+
+    pub(super) fn spent(self, when: SignatureBuilder) -> Rows {
+        self.signature(when, LimitVerdict::Spent)
+    }
+
+    pub(super) fn overloaded(self, when: SignatureBuilder) -> Rows {
+        self.signature(when, LimitVerdict::Overloaded)
+    }
+
+    pub(super) fn passed(self, when: SignatureBuilder) -> Rows {
+        self.signature(when, LimitVerdict::Passed)
+    }
+
+    pub(super) fn wait_in(mut self, place: FieldPlace, unit: TimeUnit) -> Rows {
+        self.waits.push(WaitRule::Field { place, unit });
+        self
+    }
+
+    pub(super) fn wait_after(mut self, place: FieldPlace, words: &str) -> Rows {
+        self.waits.push(WaitRule::AfterWords {
+            place,
+            words: words.to_owned(),
+        });
+        self
+    }
+
+    pub(super) fn refill(mut self, cost: &str, available: &str, per_second: &str) -> Rows {
+        let [cost, available, per_second] = [cost, available, per_second].map(str::to_owned);
+        self.waits.push(WaitRule::Refill {
+            cost,
+            available,
+            per_second,
+        });
+        self
+    }
+
+    pub(super) fn window(mut self, rule: WindowRule) -> Rows {
+        self.windows.push(rule);
+        self
+    }
+
+    fn scope_rule(mut self, place: FieldPlace, test: Option<Test>, say: ScopeNaming) -> Rows {
+        self.scopes.push(ScopeRule {
+            place,
+            test,
+            naming: say,
+        });
+        self
+    }
+
+    pub(super) fn scope_in(self, place: FieldPlace) -> Rows {
+        self.scope_rule(place, None, ScopeNaming::AsWritten)
+    }
+
+    pub(super) fn scope_lower(self, place: FieldPlace) -> Rows {
+        self.scope_rule(place, None, ScopeNaming::Lower)
+    }
+
+    pub(super) fn scope_prefixed(self, prefix: &str, place: FieldPlace) -> Rows {
+        self.scope_rule(place, None, ScopeNaming::Prefixed(prefix.to_owned()))
+    }
+
+    pub(super) fn scope_if(self, condition: Condition, name: &str) -> Rows {
+        let Condition { place, test } = condition;
+        self.scope_rule(place, Some(test), ScopeNaming::Fixed(name.to_owned()))
+    }
+
+    pub(super) fn default_wait(mut self, seconds: u64) -> Rows {
+        self.default_waits.push(DefaultWait {
+            scope: None,
+            wait: Span::from_secs(seconds),
+        });
+        self
+    }
+
+    pub(super) fn default_wait_for(mut self, scope: &str, seconds: u64) -> Rows {
+        let scope = Some(scope.to_owned());
+        self.default_waits.push(DefaultWait {
+            scope,
+            wait: Span::from_secs(seconds),
+        });
+        self
+    }
+
+    pub(super) fn named_by(mut self, header: &str) -> Rows {
+        self.window_name = Some(header.to_owned());
+        self
+    }
+}
+
+impl BodyFields {
+    pub(super) fn at(root: &str) -> BodyFields {
+        BodyFields {
+            root: root.to_owned(),
+            ..BodyFields::default()
+        }
+    }
+
+    pub(super) fn named(mut self, name: &str) -> BodyFields {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    pub(super) fn name_at(mut self, path: &str) -> BodyFields {
+        self.name_at = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn counts(mut self, unit: WindowUnit) -> BodyFields {
+        self.unit = Some(unit);
+        self
+    }
+
+    pub(super) fn limit(mut self, path: &str) -> BodyFields {
+        self.limit = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn remaining(mut self, path: &str) -> BodyFields {
+        self.remaining = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn used(mut self, path: &str) -> BodyFields {
+        self.used = Some(path.to_owned());
+        self
+    }
+
+    pub(super) fn reset(mut self, path: &str, unit: TimeUnit) -> BodyFields {
+        self.reset.push((path.to_owned(), unit));
+        self
+    }
+
+    pub(super) fn exhausted(mut self) -> BodyFields {
+        self.is_exhausted = true;
+        self
+    }
+
+    pub(super) fn only_when_limited(mut self) -> BodyFields {
+        self.only_when_limited = true;
+        self
+    }
+}

@@ -1,0 +1,174 @@
+//! A machine on the test bench: virtual time, a log of its transitions, words instead of structs.
+
+use super::{
+    Action, Actions, AttemptResult, BasePace, Class, Command, Health, HealthEvent, HealthMode,
+    HealthSettings, HealthState, Pace, RampAfter, Rate, WhenBlocked,
+};
+use crate::scope::ScopeView;
+use crate::time::{Micros, Span};
+
+/// A provider of 35 calls per second, 4 at a time, as in the document.
+pub(super) fn base() -> BasePace {
+    BasePace {
+        rate: Some(Rate::per_second(35)),
+        concurrency: Some(4),
+    }
+}
+
+/// The document's settings: no failure threshold, a ramp after any trouble, blocked = refused.
+pub(super) fn profile_a() -> HealthSettings {
+    let mut settings = HealthSettings {
+        failure_threshold: None,
+        when_blocked: WhenBlocked::Reject,
+        ..HealthSettings::default()
+    };
+    settings.ramp.after = RampAfter::Any;
+    settings
+}
+
+pub(super) fn breaker() -> HealthSettings {
+    HealthSettings {
+        mode: HealthMode::Breaker,
+        ..HealthSettings::default()
+    }
+}
+
+pub(super) struct Harness {
+    pub(super) health: Health,
+    pub(super) now: Micros,
+    /// `Normal -> Throttle (consec_429)`, one per transition.
+    pub(super) log: Vec<String>,
+    pub(super) last: Actions,
+    /// Everything it wanted done.
+    pub(super) all: Vec<Action>,
+}
+
+impl Harness {
+    pub(super) fn new(settings: HealthSettings) -> Harness {
+        let now = Micros(1_000_000_000);
+        Harness {
+            health: Health::new(settings, base(), now).unwrap(),
+            now,
+            log: Vec::new(),
+            last: Actions::new(),
+            all: Vec::new(),
+        }
+    }
+
+    pub(super) fn on(&mut self, event: HealthEvent) -> &mut Harness {
+        let actions = self.health.on(event, self.now);
+        self.record(actions);
+        self
+    }
+
+    pub(super) fn record(&mut self, actions: Actions) {
+        for action in &actions {
+            if let Action::Transition { from, to, reason } = action {
+                let line = format!("{} -> {} ({reason})", from.log_name(), to.log_name());
+                self.log.push(line);
+            }
+        }
+        self.all.extend(actions.iter().copied());
+        self.last = actions;
+    }
+
+    /// Results of calls that were granted just now; 10 ms pass with each.
+    pub(super) fn results(&mut self, class: Class, times: u32) -> &mut Harness {
+        for _ in 0..times {
+            self.now += Span::from_millis(10);
+            self.result(class, self.now - Span::from_millis(10), None);
+        }
+        self
+    }
+
+    pub(super) fn result(
+        &mut self,
+        class: Class,
+        granted: Micros,
+        retry_after: Option<Span>,
+    ) -> &mut Harness {
+        self.on(HealthEvent::Completed(AttemptResult {
+            class,
+            granted,
+            retry_after,
+        }))
+    }
+
+    pub(super) fn limited_for(&mut self, secs: u64) -> &mut Harness {
+        let retry_after = Some(Span::from_secs(secs));
+        self.result(Class::Limited, self.now, retry_after)
+    }
+
+    pub(super) fn command(&mut self, command: Command) -> &mut Harness {
+        self.on(HealthEvent::Operator(command))
+    }
+
+    pub(super) fn view(&mut self, view: ScopeView) -> &mut Harness {
+        self.on(HealthEvent::ScopeChanged(view))
+    }
+
+    /// Time passes; the machine is ticked when it wants to be, and never otherwise.
+    pub(super) fn advance(&mut self, span: Span) -> &mut Harness {
+        let end = self.now + span;
+        while let Some(tick) = self.health.next_tick().filter(|&tick| tick <= end) {
+            self.now = self.now.max(tick);
+            self.on(HealthEvent::Tick);
+        }
+        self.now = end;
+        self
+    }
+
+    pub(super) fn advance_secs(&mut self, secs: u64) -> &mut Harness {
+        self.advance(Span::from_secs(secs))
+    }
+
+    pub(super) fn state(&self) -> HealthState {
+        self.health.state()
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        self.health.wanted_pace()
+    }
+
+    /// How long the last actions close the scope; `Some(None)` = until opened.
+    pub(super) fn closed_for(&self) -> Option<Option<Span>> {
+        self.last.iter().rev().find_map(|action| match action {
+            Action::Close {
+                closed_for: rest, ..
+            } => Some(*rest),
+            Action::Open
+            | Action::Failed { .. }
+            | Action::Succeeded
+            | Action::Pace(_)
+            | Action::Transition { .. } => None,
+        })
+    }
+
+    pub(super) fn opens(&self) -> bool {
+        self.last.contains(&Action::Open)
+    }
+
+    /// Sleep by five failures in a row.
+    pub(super) fn asleep(settings: HealthSettings) -> Harness {
+        let mut bench = Harness::new(settings);
+        bench.results(Class::ServerError, 5);
+        assert_eq!(bench.state(), HealthState::Sleep);
+        bench
+    }
+
+    /// HalfOpen after such a Sleep.
+    pub(super) fn half_open(settings: HealthSettings) -> Harness {
+        let mut bench = Harness::asleep(settings);
+        bench.advance(bench.health.status(bench.now).reset_in);
+        assert_eq!(bench.state(), HealthState::HalfOpen);
+        bench
+    }
+
+    /// Throttle by three refusals in a row.
+    pub(super) fn throttled(settings: HealthSettings) -> Harness {
+        let mut bench = Harness::new(settings);
+        bench.results(Class::Limited, 3);
+        assert_eq!(bench.state(), HealthState::Throttle);
+        bench
+    }
+}

@@ -1,0 +1,385 @@
+//! From one state to the next: what is forgotten, what is kept, what the ledger is told.
+//!
+//! Promises: each state is entered in one place, so its entry is the same whoever asked for it.
+//!
+//! Never: decides whether to move.
+
+use super::pace::{Pace, Ramp};
+use super::phase::{
+    BeforeHold, ConsecutiveCounts, HealthPhase, ProbeSlot, ProbeState, Streak, ThrottleState,
+};
+use super::settings::{HealthMode, RampAfter};
+use super::{Action, Actions, Health, HealthState, Reason};
+use crate::ask::Reopen;
+use crate::backoff::exponential;
+use crate::time::{Micros, Span};
+
+impl Health {
+    /// Goes where an answer leads.
+    pub(super) fn enter(
+        &mut self,
+        to: HealthState,
+        reason: Reason,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        match to {
+            HealthState::Normal => self.enter_normal(reason, now, actions),
+            HealthState::Throttle => self.enter_throttle(reason, now, actions),
+            HealthState::Sleep => self.enter_sleep(reason, now, actions),
+            HealthState::HalfOpen => {
+                // Calls on their way were granted at the old pace: they are no probes.
+                self.valid_from = now;
+                self.enter_half_open(ProbeSlot::Local, reason, now, actions);
+            }
+            HealthState::CacheOnly => self.enter_cache_only(reason, None, now, actions),
+        }
+    }
+
+    /// The next due timer fires.
+    pub(super) fn fire_timer(&mut self, now: Micros, actions: &mut Actions) {
+        match self.phase {
+            HealthPhase::Normal {
+                high_ratio: over,
+                ramp,
+            } => {
+                let ramp = ramp.and_then(|ramp| ramp.next_step(self.base, &self.settings));
+                self.phase = HealthPhase::Normal {
+                    high_ratio: over,
+                    ramp,
+                };
+            }
+            HealthPhase::Sleep { began, until } => {
+                if self.cache_only_at().is_some_and(|at| at <= now) {
+                    return self.enter_cache_only(Reason::Policy, None, now, actions);
+                }
+                self.start_probing(began, until, now, actions);
+            }
+            HealthPhase::CacheOnly {
+                ends, closed_until, ..
+            } => {
+                if ends.is_some_and(|ends| ends <= now) {
+                    return self.resume(now, actions);
+                }
+                self.auto_recovering = true;
+                let is_over = closed_until.is_some_and(|until| until <= now);
+                // Open first: a hold never ends earlier because a shorter rest begins.
+                if !is_over {
+                    actions.push(Action::Open);
+                }
+                self.sleep_for(self.settings.sleep_min, Reason::AutoRecover, now, actions);
+            }
+            HealthPhase::Throttle(_) | HealthPhase::Offline { .. } | HealthPhase::HalfOpen(_) => {}
+        }
+    }
+
+    /// The rest from `began` to `until` is over: everybody probes.
+    pub(super) fn start_probing(
+        &mut self,
+        began: Micros,
+        until: Micros,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        self.valid_from = midpoint(began, until);
+        self.enter_half_open(ProbeSlot::Shared, Reason::SleepOver, now, actions);
+    }
+
+    /// When lasting trouble becomes CacheOnly (A7). Looked at in Sleep only: a HalfOpen that
+    /// nobody calls shows no errors, and must not lock itself away over night.
+    pub(super) fn cache_only_at(&self) -> Option<Micros> {
+        let lasts = self.settings.cache_only_after?;
+        self.trouble_since.map(|since| since + lasts)
+    }
+
+    pub(super) fn enter_normal(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
+        if self.phase.holds_scope() {
+            actions.push(Action::Open);
+        }
+        self.follow_to_normal(reason, now, actions);
+    }
+
+    /// Normal because another process has opened the scope.
+    pub(super) fn follow_to_normal(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
+        let ramp = self.ramp_after(reason, now);
+        self.consecutive = ConsecutiveCounts::default();
+        self.failed_probes = 0;
+        self.retry_after_until = None;
+        self.trouble_since = None;
+        self.saw_429 = false;
+        self.auto_recovering = false;
+        let over = Streak::default();
+        self.change_to(
+            HealthPhase::Normal {
+                high_ratio: over,
+                ramp,
+            },
+            reason,
+            now,
+            actions,
+        );
+    }
+
+    /// Sleep for `max(Retry-After, cool-down)`. A failed probe makes the cool-down longer, and a
+    /// failed trial goes back to CacheOnly until the next one.
+    pub(super) fn enter_sleep(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
+        if reason == Reason::ProbeFailed {
+            self.failed_probes = self.failed_probes.saturating_add(1);
+        }
+        self.sleep_for(self.sleep_length(now), reason, now, actions);
+        if self.auto_recovering {
+            self.enter_cache_only(Reason::Policy, None, now, actions);
+        }
+    }
+
+    /// How long a Sleep that begins now lasts.
+    pub(super) fn sleep_length(&self, now: Micros) -> Span {
+        let told = self
+            .retry_after_until
+            .map_or(Span::ZERO, |until| until.since(now));
+        self.cooldown().max(told)
+    }
+
+    pub(super) fn enter_half_open(
+        &mut self,
+        slot: ProbeSlot,
+        reason: Reason,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        self.note_429s(now);
+        self.window.clear();
+        self.trouble_since = self.trouble_since.or(Some(now));
+        let probing = ProbeState {
+            successes: 0,
+            low_ratio: Streak::default(),
+            slot,
+            in_flight: 0,
+        };
+        self.change_to(HealthPhase::HalfOpen(probing), reason, now, actions);
+    }
+
+    pub(super) fn enter_cache_only(
+        &mut self,
+        reason: Reason,
+        ends: Option<Micros>,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let rest = ends
+            .map(|ends| ends.since(now))
+            .or(self.settings.auto_recover);
+        // Open first: a hold never ends earlier because a shorter one begins.
+        if rest.is_some() && self.phase.is_held() {
+            actions.push(Action::Open);
+        }
+        match (ends, rest) {
+            // A try to recover is a rest like others to those who find it.
+            (None, Some(_)) => self.close(rest, actions),
+            (Some(_), _) | (None, None) => self.close_by_operator(rest, actions),
+        }
+        let phase = HealthPhase::CacheOnly {
+            before: self.begin_hold(now),
+            ends,
+            closed_until: rest.map(|rest| now + rest),
+        };
+        self.change_to(phase, reason, now, actions);
+    }
+
+    pub(super) fn enter_offline(&mut self, now: Micros, actions: &mut Actions) {
+        self.close(None, actions);
+        self.follow_offline(now, actions);
+    }
+
+    /// From the cache only because another process's operator said so, or ours before a restart.
+    pub(super) fn follow_cache_only(
+        &mut self,
+        ends: Option<Micros>,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let phase = HealthPhase::CacheOnly {
+            before: self.begin_hold(now),
+            ends,
+            closed_until: ends,
+        };
+        self.change_to(phase, Reason::Operator, now, actions);
+    }
+
+    /// Offline because another process's operator said so.
+    pub(super) fn follow_offline(&mut self, now: Micros, actions: &mut Actions) {
+        let held = self.begin_hold(now);
+        self.change_to(
+            HealthPhase::Offline { before: held },
+            Reason::Operator,
+            now,
+            actions,
+        );
+    }
+
+    /// Sleeps for exactly this long, and everybody with us.
+    pub(super) fn sleep_for(
+        &mut self,
+        rest: Span,
+        reason: Reason,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        self.close(Some(rest), actions);
+        self.follow_to_sleep(rest, reason, now, actions);
+    }
+
+    /// Sleeps because another process does.
+    pub(super) fn follow_to_sleep(
+        &mut self,
+        rest: Span,
+        reason: Reason,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        self.note_429s(now);
+        self.valid_from = now;
+        self.trouble_since = self.trouble_since.or(Some(now));
+        let phase = HealthPhase::Sleep {
+            began: now,
+            until: now + rest,
+        };
+        self.change_to(phase, reason, now, actions);
+    }
+
+    /// The pace that the present state asks for.
+    pub(super) fn wanted_pace(&self) -> Pace {
+        match &self.phase {
+            HealthPhase::Normal { ramp, .. } => Pace {
+                // The base may have been lowered during the climb.
+                rate: ramp
+                    .map(|ramp| ramp.rate)
+                    .filter(|&rate| self.base.rate.is_none_or(|base| rate < base)),
+                concurrency: None,
+            },
+            HealthPhase::Throttle(_) => self.base.throttled(&self.settings),
+            HealthPhase::HalfOpen(_) => match self.settings.mode {
+                HealthMode::Adaptive | HealthMode::Off => Pace {
+                    rate: Some(self.base.probe_rate(&self.settings)),
+                    concurrency: Some(self.settings.probe_concurrency),
+                },
+                // A breaker tests with one call at a time, as fast as they come.
+                HealthMode::Breaker => Pace {
+                    rate: None,
+                    concurrency: Some(self.settings.probe_concurrency),
+                },
+            },
+            HealthPhase::Sleep { .. }
+            | HealthPhase::Offline { .. }
+            | HealthPhase::CacheOnly { .. } => Pace::default(),
+        }
+    }
+
+    /// From one probe to the next.
+    pub(super) fn probe_gap(&self) -> Span {
+        match self.settings.mode {
+            HealthMode::Adaptive | HealthMode::Off => self.base.probe_rate(&self.settings).gap(),
+            HealthMode::Breaker => Span::ZERO,
+        }
+    }
+
+    fn enter_throttle(&mut self, reason: Reason, now: Micros, actions: &mut Actions) {
+        self.note_429s(now);
+        self.change_to(
+            HealthPhase::Throttle(ThrottleState::default()),
+            reason,
+            now,
+            actions,
+        );
+    }
+
+    /// Closes the scope for everybody. A hold that has an end has it in the ledger too: if this
+    /// process is gone by then, others probe.
+    pub(super) fn close(&mut self, rest: Option<Span>, actions: &mut Actions) {
+        self.seen_closed = false;
+        actions.push(Action::Close {
+            age: Span::ZERO,
+            closed_for: rest,
+            reopen: Reopen::Probe,
+        });
+    }
+
+    /// Closes the scope until somebody opens it, or until the end that was named, and says that it is
+    /// the cache that answers: a process that starts later must find CacheOnly and not Sleep.
+    fn close_by_operator(&mut self, rest: Option<Span>, actions: &mut Actions) {
+        self.seen_closed = false;
+        actions.push(Action::Close {
+            age: Span::ZERO,
+            closed_for: rest,
+            reopen: Reopen::ByOperator,
+        });
+    }
+
+    /// From now on only somebody's word counts.
+    fn begin_hold(&mut self, now: Micros) -> BeforeHold {
+        self.valid_from = now;
+        self.trouble_since = None;
+        self.auto_recovering = false;
+        self.phase.before_hold()
+    }
+
+    /// The one place where the phase changes.
+    fn change_to(
+        &mut self,
+        phase: HealthPhase,
+        reason: Reason,
+        now: Micros,
+        actions: &mut Actions,
+    ) {
+        let from = self.phase.state();
+        self.phase = phase;
+        self.since = now;
+        let to = self.phase.state();
+        if from != to {
+            actions.push(Action::Transition { from, to, reason });
+        }
+    }
+
+    /// A5: `sleep_first × factorⁿ` within its bounds; a breaker's is always the same (M9).
+    fn cooldown(&self) -> Span {
+        let settings = &self.settings;
+        match settings.mode {
+            HealthMode::Adaptive | HealthMode::Off => exponential(
+                settings.sleep_first.max(settings.sleep_min),
+                settings.cooldown_factor,
+                self.failed_probes,
+                settings.sleep_max,
+            ),
+            HealthMode::Breaker => settings.reset_timeout,
+        }
+    }
+
+    /// A15: the ramp into a Normal that probes have led to. An operator who resets wants the full
+    /// rate.
+    fn ramp_after(&self, reason: Reason, now: Micros) -> Option<Ramp> {
+        let wanted = match (self.settings.mode, self.settings.ramp.after) {
+            (HealthMode::Adaptive, RampAfter::Any) => true,
+            (HealthMode::Adaptive, RampAfter::Limited) => self.saw_429,
+            (HealthMode::Breaker | HealthMode::Off, RampAfter::Any | RampAfter::Limited) => false,
+        };
+        let rate = self.base.throttle_rate(&self.settings)?;
+        (reason == Reason::ProbeOk && wanted).then_some(Ramp {
+            rate,
+            next: now + self.settings.ramp.every,
+        })
+    }
+
+    /// Trouble that begins in Normal is about limits if a 429 is among its results.
+    fn note_429s(&mut self, now: Micros) {
+        if matches!(self.phase, HealthPhase::Normal { .. }) {
+            let counts = self.window.counts(self.settings.window_bounds(), now);
+            self.saw_429 = counts.count_429 > 0;
+        }
+    }
+}
+
+/// The fence after a rest. A permit of its first half slipped through before everybody had heard
+/// of it; one of its second half is a probe on a clock slightly ahead of ours.
+pub(super) fn midpoint(began: Micros, ended: Micros) -> Micros {
+    began + Span(ended.since(began).0 / 2)
+}

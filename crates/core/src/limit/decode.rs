@@ -1,0 +1,277 @@
+//! A cell from its bytes.
+//!
+//! Promises: any bytes are a cell or [`Damaged`], in time and memory that their length bounds: every
+//! item of a list takes bytes, so a count that the bytes cannot hold ends where they end.
+//!
+//! Never: guesses.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::ask::{CellId, OwnerId, PermitId};
+use crate::limit::bucket::Bucket;
+use crate::limit::calendar::CalendarCount;
+use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
+use crate::limit::encode::{CHECKSUM, VERSION};
+use crate::limit::fixed::Fixed;
+use crate::limit::holds::{DoneSlot, Holds, PendingCall, PendingCalls};
+use crate::limit::in_flight::InFlight;
+use crate::limit::reported::{LoweredLimit, OwnerLimit, Reported};
+use crate::limit::sliding::Log;
+use crate::limit::trusted_clock::TrustedClock;
+use crate::limit::window_counter::WindowCounter;
+use crate::limit::{Damaged, Strictness};
+use crate::time::{Micros, Span, Wall};
+
+impl Cell {
+    /// The cell that these bytes are, with instants as distances from `base`.
+    pub fn from_bytes(bytes: &[u8], base: Micros) -> Result<Cell, Damaged> {
+        Cell::from_bytes_after(bytes, base, Span::ZERO)
+    }
+
+    /// The same, `elapsed` after it was written: its base may lie before the start of this clock.
+    pub(crate) fn from_bytes_after(
+        bytes: &[u8],
+        now: Micros,
+        elapsed: Span,
+    ) -> Result<Cell, Damaged> {
+        let (body, sum) = bytes.split_last_chunk::<CHECKSUM>().ok_or(Damaged::Bytes)?;
+        if blake3::hash(body).as_bytes()[..CHECKSUM] != sum[..] {
+            return Err(Damaged::Bytes);
+        }
+        let (&version, rest) = body.split_first().ok_or(Damaged::Bytes)?;
+        if !(1..=VERSION).contains(&version) {
+            return Err(Damaged::Newer(version));
+        }
+        let base = i128::from(now.0) - i128::from(elapsed.0);
+        let mut from = Reader { rest, base };
+        let told = from.reported()?;
+        let (granted, settled) = (from.number()?, from.number()?);
+        let idle_from = from.instant()?;
+        let wanted = match from.byte()? {
+            0 => PendingWake::No,
+            1 => PendingWake::Time,
+            2 => PendingWake::Event,
+            _ => return Err(Damaged::Bytes),
+        };
+        let state = from.state()?;
+        // The first version knew no heirs.
+        let passed = match version {
+            1 => None,
+            _ => from.maybe(Reader::hand_over)?,
+        };
+        if !from.rest.is_empty() {
+            return Err(Damaged::Bytes);
+        }
+        Ok(Cell {
+            state,
+            reported: told,
+            granted,
+            settled,
+            idle_from,
+            pending_wake: wanted,
+            hand_over: passed,
+        })
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+    base: i128,
+}
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Result<u8, Damaged> {
+        let (&byte, rest) = self.rest.split_first().ok_or(Damaged::Bytes)?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    fn wide(&mut self) -> Result<u128, Damaged> {
+        let mut value = 0;
+        for shift in (0..128).step_by(7) {
+            let byte = self.byte()?;
+            value |= u128::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Damaged::Bytes)
+    }
+
+    fn number(&mut self) -> Result<u64, Damaged> {
+        u64::try_from(self.wide()?).map_err(|_| Damaged::Bytes)
+    }
+
+    fn instant(&mut self) -> Result<Micros, Damaged> {
+        Ok(self.clipped_instant()?.0)
+    }
+
+    /// An instant, and how far before the start of this clock it would lie.
+    fn clipped_instant(&mut self) -> Result<(Micros, Span), Damaged> {
+        let wide = self.wide()?;
+        let distance = u64::try_from(wide >> 1).map_err(|_| Damaged::Bytes)?;
+        let behind = wide & 1 == 1;
+        let ahead = i128::from(distance) * if behind { -1 } else { 1 };
+        // Beyond either end of the clock is its end: what lies there is long over, or never ends.
+        let clip = |at: i128| u64::try_from(at.max(0)).unwrap_or(u64::MAX);
+        let at = self.base + ahead;
+        Ok((Micros(clip(at)), Span(clip(-at))))
+    }
+
+    fn hand_over(&mut self) -> Result<HandOver, Damaged> {
+        Ok(HandOver {
+            to: CellId(self.wide()?),
+            granted: self.number()?,
+            granted_there: self.number()?,
+        })
+    }
+
+    fn maybe<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, Damaged>,
+    ) -> Result<Option<T>, Damaged> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => read(self).map(Some),
+            _ => Err(Damaged::Bytes),
+        }
+    }
+
+    fn owner(&mut self) -> Result<OwnerId, Damaged> {
+        u32::try_from(self.number()?)
+            .map(OwnerId)
+            .map_err(|_| Damaged::Bytes)
+    }
+
+    fn state(&mut self) -> Result<CellState, Damaged> {
+        Ok(match self.byte()? {
+            0 => CellState::Empty,
+            1 => CellState::Log(self.log()?),
+            2 => CellState::Bucket(Bucket {
+                holds: self.holds()?,
+                debt: self.wide()?,
+                at: self.instant()?,
+                rate: self.number()?,
+                depth: self.number()?,
+            }),
+            3 => CellState::Fixed(Fixed {
+                counter: self.counter()?,
+                opened: self.maybe(Reader::instant)?,
+                earliest_end: self.instant()?,
+                latest_end: self.maybe(Reader::instant)?,
+                unproven_end: self.maybe(Reader::instant)?,
+            }),
+            4 => CellState::Calendar(CalendarCount {
+                counter: self.counter()?,
+                clock: self.maybe(Reader::clock)?,
+                edge: Wall(self.number()?),
+            }),
+            5 => CellState::InFlight(InFlight {
+                holds: self.holds()?,
+            }),
+            _ => return Err(Damaged::Bytes),
+        })
+    }
+
+    fn log(&mut self) -> Result<Log, Damaged> {
+        Ok(Log {
+            holds: self.holds()?,
+            strictness: match self.byte()? {
+                0 => Strictness::Window,
+                1 => Strictness::Eighth,
+                2 => Strictness::Spaced,
+                _ => return Err(Damaged::Bytes),
+            },
+            tightened_at: self.instant()?,
+            due: self.instant()?,
+            urgent_seen: self.maybe(Reader::instant)?,
+            last_grant: self.instant()?,
+        })
+    }
+
+    fn holds(&mut self) -> Result<Holds, Damaged> {
+        let open = self.pending()?;
+        let mut done: VecDeque<DoneSlot> = VecDeque::new();
+        for _ in 0..self.number()? {
+            let free_at = self.instant()?;
+            let cost = self.number()?;
+            if done.back().is_some_and(|last| last.free_at > free_at) {
+                return Err(Damaged::Bytes);
+            }
+            done.push_back(DoneSlot { free_at, cost });
+        }
+        Ok(Holds::from_parts(open, done))
+    }
+
+    fn pending(&mut self) -> Result<PendingCalls, Damaged> {
+        let mut open = PendingCalls::default();
+        for _ in 0..self.number()? {
+            let id = PermitId {
+                owner: self.owner()?,
+                seq: self.number()?,
+            };
+            let cost = self.number()?;
+            open.add(
+                id,
+                PendingCall {
+                    cost,
+                    granted: self.instant()?,
+                    free_at: self.instant()?,
+                },
+            );
+        }
+        Ok(open)
+    }
+
+    fn counter(&mut self) -> Result<WindowCounter, Damaged> {
+        Ok(WindowCounter {
+            used: self.number()?,
+            late: self.number()?,
+            late_until: self.instant()?,
+            pending: self.pending()?,
+        })
+    }
+
+    /// The pair stays a pair on a clock that is younger than it, such as after a reboot: what is
+    /// cut off one clock is cut off the other.
+    fn clock(&mut self) -> Result<TrustedClock, Damaged> {
+        let wall = Wall(self.number()?);
+        let (at, before) = self.clipped_instant()?;
+        Ok(TrustedClock {
+            wall: wall + before,
+            at,
+            shift: self.number()?.cast_signed(),
+            last_read: self.instant()?,
+        })
+    }
+
+    fn reported(&mut self) -> Result<Reported, Damaged> {
+        let limit = self.maybe(|from| {
+            let limit = from.number()?;
+            Ok(LoweredLimit {
+                limit,
+                higher: from.maybe(|from| Ok((from.instant()?, from.number()?)))?,
+            })
+        })?;
+        let (taken, taken_until) = (self.number()?, self.instant()?);
+        let taken_heard = self.number()?;
+        let mut owners = SmallVec::new();
+        for _ in 0..self.number()? {
+            let owner = self.owner()?;
+            owners.push(OwnerLimit {
+                owner,
+                limit: self.number()?,
+                last_seen: self.instant()?,
+            });
+        }
+        Ok(Reported {
+            limit,
+            outside_use: taken,
+            outside_until: taken_until,
+            outside_granted: taken_heard,
+            owners,
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! A cell as bytes, for stores and snapshots; `image_read` is the way back.
+//!
+//! Instants are written as distances from a base, so an image does not depend on the clock it was
+//! made on: a store of one boot uses base 0, a snapshot uses its own now and is read back with the
+//! reader's now less the time that passed in between.
+//!
+//! Promises: what is read is what was written. A byte that was changed, lost or added is found by
+//! the checksum and reported, never guessed around.
+//!
+//! Never: writes a format without raising [`VERSION`]; a newer one is refused, not misread.
+
+use crate::limit::Strictness;
+use crate::limit::cell::{Cell, CellState, HandOver, PendingWake};
+use crate::limit::holds::{Holds, PendingCalls};
+use crate::limit::reported::Reported;
+use crate::limit::sliding::Log;
+use crate::limit::trusted_clock::TrustedClock;
+use crate::limit::window_counter::WindowCounter;
+use crate::time::Micros;
+
+/// The format written today.
+pub(super) const VERSION: u8 = 2;
+
+/// Bytes of checksum at the end: a damaged image passes once in four thousand million.
+pub(super) const CHECKSUM: usize = 4;
+
+/// An image that cannot be believed. Treat the limit as used up, never as unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damaged {
+    /// Bytes are missing, changed or left over.
+    #[error("the stored state of a limit is damaged; it counts as used up for one period")]
+    Bytes,
+    /// Written by a newer Tollgate.
+    #[error(
+        "the stored state of a limit has version {0}, this program knows {VERSION}; upgrade it"
+    )]
+    Newer(u8),
+}
+
+impl Cell {
+    /// The cell as bytes, with instants as distances from `base`.
+    #[must_use]
+    pub fn to_bytes(&self, base: Micros) -> Vec<u8> {
+        let mut out = Writer {
+            bytes: vec![VERSION],
+            base,
+        };
+        out.reported(&self.reported);
+        out.number(self.granted);
+        out.number(self.settled);
+        out.instant(self.idle_from);
+        out.bytes.push(match self.pending_wake {
+            PendingWake::No => 0,
+            PendingWake::Time => 1,
+            PendingWake::Event => 2,
+        });
+        out.state(&self.state);
+        out.maybe(self.hand_over, Writer::hand_over);
+        let sum = blake3::hash(&out.bytes);
+        out.bytes.extend_from_slice(&sum.as_bytes()[..CHECKSUM]);
+        out.bytes
+    }
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+    base: Micros,
+}
+
+impl Writer {
+    /// Seven bits a byte, the lowest first; the high bit says that more follow.
+    fn wide(&mut self, mut value: u128) {
+        while value >= 0x80 {
+            self.bytes.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push((value & 0x7f) as u8);
+    }
+
+    /// As `wide` writes it; nearly all numbers are small, and a shared cell has thousands of them.
+    fn number(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push((value & 0x7f) as u8);
+    }
+
+    /// Ahead of the base even, behind it odd.
+    fn instant(&mut self, at: Micros) {
+        let (ahead, distance) = (at >= self.base, at.0.abs_diff(self.base.0));
+        if distance <= u64::MAX >> 1 {
+            self.number(distance << 1 | u64::from(!ahead));
+        } else {
+            self.wide(u128::from(distance) << 1 | u128::from(!ahead));
+        }
+    }
+
+    fn maybe<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Writer, T)) {
+        self.bytes.push(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    fn state(&mut self, state: &CellState) {
+        match state {
+            CellState::Empty => self.bytes.push(0),
+            CellState::Log(log) => {
+                self.bytes.push(1);
+                self.log(log);
+            }
+            CellState::Bucket(bucket) => {
+                self.bytes.push(2);
+                self.holds(&bucket.holds);
+                self.wide(bucket.debt);
+                self.instant(bucket.at);
+                self.number(bucket.rate);
+                self.number(bucket.depth);
+            }
+            CellState::Fixed(fixed) => {
+                self.bytes.push(3);
+                self.counter(&fixed.counter);
+                self.maybe(fixed.opened, Writer::instant);
+                self.instant(fixed.earliest_end);
+                self.maybe(fixed.latest_end, Writer::instant);
+                self.maybe(fixed.unproven_end, Writer::instant);
+            }
+            CellState::Calendar(count) => {
+                self.bytes.push(4);
+                self.counter(&count.counter);
+                self.maybe(count.clock, Writer::clock);
+                self.number(count.edge.0);
+            }
+            CellState::InFlight(in_flight) => {
+                self.bytes.push(5);
+                self.holds(&in_flight.holds);
+            }
+        }
+    }
+
+    fn log(&mut self, log: &Log) {
+        self.holds(&log.holds);
+        self.bytes.push(match log.strictness {
+            Strictness::Window => 0,
+            Strictness::Eighth => 1,
+            Strictness::Spaced => 2,
+        });
+        self.instant(log.tightened_at);
+        self.instant(log.due);
+        self.maybe(log.urgent_seen, Writer::instant);
+        self.instant(log.last_grant);
+    }
+
+    fn holds(&mut self, holds: &Holds) {
+        self.pending(&holds.pending);
+        self.number(holds.done.len() as u64);
+        for slot in &holds.done {
+            self.instant(slot.free_at);
+            self.number(slot.cost);
+        }
+    }
+
+    fn pending(&mut self, open: &PendingCalls) {
+        self.number(open.iter().len() as u64);
+        for (id, open) in open.iter() {
+            self.number(u64::from(id.owner.0));
+            self.number(id.seq);
+            self.number(open.cost);
+            self.instant(open.granted);
+            self.instant(open.free_at);
+        }
+    }
+
+    fn counter(&mut self, phase: &WindowCounter) {
+        self.number(phase.used);
+        self.number(phase.late);
+        self.instant(phase.late_until);
+        self.pending(&phase.pending);
+    }
+
+    fn hand_over(&mut self, passed: HandOver) {
+        self.wide(passed.to.0);
+        self.number(passed.granted);
+        self.number(passed.granted_there);
+    }
+
+    fn clock(&mut self, almanac: TrustedClock) {
+        self.number(almanac.wall.0);
+        self.instant(almanac.at);
+        self.number(almanac.shift.cast_unsigned());
+        self.instant(almanac.last_read);
+    }
+
+    fn reported(&mut self, told: &Reported) {
+        self.maybe(told.limit, |out, lowered| {
+            out.number(lowered.limit);
+            out.maybe(lowered.higher, |out, (since, least)| {
+                out.instant(since);
+                out.number(least);
+            });
+        });
+        self.number(told.outside_use);
+        self.instant(told.outside_until);
+        self.number(told.outside_granted);
+        self.number(told.owners.len() as u64);
+        for owner in &told.owners {
+            self.number(u64::from(owner.owner.0));
+            self.number(owner.limit);
+            self.instant(owner.last_seen);
+        }
+    }
+}

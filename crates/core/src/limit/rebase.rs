@@ -1,0 +1,211 @@
+//! A cell that outlives the clock it was written on, or the bytes it was written in.
+//!
+//! Promises: nothing becomes free that was not. A cell that cannot be believed counts as used up
+//! for one period; a cell of another boot keeps its facts at the distance that calendar time says.
+//!
+//! Never: guesses. What has been lost is closed, not estimated.
+
+use crate::ask::WakeOn;
+use crate::limit::bucket::Bucket;
+use crate::limit::cell::{Cell, CellState, PendingWake};
+use crate::limit::reported::OutsideUse;
+use crate::limit::{Algorithm, Rule};
+use crate::time::{Micros, Span};
+
+/// How long a limit on calls in flight stays closed when its cell is lost. It has no period; most
+/// answers are over within this, and nothing better is known.
+const IN_FLIGHT_LOST: Span = Span::from_secs(60);
+
+impl Cell {
+    /// A cell of which nothing is known since `at`: used up for one period from then. A bucket is
+    /// empty and fills at its rate: after one period it may be far from full. What one process allows
+    /// itself is free: a lost count of that breaks nobody's limit.
+    #[must_use]
+    pub fn used_up(rule: &Rule, at: Micros) -> Cell {
+        let mut cell = Cell::default();
+        if rule.is_of_one_process() {
+            return cell;
+        }
+        let closed = match rule.algorithm() {
+            Algorithm::Bucket { .. } => {
+                cell.state = CellState::Bucket(Bucket::drained(rule, at));
+                cell.idle_from = at + rule.longest_hold();
+                return cell;
+            }
+            Algorithm::InFlight => IN_FLIGHT_LOST,
+            Algorithm::Sliding { .. }
+            | Algorithm::Fixed { .. }
+            | Algorithm::Calendar(_)
+            | Algorithm::Paced { .. } => rule.stretched(rule.period()),
+        };
+        let taken = OutsideUse {
+            cost: rule.max_cost(),
+            until: at + closed,
+        };
+        cell.reported.close(taken);
+        cell
+    }
+
+    /// The same facts on another clock: what the old clock would have called `then` is `now`.
+    ///
+    /// A pair of readings of both clocks means nothing on the new one, so calendar limits compare
+    /// afresh; their edges stay where they were.
+    #[must_use]
+    pub fn rebased(&self, then: Micros, now: Micros) -> Cell {
+        let mut cell = self.clone();
+        match &mut cell.state {
+            CellState::Bucket(bucket) => bucket.advance(then),
+            CellState::Calendar(count) => count.clock = None,
+            CellState::Empty | CellState::Log(_) | CellState::Fixed(_) | CellState::InFlight(_) => {
+            }
+        }
+        Cell::from_bytes(&cell.to_bytes(then), now).expect("an image that was just written is read")
+    }
+
+    /// Somebody outside this table waits for this cell, and is to hear when it comes free.
+    pub fn note_waiter(&mut self, on: WakeOn) {
+        self.pending_wake = match (on, self.pending_wake) {
+            (WakeOn::Event, _) | (_, PendingWake::Event) => PendingWake::Event,
+            (WakeOn::Time, PendingWake::No | PendingWake::Time) => PendingWake::Time,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::ask::{Ask, CellId, Evidence, Outcome, PermitId, Priority, Scopes, Settle, Term};
+    use crate::table::Table;
+    use crate::time::{Now, Wall};
+    use crate::turn::{CellStore, turn};
+
+    const BOOT_TIME: Micros = Micros(900_000_000_000);
+    const DAY: Wall = Wall(1_772_323_200_000_000);
+
+    fn at(at: Micros) -> Now {
+        Now { at, wall: DAY }
+    }
+
+    /// A cell in which `count` calls were granted at `BOOT_TIME` and answered at once.
+    fn used(rule: &Arc<Rule>, count: u64) -> Cell {
+        let mut table = Table::default();
+        let terms = smallvec![Term {
+            cell: CellId(1),
+            rule: rule.clone(),
+            cost: 1,
+            reserve: 0,
+        }];
+        for seq in 0..count {
+            let id = PermitId {
+                seq,
+                ..PermitId::default()
+            };
+            let ask = Ask {
+                id,
+                terms: smallvec::SmallVec::clone(&terms),
+                scopes: Scopes::new(),
+                priority: Priority::Normal,
+                max_wait: Span::ZERO,
+                evidence: Evidence::None {
+                    use_within: Span::from_secs(1),
+                },
+            };
+            turn(&mut table, at(BOOT_TIME), &[], &[ask]);
+            let outcome = Outcome::Arrived {
+                age: Span::ZERO,
+                limited: false,
+                readings: Vec::new(),
+            };
+            let settle = Settle::Permit {
+                id,
+                terms: smallvec::SmallVec::clone(&terms),
+                scopes: Scopes::new(),
+                outcome,
+            };
+            turn(&mut table, at(BOOT_TIME), &[settle], &[]);
+        }
+        table.cell(CellId(1)).clone()
+    }
+
+    #[test]
+    fn a_lost_cell_is_used_up_for_one_period_and_no_longer() {
+        for rule in [
+            Rule::sliding(5, Span::from_secs(10)).unwrap(),
+            Rule::fixed(5, Span::from_secs(10)).unwrap(),
+        ] {
+            let cell = Cell::used_up(&rule, Micros(7));
+            let end = Micros(7) + rule.stretched(rule.period());
+            assert_eq!(cell.peek(&rule, at(end - Span(1))).remaining, 0, "{rule}");
+            assert_eq!(cell.peek(&rule, at(end)).remaining, 5, "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_lost_per_process_limit_starts_empty() {
+        let rule = Rule::in_flight(5).unwrap();
+        let left = |rule: &Rule| {
+            Cell::used_up(rule, Micros(7))
+                .peek(rule, at(Micros(8)))
+                .remaining
+        };
+        assert_eq!(left(&rule), 0, "others may be calling");
+        assert_eq!(left(&rule.of_one_process()), 5);
+    }
+
+    #[test]
+    fn a_lost_bucket_is_empty_and_fills_at_its_rate() {
+        let rule = Rule::bucket(5, Span::from_secs(10), 20)
+            .unwrap()
+            .drift_ppm(0);
+        let cell = Cell::used_up(&rule, Micros(7));
+        let left = |secs| {
+            cell.peek(&rule, at(Micros(7) + Span::from_secs(secs)))
+                .remaining
+        };
+        assert_eq!([left(0), left(10), left(40)], [0, 5, 20]);
+        assert!(!cell.is_idle(Micros(7) + Span::from_secs(40)));
+    }
+
+    #[test]
+    fn a_rebased_log_frees_at_the_same_distance() {
+        let rule = Arc::new(
+            Rule::sliding(5, Span::from_secs(3_600))
+                .unwrap()
+                .drift_ppm(0),
+        );
+        let cell = used(&rule, 5);
+        // Half an hour later by the calendar; the new boot is 20 s old.
+        let now = Micros(20_000_000);
+        let cell = cell.rebased(BOOT_TIME + Span::from_secs(1_800), now);
+        let end = now + Span::from_secs(1_800);
+        assert_eq!(cell.peek(&rule, at(end - Span(1))).remaining, 0);
+        assert_eq!(cell.peek(&rule, at(end)).remaining, 5);
+    }
+
+    #[test]
+    fn a_rebased_bucket_refills_for_the_time_that_passed() {
+        let rule = Arc::new(
+            Rule::bucket(60, Span::from_secs(3_600), 60)
+                .unwrap()
+                .drift_ppm(0),
+        );
+        let cell = used(&rule, 60).rebased(BOOT_TIME + Span::from_secs(1_800), Micros(20_000_000));
+        assert_eq!(cell.peek(&rule, at(Micros(20_000_000))).remaining, 30);
+    }
+
+    #[test]
+    fn a_cell_reports_freed_to_a_waiter_outside_the_table() {
+        let rule = Arc::new(Rule::in_flight(5).unwrap());
+        let mut cell = used(&rule, 1);
+        assert!(!cell.undo(&rule, PermitId::default()).freed);
+        cell = used(&rule, 1);
+        cell.note_waiter(WakeOn::Time);
+        cell.note_waiter(WakeOn::Event);
+        cell.note_waiter(WakeOn::Time);
+        assert!(cell.undo(&rule, PermitId::default()).freed);
+    }
+}

@@ -1,0 +1,215 @@
+//! A scope as bytes, for stores.
+//!
+//! A fixed layout of little-endian numbers, so that thirty lines of script can read it: version,
+//! state, what follows the rest, whether it has an end, the end, the probe's owner and number,
+//! checksum. Of an open scope the owner's place says how many have failed in a row; programs that
+//! do not count them write nothing there and read nothing from it.
+//!
+//! Promises: what is read is what was written; a byte that was changed is found by the checksum.
+//!
+//! Never: writes another layout without raising [`VERSION`].
+
+use super::{Scope, ScopeState};
+use crate::ask::{OwnerId, PermitId, Reopen};
+use crate::limit::Damaged;
+use crate::time::{Micros, Span};
+
+/// The format written today. The first one knew no hold from the cache only; what it wrote is read.
+const VERSION: u8 = 2;
+
+/// Bytes before the checksum.
+const BODY: usize = 24;
+
+/// Bytes of checksum: a damaged image passes once in four thousand million.
+const CHECKSUM: usize = 4;
+
+/// How long a scope rests whose state is lost: the longest rest that health gives by itself.
+const LOST_CLOSED_FOR: Span = Span::from_secs(300);
+
+impl Scope {
+    /// The scope as bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BODY + CHECKSUM] {
+        let (tag, then, until, holder) = match self.state {
+            ScopeState::Open { failures: failed } => {
+                let owner = OwnerId(failed);
+                (0, Reopen::All, None, PermitId { owner, seq: 0 })
+            }
+            ScopeState::Closed {
+                until,
+                reopen: then,
+            } => (1, then, until, PermitId::default()),
+            ScopeState::Probe {
+                permit: holder,
+                until,
+            } => (2, Reopen::Probe, Some(until), holder),
+        };
+        let mut bytes = [0; BODY + CHECKSUM];
+        bytes[0] = VERSION;
+        bytes[1] = tag;
+        bytes[2] = match then {
+            Reopen::All => 0,
+            Reopen::Probe => 1,
+            Reopen::ByOperator => 2,
+        };
+        bytes[3] = u8::from(until.is_some());
+        bytes[4..12].copy_from_slice(&until.unwrap_or_default().0.to_le_bytes());
+        bytes[12..16].copy_from_slice(&holder.owner.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&holder.seq.to_le_bytes());
+        let sum = blake3::hash(&bytes[..BODY]);
+        bytes[BODY..].copy_from_slice(&sum.as_bytes()[..CHECKSUM]);
+        bytes
+    }
+
+    /// The scope that these bytes are.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Scope, Damaged> {
+        let bytes: &[u8; BODY + CHECKSUM] = bytes.try_into().map_err(|_| Damaged::Bytes)?;
+        if blake3::hash(&bytes[..BODY]).as_bytes()[..CHECKSUM] != bytes[BODY..] {
+            return Err(Damaged::Bytes);
+        }
+        if !(1..=VERSION).contains(&bytes[0]) {
+            return Err(Damaged::Newer(bytes[0]));
+        }
+        let number = |from: usize| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&bytes[from..from + 8]);
+            u64::from_le_bytes(eight)
+        };
+        let until = (bytes[3] == 1).then(|| Micros(number(4)));
+        let then = match bytes[2] {
+            0 => Reopen::All,
+            1 => Reopen::Probe,
+            2 => Reopen::ByOperator,
+            _ => return Err(Damaged::Bytes),
+        };
+        let holder = PermitId {
+            owner: OwnerId(u32::from_le_bytes([
+                bytes[12], bytes[13], bytes[14], bytes[15],
+            ])),
+            seq: number(16),
+        };
+        let state = match (bytes[1], until) {
+            (0, _) => ScopeState::Open {
+                failures: holder.owner.0,
+            },
+            (1, until) => ScopeState::Closed {
+                until,
+                reopen: then,
+            },
+            (2, Some(until)) => ScopeState::Probe {
+                permit: holder,
+                until,
+            },
+            _ => return Err(Damaged::Bytes),
+        };
+        Ok(Scope { state })
+    }
+
+    /// A scope of which nothing is known since `at`: it rests, and then one call tries.
+    #[must_use]
+    pub fn lost(at: Micros) -> Scope {
+        let (until, then) = (Some(at + LOST_CLOSED_FOR), Reopen::Probe);
+        Scope {
+            state: ScopeState::Closed {
+                until,
+                reopen: then,
+            },
+        }
+    }
+
+    /// The same state on another clock: what the old clock would have called `then` is `now`. A
+    /// probe has died with its host; the next one may try.
+    #[must_use]
+    pub fn rebased(&self, then: Micros, now: Micros) -> Scope {
+        let state = match self.state {
+            ScopeState::Open { failures: failed } => ScopeState::Open { failures: failed },
+            ScopeState::Closed {
+                until,
+                reopen: next,
+            } => ScopeState::Closed {
+                until: until.map(|until| now + until.since(then)),
+                reopen: next,
+            },
+            ScopeState::Probe { .. } => ScopeState::Closed {
+                until: Some(now),
+                reopen: Reopen::Probe,
+            },
+        };
+        Scope { state }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scope::ScopeView;
+
+    fn every_state() -> Vec<Scope> {
+        let holder = PermitId {
+            owner: OwnerId(7),
+            seq: 1 << 40,
+        };
+        let until = Some(Micros(1_000));
+        let states = [
+            ScopeState::HEALTHY,
+            ScopeState::Open { failures: 3 },
+            ScopeState::Closed {
+                until,
+                reopen: Reopen::All,
+            },
+            ScopeState::Closed {
+                until: None,
+                reopen: Reopen::Probe,
+            },
+            ScopeState::Closed {
+                until: None,
+                reopen: Reopen::ByOperator,
+            },
+            ScopeState::Probe {
+                permit: holder,
+                until: Micros(5),
+            },
+        ];
+        states.map(|state| Scope { state }).to_vec()
+    }
+
+    #[test]
+    fn a_scope_reads_back_as_it_was_written() {
+        for scope in every_state() {
+            assert_eq!(Scope::from_bytes(&scope.to_bytes()), Ok(scope));
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_detected() {
+        for scope in every_state() {
+            for place in 0..scope.to_bytes().len() {
+                let mut bytes = scope.to_bytes();
+                bytes[place] ^= 0x10;
+                assert_eq!(Scope::from_bytes(&bytes), Err(Damaged::Bytes));
+            }
+        }
+        assert_eq!(Scope::from_bytes(&[]), Err(Damaged::Bytes));
+    }
+
+    #[test]
+    fn a_cool_down_keeps_its_length_on_another_clock() {
+        let mut scope = Scope::default();
+        scope.close(Some(Micros(1_000)), Reopen::All);
+        let scope = scope.rebased(Micros(400), Micros(3));
+        assert_eq!(
+            scope.peek(Micros(3)),
+            ScopeView::Closed {
+                remaining: Some(Span(600))
+            }
+        );
+        assert_eq!(scope.peek(Micros(603)), ScopeView::Open);
+    }
+
+    #[test]
+    fn a_lost_scope_is_closed_and_then_probes() {
+        let scope = Scope::lost(Micros(0));
+        assert!(matches!(scope.peek(Micros(1)), ScopeView::Closed { .. }));
+        assert_eq!(scope.peek(Micros(0) + LOST_CLOSED_FOR), ScopeView::Probing);
+    }
+}

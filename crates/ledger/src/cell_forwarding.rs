@@ -1,0 +1,109 @@
+//! Which cell has taken over from which: settles of calls that went before a limit was changed are
+//! forwarded to where the limit counts now.
+//!
+//! Promises: an answer frees its call in both cells. Costs nothing while no limit has changed.
+//!
+//! Never: needed for safety. A settle that is not forwarded only keeps its call in the new cell until
+//! the last instant at which it could still have arrived.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tollgate_core::ask::{CellId, Settle, Term, Terms};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span};
+
+/// Cells that are remembered: a hundred changed limits of forty keys each. Past this, calls lapse in
+/// the new cells.
+const FORWARDINGS_MAX: usize = 4_096;
+
+/// Calls that are still on their way after this have lapsed in the new cell: longer than any
+/// `timeout.first_byte` in use.
+const FORGET_AFTER: Span = Span::from_secs(3_600);
+
+/// Who has taken over, in this process.
+#[derive(Debug, Default)]
+pub(crate) struct CellForwarding {
+    /// Is there any? Read by every settle.
+    is_active: AtomicBool,
+    forwardings: Mutex<HashMap<CellId, Forwarding>>,
+}
+
+#[derive(Debug)]
+struct Forwarding {
+    to: CellId,
+    rule: Arc<Rule>,
+    since: Micros,
+}
+
+impl CellForwarding {
+    /// Hears of every settle before the store does; `Some` is to be told in its place.
+    pub(crate) fn forward(&self, settle: &Settle, now: impl Fn() -> Micros) -> Option<Settle> {
+        match settle {
+            Settle::Permit {
+                id,
+                terms,
+                scopes,
+                outcome,
+            } if self.is_active.load(Ordering::Acquire) => Some(Settle::Permit {
+                id: *id,
+                terms: self.with_forwarded_terms(terms, now())?,
+                scopes: scopes.clone(),
+                outcome: outcome.clone(),
+            }),
+            Settle::Inherit { from, to, rule, .. } => {
+                self.add(*from, *to, rule, now());
+                None
+            }
+            Settle::Permit { .. }
+            | Settle::Close { .. }
+            | Settle::Open { .. }
+            | Settle::Failed { .. }
+            | Settle::Succeeded { .. } => None,
+        }
+    }
+
+    fn add(&self, from: CellId, to: CellId, rule: &Arc<Rule>, now: Micros) {
+        let mut heirs = self.forwardings.lock();
+        if heirs.len() >= FORWARDINGS_MAX {
+            heirs.retain(|_, heir| now.since(heir.since) < FORGET_AFTER);
+        }
+        if heirs.len() < FORWARDINGS_MAX {
+            let heir = Forwarding {
+                to,
+                rule: rule.clone(),
+                since: now,
+            };
+            heirs.insert(from, heir);
+            self.is_active.store(true, Ordering::Release);
+        }
+    }
+
+    /// The same terms and those of the heirs, theirs too; `None` if there are none.
+    fn with_forwarded_terms(&self, terms: &Terms, now: Micros) -> Option<Terms> {
+        let mut heirs = self.forwardings.lock();
+        let mut all = terms.clone();
+        let mut next = 0;
+        while let Some(term) = all.get(next) {
+            let (cell, cost) = (term.cell, term.cost);
+            next += 1;
+            let Some(heir) = heirs.get(&cell) else {
+                continue;
+            };
+            if now.since(heir.since) >= FORGET_AFTER {
+                heirs.remove(&cell);
+                self.is_active.store(!heirs.is_empty(), Ordering::Release);
+            } else if all.iter().all(|term| term.cell != heir.to) {
+                all.push(Term {
+                    cell: heir.to,
+                    rule: heir.rule.clone(),
+                    cost,
+                    reserve: 0,
+                });
+            }
+        }
+        (all.len() > terms.len()).then_some(all)
+    }
+}

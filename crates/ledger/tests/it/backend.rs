@@ -1,0 +1,251 @@
+//! What a backend must offer to be tested: handles of several owners, and a clock to move.
+//!
+//! Promises: a behaviour is written once, against [`Backend`], and runs on every backend.
+//!
+//! Never: knows a backend.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use smallvec::smallvec;
+use tollgate_core::ask::{
+    Ask, CellId, Evidence, Marks, Outcome, OwnerId, PermitId, Priority, ScopeId, Scopes, Settle,
+    Term, Terms, Verdict,
+};
+use tollgate_core::limit::{CellView, Rule};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Span;
+use tollgate_ledger::{Event, Events, Ledger};
+
+#[cfg(feature = "sqlite")]
+use crate::process_group::{RemoteOwner, WireMessage};
+
+/// A backend under test: one store, empty at the start.
+pub(crate) trait Backend {
+    /// A handle as another process would have one.
+    fn ledger(&self) -> Ledger;
+    /// The owner of this number, with a handle of its own.
+    fn owner(&self, number: u32) -> Owner {
+        Owner {
+            ledger: self.ledger(),
+            id: OwnerId(number),
+            seq: 0,
+            #[cfg(feature = "sqlite")]
+            process: None,
+        }
+    }
+    /// Lets time pass on the ledger's clock.
+    fn pass(&self, span: Span);
+}
+
+/// One owner: a handle, and numbers for its asks.
+pub(crate) struct Owner {
+    pub ledger: Ledger,
+    id: OwnerId,
+    seq: u64,
+    /// Where it acts, if that is a process of its own.
+    #[cfg(feature = "sqlite")]
+    process: Option<RemoteOwner>,
+}
+
+/// What an owner hears.
+pub(crate) struct OwnerEvents {
+    events: Events,
+    #[cfg(feature = "sqlite")]
+    process: Option<RemoteOwner>,
+}
+
+/// A permit with what is needed to settle it.
+#[derive(Clone, Debug)]
+pub(crate) struct Permit {
+    pub ask: Ask,
+    pub marks: Marks,
+}
+
+pub(crate) fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
+}
+
+pub(crate) fn sliding(limit: u64, period: Span) -> Arc<Rule> {
+    Arc::new(Rule::sliding(limit, period).unwrap().drift_ppm(0))
+}
+
+pub(crate) fn term(cell: &str, rule: &Arc<Rule>) -> Term {
+    Term {
+        cell: CellId::named(&[cell]),
+        rule: rule.clone(),
+        cost: 1,
+        reserve: 0,
+    }
+}
+
+impl Owner {
+    pub(crate) fn new(bench: &impl Backend, number: u32) -> Owner {
+        bench.owner(number)
+    }
+
+    /// One that acts in a process of its own.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn in_process(ledger: Ledger, number: u32, seat: RemoteOwner) -> Owner {
+        Owner {
+            ledger,
+            id: OwnerId(number),
+            seq: 0,
+            process: Some(seat),
+        }
+    }
+
+    /// The owner that a ledger knows this process as.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn of(ledger: Ledger) -> Owner {
+        Owner {
+            id: ledger.owner(),
+            ledger,
+            seq: 0,
+            process: None,
+        }
+    }
+
+    pub(crate) fn ask(&mut self, terms: Terms) -> Ask {
+        self.seq += 1;
+        Ask {
+            id: PermitId {
+                owner: self.id,
+                seq: self.seq,
+            },
+            terms,
+            scopes: Scopes::new(),
+            priority: Priority::Normal,
+            max_wait: secs(3_600),
+            evidence: Evidence::Report {
+                timeout: secs(30),
+                late: secs(5),
+            },
+        }
+    }
+
+    /// Offers these and returns what came of each, in order.
+    pub(crate) async fn offer(&self, asks: Vec<Ask>) -> Vec<Verdict> {
+        self.run(async {
+            let answer = self.ledger.offer(asks).await.unwrap();
+            let verdicts = answer.verdicts.into_iter();
+            verdicts.map(|(_, verdict)| verdict).collect()
+        })
+        .await
+    }
+
+    /// Offers these and does not stay for the answer.
+    pub(crate) fn offer_and_drop(&self, asks: Vec<Ask>) {
+        self.run_sync(|| drop(self.ledger.offer(asks)));
+    }
+
+    /// Offers one.
+    pub(crate) async fn take(&mut self, terms: Terms) -> Result<Permit, Verdict> {
+        let ask = self.ask(terms);
+        self.take_ask(ask).await
+    }
+
+    pub(crate) async fn take_ask(&mut self, ask: Ask) -> Result<Permit, Verdict> {
+        match self.offer(vec![ask.clone()]).await.remove(0) {
+            Verdict::Go { marks } => Ok(Permit { ask, marks }),
+            other => Err(other),
+        }
+    }
+
+    /// Takes until refused.
+    pub(crate) async fn take_all(&mut self, cell: &str, rule: &Arc<Rule>) -> Vec<Permit> {
+        let mut permits = Vec::new();
+        while let Ok(permit) = self.take(smallvec![term(cell, rule)]).await {
+            permits.push(permit);
+        }
+        permits
+    }
+
+    pub(crate) fn settle(&self, permit: &Permit, outcome: Outcome) {
+        let Ask {
+            id, terms, scopes, ..
+        } = permit.ask.clone();
+        self.send_settle(Settle::Permit {
+            id,
+            terms,
+            scopes,
+            outcome,
+        });
+    }
+
+    /// Tells what became of a permit or a scope.
+    pub(crate) fn send_settle(&self, settle: Settle) {
+        self.run_sync(|| self.ledger.settle(settle));
+    }
+
+    /// Everything this owner has settled is counted when this returns.
+    pub(crate) async fn wait_settled(&self) {
+        self.offer(Vec::new()).await;
+    }
+
+    pub(crate) async fn peek(&self, cell: &str, rule: &Arc<Rule>) -> CellView {
+        let cells = vec![(CellId::named(&[cell]), rule.clone())];
+        self.run(async { self.ledger.peek(cells).await.remove(0) })
+            .await
+    }
+
+    pub(crate) async fn peek_scope(&self, scope: ScopeId) -> ScopeView {
+        self.run(self.ledger.peek_scope(scope)).await
+    }
+
+    /// What it hears from now on.
+    pub(crate) fn events(&self) -> OwnerEvents {
+        OwnerEvents {
+            events: self.ledger.events(),
+            #[cfg(feature = "sqlite")]
+            process: self.process.clone(),
+        }
+    }
+
+    #[cfg(feature = "sqlite")]
+    async fn run<T: WireMessage>(&self, here: impl Future<Output = T>) -> T {
+        match &self.process {
+            None => here.await,
+            Some(seat) => seat.run(here).await,
+        }
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    async fn does<T>(&self, here: impl Future<Output = T>) -> T {
+        here.await
+    }
+
+    fn run_sync(&self, here: impl FnOnce()) {
+        #[cfg(feature = "sqlite")]
+        if let Some(seat) = &self.process {
+            return seat.run_sync(here);
+        }
+        here();
+    }
+}
+
+impl OwnerEvents {
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        #[cfg(feature = "sqlite")]
+        if let Some(seat) = &self.process {
+            return seat.run(self.events.next()).await;
+        }
+        self.events.next().await
+    }
+
+    pub(crate) async fn try_next(&mut self) -> Option<Event> {
+        #[cfg(feature = "sqlite")]
+        if let Some(seat) = &self.process {
+            return seat.run(async { self.events.try_next() }).await;
+        }
+        self.events.try_next()
+    }
+}
+
+pub(crate) fn arrived() -> Outcome {
+    Outcome::Arrived {
+        age: Span::ZERO,
+        limited: false,
+        readings: Vec::new(),
+    }
+}

@@ -1,0 +1,391 @@
+//! The conformance suite with every owner in a process of its own.
+//!
+//! All processes run the same behaviour, step by step. What an owner does is done by its process
+//! alone, which says what came of it; the others do nothing and take its word. So nothing but words
+//! goes between them, and the ledger's folder is all that they share.
+//!
+//! Promises: a step begins when all have heard of the one before. Time passes for all at once.
+//!
+//! Never: a handle of the folder in the test's own process.
+
+use std::fmt::Write;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tollgate_core::ask::{BlockedBy, CellId, Mark, NeverReason, ScopeId, Verdict, WakeOn};
+use tollgate_core::limit::{CellView, Strictness};
+use tollgate_core::scope::ScopeView;
+use tollgate_core::time::Span;
+use tollgate_ledger::{Clock, Event, Ledger, ManualClock};
+
+use crate::backend::{Backend, Owner};
+use crate::child::{Worker, report};
+use crate::conformance::conformance;
+use crate::sqlite::{Folder, START};
+
+/// What a process that has nothing to tell says.
+const DONE: &str = "done";
+
+/// Processes that run one behaviour together.
+#[derive(Clone)]
+pub(crate) struct ProcessGroup(Arc<GroupState>);
+
+struct GroupState {
+    clock: Arc<ManualClock>,
+    processes: usize,
+    role: GroupRole,
+}
+
+enum GroupRole {
+    /// Starts the others, hears everything and passes it on.
+    Coordinator {
+        workers: Mutex<Vec<Worker>>,
+        folder: Folder,
+    },
+    /// Has the folder open from the first step to the last, whoever's turn it is.
+    Member { me: usize, ledger: Ledger },
+}
+
+impl ProcessGroup {
+    fn start(processes: usize, behaviour: &str) -> ProcessGroup {
+        let folder = Folder::new();
+        let start = |me| {
+            let words = format!("{behaviour} {me} {processes}");
+            Worker::start("conform", folder.path(), &words)
+        };
+        let workers = (0..processes).map(start).collect();
+        let workers = Mutex::new(workers);
+        let role = GroupRole::Coordinator { workers, folder };
+        ProcessGroup::new(processes, ManualClock::new(START), role)
+    }
+
+    /// In a child.
+    pub(crate) fn member(folder: &str, me: usize, of: usize) -> ProcessGroup {
+        let clock = ManualClock::new(START);
+        let ledger = Ledger::sqlite(Path::new(folder), Clock::Manual(clock.clone())).unwrap();
+        ProcessGroup::new(of, clock, GroupRole::Member { me, ledger })
+    }
+
+    fn new(of: usize, clock: Arc<ManualClock>, role: GroupRole) -> ProcessGroup {
+        ProcessGroup(Arc::new(GroupState {
+            clock,
+            processes: of,
+            role,
+        }))
+    }
+
+    /// What this process said of its step; everybody else hears it.
+    fn receive(&self, process: usize) -> String {
+        match &self.0.role {
+            GroupRole::Member { .. } => read_line(),
+            GroupRole::Coordinator { workers, .. } => {
+                let mut workers = workers.lock();
+                let (word, _) = workers[process].next().expect("it goes on to the end");
+                for (index, worker) in workers.iter_mut().enumerate() {
+                    if index != process {
+                        worker.send_line(&word);
+                    }
+                }
+                word
+            }
+        }
+    }
+
+    /// Everybody is here.
+    fn barrier(&self) {
+        match &self.0.role {
+            GroupRole::Member { .. } => {
+                report(DONE, 0);
+                read_line();
+            }
+            GroupRole::Coordinator { workers, .. } => {
+                let mut workers = workers.lock();
+                for worker in workers.iter_mut() {
+                    assert_eq!(worker.wait_for(DONE), 0);
+                }
+                for worker in workers.iter_mut() {
+                    worker.send_line(DONE);
+                }
+            }
+        }
+    }
+
+    /// A handle for an owner of this process; the others hold one that nobody uses.
+    fn handle(&self, process: usize) -> Ledger {
+        match &self.0.role {
+            GroupRole::Member { me, ledger } if *me == process => ledger.clone(),
+            GroupRole::Member { .. } | GroupRole::Coordinator { .. } => {
+                Ledger::memory(Clock::Manual(self.0.clock.clone()))
+            }
+        }
+    }
+}
+
+impl Drop for GroupState {
+    /// The folder goes last.
+    fn drop(&mut self) {
+        if let GroupRole::Coordinator { workers, folder } = &self.role {
+            workers.lock().clear();
+            drop(std::fs::remove_dir_all(folder.path()));
+        }
+    }
+}
+
+impl Backend for ProcessGroup {
+    fn ledger(&self) -> Ledger {
+        unreachable!("owners of a company have handles in their own processes")
+    }
+
+    fn owner(&self, number: u32) -> Owner {
+        let process = (number as usize + self.0.processes - 1) % self.0.processes;
+        let ledger = self.handle(process);
+        let seat = RemoteOwner {
+            group: self.clone(),
+            process,
+        };
+        // Nobody goes on before its folder is open.
+        seat.run_sync(|| ());
+        Owner::in_process(ledger, number, seat)
+    }
+
+    fn pass(&self, span: Span) {
+        self.0.clock.pass(span);
+        self.barrier();
+    }
+}
+
+/// An owner's place in a company.
+#[derive(Clone)]
+pub(crate) struct RemoteOwner {
+    group: ProcessGroup,
+    process: usize,
+}
+
+impl RemoteOwner {
+    fn is_here(&self) -> bool {
+        matches!(self.group.0.role, GroupRole::Member { me, .. } if me == self.process)
+    }
+
+    /// Does something in the owner's process and knows in all what came of it.
+    pub(crate) async fn run<T: WireMessage>(&self, here: impl Future<Output = T>) -> T {
+        if self.is_here() {
+            let done = here.await;
+            report(&done.write(), 0);
+            return done;
+        }
+        let word = self.group.receive(self.process);
+        T::read(&mut word.split(' '))
+    }
+
+    /// The same for what is done at once and answers nothing.
+    pub(crate) fn run_sync(&self, here: impl FnOnce()) {
+        if self.is_here() {
+            here();
+            report(DONE, 0);
+        } else {
+            assert_eq!(self.group.receive(self.process), DONE);
+        }
+    }
+}
+
+fn read_line() -> String {
+    let line = std::io::stdin().lines().next();
+    line.expect("the test goes on to the end").unwrap()
+}
+
+/// What one process says to the others.
+pub(crate) trait WireMessage {
+    fn write(&self) -> String;
+    fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Self;
+}
+
+/// The next number; `-` is none.
+fn read_number<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<u128> {
+    words.next().unwrap().parse().ok()
+}
+
+fn read_u64<'a>(words: &mut impl Iterator<Item = &'a str>) -> u64 {
+    read_number(words).unwrap().try_into().unwrap()
+}
+
+fn read_span<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Span> {
+    read_number(words).map(|micros| Span(micros.try_into().unwrap()))
+}
+
+fn span_text(span: Option<Span>) -> String {
+    span.map_or("-".to_owned(), |span| span.0.to_string())
+}
+
+impl WireMessage for Vec<Verdict> {
+    fn write(&self) -> String {
+        let mut text = self.len().to_string();
+        for verdict in self {
+            match verdict {
+                Verdict::Go { marks } => {
+                    write!(text, " go {}", marks.len()).unwrap();
+                    for mark in marks {
+                        let Mark {
+                            granted,
+                            settled,
+                            used,
+                            remaining: left,
+                        } = mark;
+                        write!(text, " {granted} {settled} {used} {left}").unwrap();
+                    }
+                }
+                Verdict::Wait { after, on, by } => {
+                    let on = match on {
+                        WakeOn::Time => "time",
+                        WakeOn::Event => "event",
+                    };
+                    let (by, index) = match by {
+                        BlockedBy::Term(index) => ("term", index),
+                        BlockedBy::Scope(index) => ("scope", index),
+                    };
+                    write!(text, " wait {} {on} {by} {index}", after.0).unwrap();
+                }
+                Verdict::Never(NeverReason::TooCostly {
+                    term,
+                    max_cost: most,
+                }) => {
+                    write!(text, " never {term} {most}").unwrap();
+                }
+            }
+        }
+        text
+    }
+
+    fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Vec<Verdict> {
+        (0..read_u64(words)).map(|_| read_verdict(words)).collect()
+    }
+}
+
+fn read_verdict<'a>(words: &mut impl Iterator<Item = &'a str>) -> Verdict {
+    let index = |number: u64| usize::try_from(number).unwrap();
+    match words.next() {
+        Some("go") => {
+            let count = read_u64(words);
+            let marks: SmallVec<[Mark; 4]> = (0..count)
+                .map(|_| Mark {
+                    granted: read_u64(words),
+                    settled: read_u64(words),
+                    used: read_u64(words),
+                    remaining: read_u64(words),
+                })
+                .collect();
+            Verdict::Go { marks }
+        }
+        Some("wait") => Verdict::Wait {
+            after: read_span(words).unwrap(),
+            on: match words.next() {
+                Some("time") => WakeOn::Time,
+                _ => WakeOn::Event,
+            },
+            by: match words.next() {
+                Some("term") => BlockedBy::Term(index(read_u64(words))),
+                _ => BlockedBy::Scope(index(read_u64(words))),
+            },
+        },
+        Some("never") => Verdict::Never(NeverReason::TooCostly {
+            term: index(read_u64(words)),
+            max_cost: read_u64(words),
+        }),
+        other => panic!("no verdict: {other:?}"),
+    }
+}
+
+impl WireMessage for CellView {
+    fn write(&self) -> String {
+        let (age, reset) = (span_text(self.window_age), span_text(self.reset_after));
+        format!(
+            "{} {} {} {age} {reset}",
+            self.limit, self.used, self.remaining
+        )
+    }
+
+    fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> CellView {
+        CellView {
+            limit: read_u64(words),
+            used: read_u64(words),
+            remaining: read_u64(words),
+            window_age: read_span(words),
+            reset_after: read_span(words),
+            // No behaviour asks for it.
+            strictness: Strictness::default(),
+        }
+    }
+}
+
+impl WireMessage for ScopeView {
+    fn write(&self) -> String {
+        match self {
+            ScopeView::Open => "open".to_owned(),
+            ScopeView::Probing => "probing".to_owned(),
+            ScopeView::Closed { remaining: left } => format!("closed {}", span_text(*left)),
+            ScopeView::CacheOnly { remaining: left } => format!("cache-only {}", span_text(*left)),
+        }
+    }
+
+    fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> ScopeView {
+        match words.next() {
+            Some("open") => ScopeView::Open,
+            Some("probing") => ScopeView::Probing,
+            Some("closed") => ScopeView::Closed {
+                remaining: read_span(words),
+            },
+            _ => ScopeView::CacheOnly {
+                remaining: read_span(words),
+            },
+        }
+    }
+}
+
+impl WireMessage for Option<Event> {
+    fn write(&self) -> String {
+        let list = |ids: Vec<u128>| {
+            let ids = ids.iter().map(|id| format!(" {id}"));
+            ids.collect::<String>()
+        };
+        match self {
+            None => "none".to_owned(),
+            Some(Event::Freed(cells)) => {
+                format!("freed{}", list(cells.iter().map(|cell| cell.0).collect()))
+            }
+            Some(Event::Scopes(scopes)) => {
+                format!(
+                    "scopes{}",
+                    list(scopes.iter().map(|scope| scope.0).collect())
+                )
+            }
+            Some(Event::Lost) => "lost".to_owned(),
+            Some(Event::Recovered) => "back".to_owned(),
+            Some(Event::Resync) => "anything".to_owned(),
+        }
+    }
+
+    fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Event> {
+        let word = words.next();
+        let ids = words.map(|id| id.parse::<u128>().unwrap());
+        match word {
+            Some("freed") => Some(Event::Freed(ids.map(CellId).collect())),
+            Some("scopes") => Some(Event::Scopes(ids.map(ScopeId).collect())),
+            Some("lost") => Some(Event::Lost),
+            Some("back") => Some(Event::Recovered),
+            Some("anything") => Some(Event::Resync),
+            _ => None,
+        }
+    }
+}
+
+mod two {
+    use super::*;
+    conformance!(each named, |name| ProcessGroup::start(2, name));
+}
+
+mod four {
+    use super::*;
+    conformance!(each named, |name| ProcessGroup::start(4, name));
+}

@@ -1,0 +1,133 @@
+//! Who may ask: R-E8. The admin address is for the operator, not for whatever web page a browser on
+//! the same machine has open.
+//!
+//! | | without a token | with a token |
+//! |---|---|---|
+//! | who | loopback only | `Authorization: Bearer`, compared in constant time |
+//! | mutating calls | need `X-Tollgate-Admin: 1`, which no foreign page can send | as above |
+//! | `ConnectionHandler` | an address of ours or `localhost`: a rebound name is refused | any |
+//! | `Origin` | if sent, our own | if sent, our own |
+//!
+//! Promises: `/health` and `/ready` are open to whoever may connect. What is refused is not routed.
+//!
+//! Never: reads a body.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tollgate_config::Secret;
+
+use super::response::ApiError;
+
+/// The longest `Authorization` that is looked at, so that comparing is cheap.
+const BEARER_MAX: usize = 16 * 1024;
+
+/// Who may ask.
+#[derive(Debug)]
+pub(super) struct AccessPolicy {
+    address: SocketAddr,
+    token: Option<Secret>,
+}
+
+impl AccessPolicy {
+    pub(super) fn new(address: SocketAddr, token: Option<Secret>) -> AccessPolicy {
+        AccessPolicy { address, token }
+    }
+
+    fn authorize(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+        if matches!(path, "/health" | "/ready") {
+            return Ok(());
+        }
+        let host = text(headers, HOST.as_str()).unwrap_or_default();
+        if self.token.is_none() && !self.is_own_host(host) {
+            return Err(ApiError::forbidden(
+                "this Host is not an address of the daemon",
+                "call it as 127.0.0.1 or localhost, or give it a token",
+            ));
+        }
+        let is_foreign = |origin: &str| !is_same_origin(origin, host);
+        let fetched = text(headers, "sec-fetch-site");
+        if headers
+            .get_all(ORIGIN)
+            .iter()
+            .any(|origin| origin.to_str().map_or(true, is_foreign))
+            || fetched.is_some_and(|site| !matches!(site, "same-origin" | "none"))
+        {
+            return Err(ApiError::forbidden(
+                "another site's page may not use the admin address",
+                "call it from a program, or from its own pages",
+            ));
+        }
+        match &self.token {
+            Some(token) if has_bearer_token(headers, token) => Ok(()),
+            Some(_) => Err(ApiError::unauthorized()),
+            None if is_read_only(method) => Ok(()),
+            None if text(headers, "x-tollgate-admin") == Some("1") => Ok(()),
+            None => Err(ApiError::forbidden(
+                "a call that changes something needs the header `X-Tollgate-Admin: 1`",
+                "add it, or use the `tollgate` commands",
+            )),
+        }
+    }
+
+    /// A name that somebody's DNS turns to us is not ours; an address cannot be turned.
+    fn is_own_host(&self, host: &str) -> bool {
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
+            _ => (host, Some(80)),
+        };
+        let bare = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'));
+        let ip: Option<IpAddr> = bare.unwrap_or(name).parse().ok();
+        let is_name = name.eq_ignore_ascii_case("localhost");
+        let is_ip = ip.is_some_and(|ip| ip.is_loopback() || ip == self.address.ip());
+        (is_name || is_ip) && port == Some(self.address.port())
+    }
+}
+
+/// The first thing that happens to a request.
+pub(super) async fn check(
+    State(safety): State<Arc<AccessPolicy>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    match safety.authorize(request.method(), path, request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(fault) => fault.into_response(),
+    }
+}
+
+fn is_read_only(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+fn has_bearer_token(headers: &HeaderMap, token: &Secret) -> bool {
+    let shown = text(headers, AUTHORIZATION.as_str()).filter(|shown| shown.len() <= BEARER_MAX);
+    let (scheme, rest) = shown
+        .and_then(|shown| shown.split_once(' '))
+        .unwrap_or_default();
+    // A secret compares in as many steps whatever differs.
+    scheme.eq_ignore_ascii_case("bearer") && Secret::new(rest.trim().to_owned()) == *token
+}
+
+fn is_same_origin(origin: &str, host: &str) -> bool {
+    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    !host.is_empty() && authority.is_some_and(|authority| authority.eq_ignore_ascii_case(host))
+}
+
+/// A header that is there once; twice is no header.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let mut all = headers.get_all(name).iter();
+    let first = all.next()?;
+    match all.next() {
+        None => first.to_str().ok(),
+        Some(_) => None,
+    }
+}

@@ -1,0 +1,174 @@
+//! What changes something: reload, settings, and what operators want of a provider.
+//!
+//! Promises: all or nothing; the answer says what is different and what was refused.
+//!
+//! Never: changes anything on a GET.
+
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate_config::amount;
+use tollgate_config::load::Change;
+use tollgate_core::health::Command;
+
+use super::response::{ApiError, json, read_object};
+use super::routes::ApiState;
+use crate::daemon::{Daemon, Outcome, SetError};
+
+/// What an order may carry.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct CommandQuery {
+    entity: Option<String>,
+    /// How long cache-only lasts.
+    r#for: Option<String>,
+}
+
+/// `POST /v1/reload`.
+pub(super) async fn reload(State(desk): State<ApiState>) -> Response {
+    let Ok(outcome) = run_blocking(desk.daemon, Daemon::reload).await else {
+        return ApiError::draining().into_response();
+    };
+    let mut response = json(&outcome_json(&outcome));
+    if !outcome.rejected.is_empty() {
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+    }
+    response
+}
+
+/// `PATCH /v1/providers/{name}/settings`.
+pub(super) async fn set(
+    State(desk): State<ApiState>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let settings: Vec<(String, Option<String>)> = read_object(body)
+        .await?
+        .into_iter()
+        .map(|(key, value)| (key, setting_text(value)))
+        .collect();
+    if settings.is_empty() {
+        let hint = "send such as {\"sleep_max\": \"60s\"}";
+        return Err(ApiError::bad_request("there is nothing to set", hint));
+    }
+    let set = move |daemon: &Daemon| daemon.set(&name, &settings);
+    match run_blocking(desk.daemon, set).await {
+        Ok(Ok(outcome)) => Ok(json(&outcome_json(&outcome))),
+        Ok(Err(SetError::Provider(error))) => Err(error.into()),
+        Ok(Err(SetError::Rejected(problems))) => Err(ApiError::invalid_settings(problems)),
+        Ok(Err(error @ SetError::TooMany)) => Err(ApiError::bad_request(
+            &error.to_string(),
+            "write them to a file",
+        )),
+        Err(_) => Err(ApiError::draining()),
+    }
+}
+
+/// `POST /v1/providers/{name}/offline`.
+pub(super) async fn offline(
+    desk: State<ApiState>,
+    name: Path<String>,
+    detail: Query<CommandQuery>,
+) -> Result<Response, ApiError> {
+    reject_entity(&detail)?;
+    run_command(desk, name, detail, Command::Offline).await
+}
+
+/// `POST /v1/providers/{name}/cache-only[?for=30m]`.
+pub(super) async fn cache_only(
+    desk: State<ApiState>,
+    name: Path<String>,
+    detail: Query<CommandQuery>,
+) -> Result<Response, ApiError> {
+    reject_entity(&detail)?;
+    let lasts = match &detail.r#for {
+        None => None,
+        Some(text) => Some(amount::span(text).ok_or_else(|| {
+            ApiError::bad_request("`for` is not a length of time", "write such as for=30m")
+        })?),
+    };
+    run_command(desk, name, detail, Command::CacheOnly { lasts }).await
+}
+
+/// `POST /v1/providers/{name}/resume[?entity=]`.
+pub(super) async fn resume(
+    desk: State<ApiState>,
+    name: Path<String>,
+    detail: Query<CommandQuery>,
+) -> Result<Response, ApiError> {
+    run_command(desk, name, detail, Command::Resume).await
+}
+
+/// `POST /v1/providers/{name}/reset[?entity=]`.
+pub(super) async fn reset(
+    desk: State<ApiState>,
+    name: Path<String>,
+    detail: Query<CommandQuery>,
+) -> Result<Response, ApiError> {
+    run_command(desk, name, detail, Command::Reset).await
+}
+
+async fn run_command(
+    State(desk): State<ApiState>,
+    Path(name): Path<String>,
+    Query(CommandQuery { entity, .. }): Query<CommandQuery>,
+    command: Command,
+) -> Result<Response, ApiError> {
+    desk.daemon.catch_up(&name).await?;
+    let work = move |daemon: &Daemon| {
+        let live = daemon.command(&name, entity.as_deref(), command)?;
+        let state = live.status().state.as_str();
+        Ok(json(
+            &json!({ "name": name, "entity": entity, "state": state }),
+        ))
+    };
+    let ordered = run_blocking(desk.daemon, work).await;
+    ordered.unwrap_or_else(|_| Err(ApiError::draining()))
+}
+
+/// Health is a provider's; an entity has cool-downs and degrade modes only.
+fn reject_entity(detail: &CommandQuery) -> Result<(), ApiError> {
+    match detail.entity {
+        None => Ok(()),
+        Some(_) => Err(ApiError::bad_request(
+            "a single entity cannot be held back",
+            "leave `entity` out; `resume` and `reset` take it",
+        )),
+    }
+}
+
+/// A setting as somebody would write it; `null` takes it back.
+fn setting_text(value: Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        // Lists and blocks are written in JSON, which YAML reads.
+        other => Some(other.to_string()),
+    }
+}
+
+fn outcome_json(outcome: &Outcome) -> Value {
+    let changed: Vec<Value> = outcome.changed.iter().map(change_json).collect();
+    json!({ "changed": changed, "refused": outcome.rejected, "warnings": outcome.warnings })
+}
+
+fn change_json(change: &Change) -> Value {
+    match change {
+        Change::Added(name) => json!({ "added": name }),
+        Change::Removed(name) => json!({ "removed": name }),
+        Change::Renamed { from, to } => json!({ "renamed": from, "to": to }),
+        Change::Changed { provider, fields } => json!({ "provider": provider, "fields": fields }),
+        Change::Settings { fields } => json!({ "fields": fields }),
+    }
+}
+
+/// Works beside the tasks that serve: files are read and the store is asked here. Once begun it comes
+/// to its end, even if nobody waits for the answer any more. `Err`: the runtime ends.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    daemon: Daemon,
+    work: impl FnOnce(&Daemon) -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    tokio::task::spawn_blocking(move || work(&daemon)).await
+}

@@ -1,0 +1,173 @@
+//! Answers of the admin address: JSON, also where something is wrong.
+//!
+//! Promises: an error names the thing and the next step. A body is read up to its bound and no
+//! further.
+//!
+//! Never: repeats a value that a request held; it may be a key.
+
+use axum::body::{Body, to_bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tollgate::Error;
+
+/// The largest body: a thousand settings of sixty bytes.
+const BODY_MAX: usize = 64 * 1024;
+
+/// Why a request has no other answer.
+#[derive(Debug, Serialize)]
+pub(super) struct ApiError {
+    #[serde(skip)]
+    status: StatusCode,
+    error: &'static str,
+    message: String,
+    hint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, error: &'static str, message: &str, hint: &str) -> ApiError {
+        ApiError {
+            status,
+            error,
+            message: message.to_owned(),
+            hint: hint.to_owned(),
+            reason: None,
+            problems: Vec::new(),
+        }
+    }
+
+    pub(super) fn bad_request(message: &str, hint: &str) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "BadRequest", message, hint)
+    }
+
+    /// Something is asked for that only a stranger's web page would ask for.
+    pub(super) fn forbidden(message: &str, hint: &str) -> ApiError {
+        ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message, hint)
+    }
+
+    pub(super) fn unauthorized() -> ApiError {
+        let message = "the admin token is missing or wrong";
+        let hint = "send `Authorization: Bearer TOKEN`; the token is in admin.token of tollgate.yaml, \
+                    in TOLLGATE_ADMIN_TOKEN, or in the state folder";
+        ApiError::new(StatusCode::UNAUTHORIZED, "Unauthorized", message, hint)
+    }
+
+    pub(super) fn unknown_path() -> ApiError {
+        let message = "there is nothing at this path";
+        let hint = "GET /v1/providers lists the providers";
+        ApiError::new(StatusCode::NOT_FOUND, "NotFound", message, hint)
+    }
+
+    pub(super) fn wrong_method() -> ApiError {
+        let message = "this path has another method";
+        let hint = "reading is GET, orders are POST, settings are PATCH";
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        ApiError::new(status, "MethodNotAllowed", message, hint)
+    }
+
+    /// Its path or query cannot be read.
+    pub(super) fn unreadable(status: StatusCode) -> ApiError {
+        let message = "the path or the query cannot be read";
+        ApiError::new(
+            status,
+            "BadRequest",
+            message,
+            "each parameter once, in UTF-8",
+        )
+    }
+
+    pub(super) fn draining() -> ApiError {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        ApiError::new(
+            status,
+            "Draining",
+            "the daemon is ending",
+            "ask its successor",
+        )
+    }
+
+    /// The ledger's store is lost, and calls must not go on without it.
+    pub(super) fn store_lost(trouble: &str) -> ApiError {
+        let message = format!("the ledger's store is lost: {trouble}");
+        let hint = "calls are refused until it is back; on_store_loss says what else may happen";
+        let fault = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "StoreLost", &message, hint);
+        ApiError {
+            reason: Some("store_lost"),
+            ..fault
+        }
+    }
+
+    pub(super) fn timed_out() -> ApiError {
+        let message = "the answer took too long";
+        let hint = "try again; does a disk hang?";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "TooSlow", message, hint)
+    }
+
+    /// Nothing was changed, and these are the reasons.
+    pub(super) fn invalid_settings(problems: Vec<String>) -> ApiError {
+        let message = problems.first().cloned().unwrap_or_default();
+        let hint = "nothing was changed; GET /v1/providers/NAME lists every setting";
+        let fault = ApiError::new(StatusCode::BAD_REQUEST, "InvalidSetting", &message, hint);
+        ApiError { problems, ..fault }
+    }
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> ApiError {
+        let message = error.to_string();
+        let nearest = match &error {
+            Error::UnknownProvider { nearest, .. } => nearest.clone(),
+            _ => None,
+        };
+        let hint = nearest.map_or_else(
+            || "GET /v1/providers lists the providers".to_owned(),
+            |name| format!("did you mean `{name}`?"),
+        );
+        ApiError::new(StatusCode::NOT_FOUND, "UnknownProvider", &message, &hint)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = json(&self);
+        *response.status_mut() = self.status;
+        response
+    }
+}
+
+/// A JSON answer.
+pub(super) fn json(body: &impl Serialize) -> Response {
+    // Our own structs of texts and numbers always serialise.
+    let text = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(Body::from(text));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        "x-content-type-options",
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}
+
+/// A body that must be a JSON object.
+pub(super) async fn read_object(body: Body) -> Result<Map<String, Value>, ApiError> {
+    let bytes = to_bytes(body, BODY_MAX).await.map_err(|_| {
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        let message = "the body is larger than 64 KiB or broke off";
+        ApiError::new(status, "TooLarge", message, "send fewer settings at a time")
+    })?;
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) | Err(_) => Err(ApiError::bad_request(
+            "the body is not a JSON object",
+            "send such as {\"sleep_max\": \"60s\"}",
+        )),
+    }
+}

@@ -1,0 +1,54 @@
+//! What a new version of a provider cannot do while the process runs, said in words.
+//!
+//! Promises: says it once, in the answer to the change.
+//!
+//! Never: keeps anything from being obeyed.
+
+use tollgate_config::Provider;
+use tollgate_config::provider::Per;
+
+/// What is to be said about a provider that has changed, or is new.
+pub(super) fn for_change(before: Option<&Provider>, after: &Provider) -> Vec<String> {
+    let mut said = Vec::new();
+    let name = &after.name;
+    if before.is_some_and(|before| counts_other_keys(before, after)) {
+        said.push(format!(
+            "warning: `{name}`: a limit is counted `per` something else now; what was used before is \
+             counted in it as far as the same calls go on"
+        ));
+    }
+    said
+}
+
+/// A limit of the new version has keys of which no limit of the old one knows everything.
+fn counts_other_keys(before: &Provider, after: &Provider) -> bool {
+    let knows = |per: Per| {
+        let mut old = before.limits.iter();
+        old.any(|limit| limit.per == per || limit.per == Per::Provider)
+    };
+    !before.limits.is_empty() && after.limits.iter().any(|limit| !knows(limit.per))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Environment, ProviderFile};
+
+    fn provider(text: &str) -> Provider {
+        let text = format!("name: x\ndomain: api.example.org\n{text}\n");
+        let draft = ProviderFile::read("x.yaml", &text).unwrap();
+        draft.check(&Environment::empty()).provider.unwrap()
+    }
+
+    #[test]
+    fn a_warning_is_given_only_for_a_key_without_history() {
+        let said =
+            |before: &str, after: &str| for_change(Some(&provider(before)), &provider(after)).len();
+        assert_eq!(said("limits: [5/1s]", "limits: [9/1s]"), 0);
+        assert_eq!(said("limits: [5/1s]", "limits: [5/2s]"), 0);
+        let entity = "limits: [{limit: 5, period: 1s, per: entity}]";
+        assert_eq!(said("limits: [5/1s]", entity), 0);
+        assert_eq!(said(entity, "limits: [5/1s]"), 1);
+        assert_eq!(for_change(None, &provider("limits: [5/1s]")).len(), 0);
+    }
+}

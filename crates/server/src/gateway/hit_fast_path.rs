@@ -1,0 +1,281 @@
+//! The short way of the plainest request: a GET that stands alone in what was read and whose answer is
+//! in memory and fresh is answered here, before the HTTP library hears of it (ADR 0016).
+//!
+//! Promises: what goes out is, byte for byte, what the ordinary way would have written, and everything
+//! that is told and counted is the same. The head of an answer is written by the ordinary functions,
+//! once for each kept answer, and used again with its gaps filled. A body is not copied, unless it is
+//! so short that one plain write costs less.
+//!
+//! Never: answers a request that could be read differently by anybody, that says anything about its
+//! connection, its body or its call, or that comes with another one. Those are not even begun here.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{
+    AGE, CONNECTION, CONTENT_LENGTH, DATE, HOST, HeaderMap, HeaderName, HeaderValue,
+};
+use http::{StatusCode, Uri};
+use tollgate::body::ReplyBody;
+use tollgate::cache::{MemfdBody, PreparedHead};
+use tollgate::path::{CallOptions, CallTrace, RememberedRequest, Reply, Target};
+
+use super::address::{Address, Mount};
+use super::client_connection::ClientConnection;
+use super::handler::{ID, add_call_headers, build_response, check_listener};
+use super::watched_stream::SINGLE_WRITE_MAX;
+use super::{head, links};
+
+/// Headers of a plain request, at most. Browsers send some twenty.
+const HEADERS_MAX: usize = 32;
+
+/// The longest head that is prepared. Its gaps are filled in a buffer that each connection keeps, and
+/// most heads of APIs have some hundred bytes.
+const PREPARED_HEAD_MAX: usize = 4 * 1_024;
+
+/// The longest request that a connection remembers. Most of APIs' clients have some hundred bytes.
+const REMEMBERED_MAX: usize = 1_024;
+
+/// After so many requests in a row that were not answered here, only one in so many is looked at: a
+/// look that finds nothing costs about a thirtieth of a call, and the ordinary way finds what is kept too.
+const MISSES_MAX: u32 = 8;
+
+/// What follows the head of an answer.
+#[derive(Debug)]
+pub(super) enum HitBody {
+    /// These bytes, which may be none.
+    Bytes(Bytes),
+    /// A file in memory.
+    Memfd(Arc<MemfdBody>),
+}
+
+impl Default for HitBody {
+    fn default() -> HitBody {
+        HitBody::Bytes(Bytes::new())
+    }
+}
+
+impl HitBody {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            HitBody::Bytes(bytes) => bytes.len(),
+            HitBody::Memfd(sheet) => sheet.len(),
+        }
+    }
+}
+
+/// Answers what can be answered at once, for one connection.
+#[derive(Debug)]
+pub(super) struct HitFastPath {
+    connection: Arc<ClientConnection>,
+    /// Requests in a row that went the ordinary way.
+    misses: u32,
+    /// What came last: many ask for the same again.
+    last: Option<LastRequest>,
+}
+
+/// A request, and what it means.
+struct LastRequest {
+    request: Vec<u8>,
+    remembered: RememberedRequest,
+}
+
+impl std::fmt::Debug for LastRequest {
+    /// A request may hold a key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Last")
+    }
+}
+
+/// A request that says nothing but what it wants.
+struct PlainRequest {
+    target: Target,
+    headers: HeaderMap,
+    options: CallOptions,
+}
+
+impl HitFastPath {
+    pub(super) fn new(visit: Arc<ClientConnection>) -> HitFastPath {
+        HitFastPath {
+            connection: visit,
+            misses: 0,
+            last: None,
+        }
+    }
+
+    /// Is a look worth its time? Who asks for new things every time will do so the next time.
+    fn should_try(&mut self) -> bool {
+        self.misses = self.misses.saturating_add(1);
+        self.misses <= MISSES_MAX || self.misses.is_multiple_of(MISSES_MAX)
+    }
+
+    /// Answers a request, if it is plain and its answer at hand: the head goes into `out`, and what is
+    /// given back follows it. `None`: nothing has happened.
+    pub(super) fn respond(&mut self, request: &[u8], out: &mut Vec<u8>) -> Option<HitBody> {
+        if !self.should_try() {
+            return None;
+        }
+        let visit = &*self.connection;
+        let state = &visit.state;
+        if state.is_draining() {
+            return None;
+        }
+        let is_same = |last: &LastRequest| {
+            last.request == request && last.remembered.is_current(&state.registry)
+        };
+        if !self.last.as_ref().is_some_and(is_same) {
+            self.last = remember(request, visit);
+        }
+        let hit = self.last.as_ref()?.remembered.hit(&state.registry)?;
+        let written = hit.prepared_head(prepare_head)?;
+        let id = state.next_id();
+        hit.emit(&id);
+        self.misses = 0;
+        let mut age = itoa::Buffer::new();
+        for part in [
+            &*written.until_age,
+            age.format(hit.age()).as_bytes(),
+            &written.until_id,
+            id.as_bytes(),
+            &written.rest,
+        ] {
+            out.extend_from_slice(part);
+        }
+        if out.len() + hit.body().len() <= SINGLE_WRITE_MAX {
+            out.extend_from_slice(hit.body());
+            return Some(HitBody::default());
+        }
+        let sheet = hit.memfd_body().map(HitBody::Memfd);
+        Some(sheet.unwrap_or_else(|| HitBody::Bytes(hit.body().clone())))
+    }
+}
+
+/// Finds out what a request means, if it is plain.
+fn remember(request: &[u8], visit: &ClientConnection) -> Option<LastRequest> {
+    let PlainRequest {
+        target,
+        headers,
+        options: said,
+    } = parse_plain(request, visit)?;
+    // What becomes of a URL also depends on whether unknown domains are served, and one that is so
+    // long does not come again.
+    let lasts = matches!(target, Target::Provider { .. }) && request.len() <= REMEMBERED_MAX;
+    Some(LastRequest {
+        request: if lasts { request.to_vec() } else { Vec::new() },
+        remembered: RememberedRequest::of(&visit.state.registry, target, headers, said)?,
+    })
+}
+
+/// Reads a request that is all there and nothing more. Everything that the ordinary way would look at
+/// twice makes it not plain.
+fn parse_plain(request: &[u8], visit: &ClientConnection) -> Option<PlainRequest> {
+    if !request.starts_with(b"GET /") || !request.ends_with(b"\r\n\r\n") {
+        return None;
+    }
+    // Some end a line at a bare line feed, others do not.
+    let is_bare = |at: usize| request.get(at.wrapping_sub(1)) != Some(&b'\r');
+    if memchr::memchr_iter(b'\n', request).any(is_bare) {
+        return None;
+    }
+    let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut lines);
+    match parsed.parse(request) {
+        Ok(httparse::Status::Complete(length)) if length == request.len() => {}
+        Ok(_) | Err(_) => return None,
+    }
+    if parsed.version != Some(1) {
+        return None;
+    }
+    let mut headers = HeaderMap::with_capacity(parsed.headers.len());
+    let mut hosts = 0;
+    for line in parsed.headers.iter() {
+        let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
+        if name == HOST {
+            hosts += 1;
+            continue;
+        }
+        // What it asks for is what happens anyway.
+        if name == CONNECTION && line.value.eq_ignore_ascii_case(b"keep-alive") {
+            continue;
+        }
+        if !head::is_passed_through(&name) {
+            return None;
+        }
+        headers.append(name, HeaderValue::from_bytes(line.value).ok()?);
+    }
+    if hosts != 1 {
+        return None;
+    }
+    let uri = Uri::try_from(parsed.path?).ok()?;
+    let Ok(Address::Call { target, caller, .. }) = Address::of(&uri, &visit.kind) else {
+        return None;
+    };
+    check_listener(visit, &target).ok()?;
+    let said = CallOptions {
+        uses_default_priority: true,
+        caller,
+        ip: Some(visit.peer),
+        ..CallOptions::default()
+    };
+    Some(PlainRequest {
+        target,
+        headers,
+        options: said,
+    })
+}
+
+/// The head of an answer as the HTTP library would write it; `None` if that depends on who asks, or on
+/// when.
+fn prepare_head(reply: Reply) -> Option<PreparedHead> {
+    let length = reply_length(&reply.body);
+    if reply.head.status != StatusCode::OK || length == 0 || links::has_any(&reply.head.headers) {
+        return None;
+    }
+    let trail = CallTrace::default();
+    let mut response = build_response(reply, &trail, &Mount::Proxy, None);
+    add_call_headers(response.headers_mut(), "", &trail);
+    let headers = response.headers();
+    let says_length = match headers.get(CONTENT_LENGTH) {
+        Some(value) if value.as_bytes() == length.to_string().as_bytes() => true,
+        Some(_) => return None,
+        None => false,
+    };
+    let is_once = |name| headers.get_all(name).iter().count() == 1;
+    if !is_once(&DATE) || !is_once(&AGE) || (says_length && !is_once(&CONTENT_LENGTH)) {
+        return None;
+    }
+    let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+    let mut at = 0;
+    let mut part = b"HTTP/1.1 200 OK\r\n".to_vec();
+    for (name, value) in headers {
+        part.extend_from_slice(name.as_str().as_bytes());
+        part.extend_from_slice(b": ");
+        if name == AGE || name == ID {
+            *parts.get_mut(at)? = std::mem::take(&mut part);
+            at += 1;
+        } else {
+            part.extend_from_slice(value.as_bytes());
+        }
+        part.extend_from_slice(b"\r\n");
+    }
+    if !says_length {
+        part.extend_from_slice(format!("content-length: {length}\r\n").as_bytes());
+    }
+    part.extend_from_slice(b"\r\n");
+    *parts.get_mut(at)? = part;
+    let is_short = parts.iter().map(Vec::len).sum::<usize>() <= PREPARED_HEAD_MAX;
+    let [until_age, until_id, rest] = parts.map(Vec::into_boxed_slice);
+    (at == 2 && is_short).then_some(PreparedHead {
+        until_age,
+        until_id,
+        rest,
+    })
+}
+
+fn reply_length(body: &ReplyBody) -> u64 {
+    http_body::Body::size_hint(body).exact().unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "hit_fast_path_tests.rs"]
+mod tests;

@@ -1,0 +1,290 @@
+//! The doors of a gateway: its own address, and those of providers, which come and go on reload.
+//!
+//! Promises: a door that is closed accepts nothing more; requests under way on it are finished within
+//! the grace. An address that stays the same is not touched. What cannot be opened is said, and what
+//! was open before stays.
+//!
+//! Never: serves. `visit` does.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tollgate::event::LogEvent;
+
+use super::client_connection::{self, ClientConnection};
+use super::{GatewayState, ListenAddress, ListenerKind, overload};
+use crate::accept_loop::{self, ConnectionHandler};
+
+/// The doors of a gateway. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Listeners {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Arc<GatewayState>,
+    open: Mutex<OpenListeners>,
+}
+
+#[derive(Debug, Default)]
+struct OpenListeners {
+    listeners: Vec<OpenListener>,
+    tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct OpenListener {
+    listening: ListenAddress,
+    /// The address that was asked for: with port 0 it is another one.
+    requested: SocketAddr,
+    shutdown: watch::Sender<bool>,
+}
+
+/// Sockets of providers that are open and not served yet.
+#[derive(Debug)]
+pub(crate) struct PreparedListeners {
+    new: Vec<(StdListener, ListenerKind, SocketAddr)>,
+    /// What is to stay of what is there now.
+    wanted: Vec<(SocketAddr, ListenerKind)>,
+    /// What could not be opened.
+    pub(crate) problems: Vec<ListenError>,
+}
+
+/// An address that a provider could not have.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenError {
+    /// Whose it was to be.
+    pub(crate) provider: String,
+    /// Why, in words.
+    pub(crate) message: String,
+}
+
+impl Listeners {
+    pub(super) fn new(state: Arc<GatewayState>) -> Listeners {
+        Listeners {
+            shared: Arc::new(Shared {
+                state,
+                open: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Serves a socket; `wanted` is the address that was asked for, if it is not the socket's own.
+    pub(super) fn open(
+        &self,
+        listener: TcpListener,
+        door: ListenerKind,
+        wanted: Option<SocketAddr>,
+    ) -> io::Result<ListenAddress> {
+        let address = listener.local_addr()?;
+        let Shared { state, open } = &*self.shared;
+        state.registry.add_own_address(address);
+        let listening = ListenAddress {
+            address,
+            kind: door,
+        };
+        let ending = watch::Sender::new(false);
+        let hall = GatewayHandler {
+            state: state.clone(),
+            kind: Arc::new(listening.kind.clone()),
+        };
+        let grace = state.options.grace.into();
+        let mut open = open.lock();
+        if state.is_draining() {
+            return Err(io::Error::other("the gateway is ending"));
+        }
+        // Those that ended by themselves are forgotten.
+        while open.tasks.try_join_next().is_some() {}
+        let serve = accept_loop::run(listener, hall, ending.subscribe(), grace);
+        open.tasks.spawn(serve);
+        open.listeners.push(OpenListener {
+            listening: listening.clone(),
+            requested: wanted.unwrap_or(address),
+            shutdown: ending,
+        });
+        LogEvent::Listening { address }.emit();
+        Ok(listening)
+    }
+
+    /// Opens what providers want and is not open yet. What they have now goes on until
+    /// [`Listeners::follow`]. Must be called inside a tokio runtime.
+    pub(crate) fn prepare(&self, wanted: Vec<(SocketAddr, String)>) -> PreparedListeners {
+        let here = self.current();
+        let mut ready = PreparedListeners {
+            new: Vec::new(),
+            wanted: Vec::new(),
+            problems: Vec::new(),
+        };
+        for (address, name) in wanted {
+            let door = ListenerKind::Provider(name.clone());
+            let is_own = |(asked, at): &&(SocketAddr, ListenAddress)| {
+                at.kind == door && (*asked == address || at.address == address)
+            };
+            if let Some((_, own)) = here.iter().find(is_own) {
+                ready.wanted.push((own.address, door));
+                continue;
+            }
+            // Another provider has it now: its door is closed only after this one would be open.
+            let is_others = |(_, at): &(SocketAddr, ListenAddress)| {
+                at.address == address && at.kind != ListenerKind::All
+            };
+            let opened = if here.iter().any(is_others) {
+                Err(format!(
+                    "`{name}`: {address} belongs to another provider; reload again when that has given it up"
+                ))
+            } else {
+                bind(address).map_err(|error| {
+                    format!(
+                        "`{name}`: could not listen on {address}: {error}; the address it had stays"
+                    )
+                })
+            };
+            match opened {
+                Ok(listener) => ready.new.push((listener, door, address)),
+                Err(why) => {
+                    let provider = name;
+                    ready.problems.push(ListenError {
+                        provider,
+                        message: why,
+                    });
+                    ready.wanted.extend(current_of(&here, &door));
+                }
+            }
+        }
+        ready
+    }
+
+    /// Serves what was opened and closes what is no longer wanted.
+    pub(crate) fn apply(&self, ready: PreparedListeners) -> Vec<ListenError> {
+        let PreparedListeners {
+            new,
+            wanted,
+            mut problems,
+        } = ready;
+        let is_wanted = |opened: &OpenListener| {
+            let ListenAddress {
+                address,
+                kind: door,
+            } = &opened.listening;
+            let same = |(at, of): &(SocketAddr, ListenerKind)| at == address && of == door;
+            *door == ListenerKind::All || wanted.iter().any(same)
+        };
+        self.shared.open.lock().listeners.retain(|opened| {
+            let stays = is_wanted(opened);
+            if !stays {
+                opened.shutdown.send_replace(true);
+                let address = opened.listening.address;
+                self.shared.state.registry.remove_own_address(address);
+            }
+            stays
+        });
+        for (listener, door, address) in new {
+            let ListenerKind::Provider(provider) = door.clone() else {
+                continue; // the gateway's own address does not follow a reload
+            };
+            let listener = TcpListener::from_std(listener);
+            let opened = listener.and_then(|one| self.open(one, door, Some(address)));
+            problems.extend(opened.err().map(|error| ListenError {
+                message: format!("`{provider}`: could not listen on {address}: {error}"),
+                provider,
+            }));
+        }
+        problems
+    }
+
+    /// What is served now.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<ListenAddress> {
+        let open = self.shared.open.lock();
+        let doors = open.listeners.iter();
+        doors.map(|opened| opened.listening.clone()).collect()
+    }
+
+    /// What is served now, and by what address it was asked for.
+    fn current(&self) -> Vec<(SocketAddr, ListenAddress)> {
+        let open = self.shared.open.lock();
+        let doors = open.listeners.iter();
+        doors
+            .map(|opened| (opened.requested, opened.listening.clone()))
+            .collect()
+    }
+
+    /// Accepts nothing more, finishes what is under way, drops the rest.
+    pub(super) async fn drain(&self) {
+        let mut tasks = {
+            let mut open = self.shared.open.lock();
+            self.shared.state.is_draining.store(true, Ordering::Release);
+            for opened in &open.listeners {
+                opened.shutdown.send_replace(true);
+            }
+            std::mem::take(&mut open.tasks)
+        };
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// The gateway is gone: so is everything that it serves.
+    pub(super) fn close_all(&self) {
+        let mut open = self.shared.open.lock();
+        self.shared.state.is_draining.store(true, Ordering::Release);
+        open.listeners.clear();
+        open.tasks.abort_all();
+    }
+}
+
+/// What a provider has now, which stays while it cannot have another.
+fn current_of(
+    here: &[(SocketAddr, ListenAddress)],
+    door: &ListenerKind,
+) -> Vec<(SocketAddr, ListenerKind)> {
+    let own = here.iter().filter(|(_, at)| at.kind == *door);
+    own.map(|(_, at)| (at.address, at.kind.clone())).collect()
+}
+
+fn bind(address: SocketAddr) -> io::Result<StdListener> {
+    let listener = StdListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whoever comes through one door.
+struct GatewayHandler {
+    state: Arc<GatewayState>,
+    kind: Arc<ListenerKind>,
+}
+
+impl ConnectionHandler for GatewayHandler {
+    /// Whoever finds no room is told so.
+    fn has_capacity(&self, _inside: usize) -> bool {
+        true
+    }
+
+    fn handle(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        ending: watch::Receiver<bool>,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let Some(room) = self.state.connection_cap.try_acquire(peer.ip()) else {
+            self.state.overload.reject(stream);
+            return None;
+        };
+        let visit = ClientConnection::new(self.state.clone(), self.kind.clone(), peer.ip(), ending);
+        Some(async move {
+            client_connection::serve(stream, visit).await;
+            drop(room);
+        })
+    }
+
+    async fn on_accept_error(&self, listener: &TcpListener, error: &io::Error) {
+        if overload::is_out_of_descriptors(error) {
+            self.state.overload.close_one(listener).await;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! No room: whoever comes now is told so and let go, in place of waiting without a word.
+//!
+//! Promises: a caller that finds no room gets a `503 QueueFull` in JSON and a closed connection. Few
+//! are told at a time; past that, connections are closed without a word. If there is not even a
+//! descriptor left, a spare one is used, so that the listener is never stuck.
+//!
+//! Never: reads more of such a caller than it takes for the answer to arrive.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// Callers that are told at a time. Each is a descriptor of the reserve.
+const REJECTIONS_MAX: usize = 8;
+
+/// How long a caller may take to hear it. Closing at once would reset the connection, and its own
+/// request would push our answer out of its buffers.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How much of its request is thrown away meanwhile.
+const DISCARD_MAX: u64 = 64 * 1024;
+
+/// What is needed to let callers go.
+#[derive(Debug)]
+pub(super) struct Overload {
+    rejections: Arc<Semaphore>,
+    spare: Mutex<Option<File>>,
+}
+
+impl Overload {
+    pub(super) fn new() -> Overload {
+        Overload {
+            rejections: Arc::new(Semaphore::new(REJECTIONS_MAX)),
+            spare: Mutex::new(open_spare()),
+        }
+    }
+
+    /// Tells a caller that there is no room.
+    pub(super) fn reject(&self, stream: TcpStream) {
+        if let Ok(turn) = self.rejections.clone().try_acquire_owned() {
+            tokio::spawn(async move {
+                let _heard = tokio::time::timeout(REJECTION_TIMEOUT, send_rejection(stream)).await;
+                drop(turn);
+            });
+        }
+    }
+
+    /// There is no descriptor left to accept with: lets one caller go with the spare one.
+    pub(super) async fn close_one(&self, listener: &TcpListener) {
+        let given_up = self.spare.lock().take();
+        if given_up.is_some() {
+            drop(given_up);
+            let _gone = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+        }
+        *self.spare.lock() = open_spare();
+    }
+}
+
+async fn send_rejection(mut stream: TcpStream) -> io::Result<()> {
+    // Clients are confused by an answer that comes before they have asked.
+    let mut first = [0; 1_024];
+    let _read = stream.read(&mut first).await?;
+    stream.write_all(response().as_bytes()).await?;
+    stream.shutdown().await?;
+    let mut rest = stream.take(DISCARD_MAX);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+fn response() -> String {
+    let id = super::id_without_call();
+    let body = serde_json::json!({
+        "error": "QueueFull",
+        "message": "The gateway has as many connections as it can carry",
+        "hint": "close idle connections, or raise the limit of open files of tollgate",
+        "id": id,
+        "reason": "queue_full",
+        "retryIn": 1_000,
+    });
+    let body = body.to_string();
+    let length = body.len();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         x-tollgate-id: {id}\r\nx-tollgate-source: tollgate\r\nx-tollgate-decision: reject\r\n\
+         retry-after: 1\r\nretry-after-ms: 1000\r\nconnection: close\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// Any descriptor will do.
+fn open_spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+/// Is this a lack of descriptors?
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rejection_is_json_with_a_correct_content_length() {
+        let answer = response();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("\r\nx-tollgate-id: "), "{head}");
+        assert!(
+            head.contains(&format!("content-length: {}", body.len())),
+            "{}",
+            body.len()
+        );
+        let json: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(
+            (&json["error"], &json["retryIn"]),
+            (&"QueueFull".into(), &1_000.into())
+        );
+    }
+}

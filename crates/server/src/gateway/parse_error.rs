@@ -1,0 +1,87 @@
+//! Requests that cannot be read at all: the parser answers them with a bare status, and here is what
+//! goes out in its place.
+//!
+//! Promises: JSON like every other refusal, with the parser's own status.
+//!
+//! Never: repeats a byte of the request.
+
+use http::StatusCode;
+
+/// The longest head that the parser writes by itself has some 110 bytes.
+const PARSER_HEAD_MAX: usize = 256;
+
+/// The status of an answer that consists of nothing but the parser's own head: ours have names in
+/// them that it does not know.
+pub(super) fn parser_status(bytes: &[u8]) -> Option<u16> {
+    let is_head = bytes.len() <= PARSER_HEAD_MAX && bytes.ends_with(b"\r\n\r\n");
+    let rest = bytes.strip_prefix(b"HTTP/1.").filter(|_| is_head)?;
+    let text = str::from_utf8(rest).ok()?.to_ascii_lowercase();
+    let status = text.get(2..5)?.parse().ok()?;
+    let is_empty = text.contains("content-length: 0\r\n");
+    let is_ours = text.contains("x-tollgate-");
+    ((400..500).contains(&status) && is_empty && !is_ours).then_some(status)
+}
+
+/// The answer with this status in our own words; the connection ends with it.
+pub(super) fn response(status: u16) -> Vec<u8> {
+    let (message, hint) = match status {
+        408 => (
+            "The head of the request did not come in time",
+            "send the whole head at once",
+        ),
+        414 | 431 => (
+            "The head of the request is too large",
+            "a head has at most 64 KiB and 100 headers",
+        ),
+        _ => (
+            "The request cannot be read",
+            "is a URL or a header malformed, or does the client speak TLS or HTTP/2?",
+        ),
+    };
+    let id = super::id_without_call();
+    let body =
+        serde_json::json!({ "error": "BadRequest", "message": message, "hint": hint, "id": id });
+    let body = body.to_string();
+    let known = StatusCode::from_u16(status).ok();
+    let reason = known.and_then(|status| status.canonical_reason());
+    let reason = reason.unwrap_or("Bad Request");
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nx-tollgate-id: {id}\r\nx-tollgate-source: tollgate\r\n\
+         x-tollgate-decision: reject\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_error_responses_of_the_parser_are_recognised() {
+        let bare_400 =
+            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        assert_eq!(parser_status(bare_400), Some(400));
+        for other in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nx-tollgate-id: 1\r\n\r\n",
+            "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\n\r\n",
+            "",
+        ] {
+            assert_eq!(parser_status(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_response_is_json_with_a_correct_content_length() {
+        for status in [400, 408, 414, 431] {
+            let text = String::from_utf8(response(status)).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("content-length: {}", body.len())));
+            assert!(head.contains("\r\nx-tollgate-id: "), "{head}");
+            let json: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!(json["error"], "BadRequest");
+        }
+    }
+}

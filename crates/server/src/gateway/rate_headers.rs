@@ -1,0 +1,203 @@
+//! Rate headers: what is left of the provider's limits, for callers that pace themselves.
+//!
+//! Promises: `RateLimit-Policy` and `RateLimit` name every limit of ours as the IETF draft
+//! (draft-ietf-httpapi-ratelimit-headers-10) writes them; `X-RateLimit-*` tells of the one that
+//! refused, else of the one with the least left. Times are never too early.
+//!
+//! Never: touches a rate header of the upstream: where it sent its own, ours of that kind stay away,
+//! because its SDKs read them.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+use tollgate::path::{Rate, Rates};
+use tollgate_core::ask::CostUnit;
+use tollgate_core::time::{Span, Wall};
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The largest integer of a structured field (RFC 9651, 3.3.1).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+/// A header that is being written. Most are far below this; longer ones move to the heap.
+type Text = SmallVec<[u8; 192]>;
+
+/// Adds what is known.
+pub(super) fn add_headers(headers: &mut HeaderMap, rates: &Rates, wall: Wall) {
+    let each: SmallVec<[Rate<'_>; 4]> = rates.each(wall).collect();
+    if each.is_empty() {
+        return;
+    }
+    // The few that are there are looked at once, instead of for each of ours.
+    let has = |ours: &[HeaderName]| headers.keys().any(|name| ours.contains(name));
+    let (has_plain, has_fields) = (has(&[LIMIT, REMAINING, RESET]), has(&[POLICY, RATE]));
+    if !has_plain && let Some(rate) = tightest(&each) {
+        add_x_ratelimit(headers, rate, wall);
+    }
+    if !has_fields {
+        add_ratelimit_fields(headers, &each);
+    }
+}
+
+/// The one that refused, else the one with the smallest part left. Calls at a time are no rate.
+fn tightest<'a>(each: &'a [Rate<'a>]) -> Option<&'a Rate<'a>> {
+    let candidates = each
+        .iter()
+        .filter(|rate| rate.period.is_some() && rate.state.is_some());
+    candidates.min_by_key(|rate| {
+        let remaining = rate.state.map_or(0, |left| left.remaining);
+        (!rate.is_exhausted, millionths(remaining, rate.limit.max(1)))
+    })
+}
+
+/// So many millionths of a limit, roughly where it is astronomic.
+fn millionths(remaining: u64, limit: u64) -> u64 {
+    match remaining.checked_mul(1_000_000) {
+        Some(millions) => millions / limit,
+        None => remaining / (limit / 1_000_000).max(1),
+    }
+}
+
+fn add_x_ratelimit(headers: &mut HeaderMap, rate: &Rate<'_>, wall: Wall) {
+    let Some(left) = rate.state else {
+        return;
+    };
+    headers.insert(LIMIT, HeaderValue::from(rate.limit));
+    headers.insert(REMAINING, HeaderValue::from(left.remaining));
+    if let Some(after) = left.reset_after {
+        let reset = wall.0.saturating_add(after.0).div_ceil(1_000_000);
+        headers.insert(RESET, HeaderValue::from(reset));
+    }
+}
+
+/// Both lists, as structured fields (RFC 9651) write them.
+fn add_ratelimit_fields(headers: &mut HeaderMap, each: &[Rate<'_>]) {
+    let (mut policy, mut rate) = (Text::new(), Text::new());
+    for one in each {
+        push_name(&mut policy, one.name);
+        push_parameter(&mut policy, "q", one.limit);
+        if let Some(unit) = unit(one) {
+            policy.extend_from_slice(b";qu=\"");
+            policy.extend_from_slice(unit.as_bytes());
+            policy.push(b'"');
+        }
+        if let Some(period) = one.period {
+            push_parameter(&mut policy, "w", seconds(period));
+        }
+        if let Some(left) = one.state {
+            push_name(&mut rate, one.name);
+            push_parameter(&mut rate, "r", left.remaining);
+            if let Some(after) = left.reset_after {
+                push_parameter(&mut rate, "t", seconds(after));
+            }
+        }
+    }
+    for (name, list) in [(POLICY, policy), (RATE, rate)] {
+        if !list.is_empty()
+            && let Ok(value) = HeaderValue::from_bytes(&list)
+        {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// What a limit counts, where it is not requests.
+fn unit(rate: &Rate<'_>) -> Option<&'static str> {
+    match (rate.unit, rate.period) {
+        (CostUnit::Calls, Some(_)) => None,
+        (CostUnit::Calls, None) => Some("concurrent-requests"),
+        (CostUnit::Tokens, _) => Some("tokens"),
+        (CostUnit::Points, _) => Some("points"),
+        (CostUnit::Bytes, _) => Some("content-bytes"),
+    }
+}
+
+/// A parameter: `;q=10`.
+fn push_parameter(text: &mut Text, key: &str, number: u64) {
+    text.push(b';');
+    text.extend_from_slice(key.as_bytes());
+    text.push(b'=');
+    let mut digits = itoa::Buffer::new();
+    text.extend_from_slice(digits.format(number.min(INTEGER_MAX)).as_bytes());
+}
+
+/// Rounded up: early is refused again.
+fn seconds(span: Span) -> u64 {
+    span.0.div_ceil(1_000_000)
+}
+
+/// The next item of a list: a name in quotes. Letters that a structured field has no place for
+/// become `?`.
+fn push_name(text: &mut Text, name: &str) {
+    if !text.is_empty() {
+        text.extend_from_slice(b", ");
+    }
+    text.push(b'"');
+    for letter in name.chars() {
+        match u8::try_from(letter) {
+            Ok(letter @ (b'"' | b'\\')) => text.extend_from_slice(&[b'\\', letter]),
+            Ok(letter @ b' '..=b'~') => text.push(letter),
+            _ => text.push(b'?'),
+        }
+    }
+    text.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sfv::{BareItem, List, ListEntry, Parser};
+    use tollgate::path::RateState;
+
+    fn rate(name: &str) -> Rate<'_> {
+        Rate {
+            name,
+            limit: u64::MAX,
+            period: Some(Span(1_500_000)),
+            unit: CostUnit::Tokens,
+            state: Some(RateState {
+                remaining: 7,
+                reset_after: Some(Span(1)),
+            }),
+            is_exhausted: false,
+        }
+    }
+
+    /// The lists are read by somebody else's parser, whatever the names are.
+    #[test]
+    fn any_limit_name_makes_a_valid_structured_field() {
+        let names = ["plain", "with \"quotes\" and \\", "größe\n", ""];
+        let each: Vec<Rate<'_>> = names.into_iter().map(rate).collect();
+        let mut headers = HeaderMap::new();
+        add_ratelimit_fields(&mut headers, &each);
+        for (header, key, expected) in [(POLICY, "q", INTEGER_MAX), (RATE, "r", 7)] {
+            let list: List = Parser::new(headers[&header].as_bytes()).parse().unwrap();
+            let read: Vec<String> = list
+                .iter()
+                .map(|entry| {
+                    let ListEntry::Item(item) = entry else {
+                        panic!("{entry:?}");
+                    };
+                    let BareItem::Integer(number) = item.params[key] else {
+                        panic!("{item:?}");
+                    };
+                    assert_eq!(u64::try_from(i64::from(number)).unwrap(), expected);
+                    let BareItem::String(name) = &item.bare_item else {
+                        panic!("{item:?}");
+                    };
+                    name.as_str().to_owned()
+                })
+                .collect();
+            assert_eq!(read, ["plain", "with \"quotes\" and \\", "gr??e?", ""]);
+        }
+    }
+
+    #[test]
+    fn millionths_do_not_overflow_for_very_large_limits() {
+        assert_eq!(millionths(1, 4), 250_000);
+        assert_eq!(millionths(u64::MAX, u64::MAX), 1_000_000);
+    }
+}

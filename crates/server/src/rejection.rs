@@ -1,0 +1,294 @@
+//! Refusals: the one place that turns errors into statuses, JSON and headers.
+//!
+//! Promises: a refusal names the thing, the number and the next step; times are in milliseconds,
+//! `Retry-After` is there wherever a time is known, and is never too early.
+//!
+//! Never: shows a key, a query or a header of the call.
+
+mod hint;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use serde::Serialize;
+use tollgate::Error;
+use tollgate::body::ReplyBody;
+use tollgate::error::Reason;
+use tollgate_core::health::HealthStatus;
+use tollgate_core::time::Span;
+
+/// A wait that no client should sit out inside a retry loop.
+const LONG_WAIT: Span = Span::from_secs(60);
+
+/// The JSON of most refusals. Fields that say nothing are left out, except where a client may look
+/// for them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rejection<'a> {
+    error: &'static str,
+    message: String,
+    hint: String,
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entity: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_in: Option<u64>,
+}
+
+/// M10: the JSON of a provider that rests, field for field.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Unavailable<'a> {
+    error: &'static str,
+    message: String,
+    provider: &'a str,
+    state: &'static str,
+    failure_count: u32,
+    reset_in: u64,
+    health: &'static str,
+    /// Only where an operator ordered it: the provider has not failed, and waiting does not help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+/// What a caller gets in place of an answer.
+pub(crate) fn rejection(error: &Error, id: &str) -> Response<ReplyBody> {
+    if let Error::Asleep { provider, status } = error {
+        return provider_unavailable(provider, status);
+    }
+    let (status, name) = status_and_code(error);
+    let wait = retry_in(error);
+    let mut refusal = Rejection {
+        error: name,
+        message: capitalised(&error.to_string()),
+        hint: hint::hint(error),
+        id,
+        provider: None,
+        entity: None,
+        limit: None,
+        reason: None,
+        retry_in: wait.map(millis),
+    };
+    match error {
+        Error::NoPermit {
+            provider,
+            entity,
+            limit,
+            reason,
+            ..
+        } => {
+            refusal.provider = Some(provider);
+            refusal.entity = Some(entity.as_deref());
+            refusal.limit = Some(limit.as_deref());
+            refusal.reason = Some(reason.as_str());
+        }
+        Error::NotInCache {
+            provider,
+            entity,
+            reason,
+            ..
+        } => {
+            refusal.provider = Some(provider);
+            refusal.entity = Some(entity.as_deref());
+            refusal.reason = Some(reason.as_str());
+        }
+        Error::TooLate { provider, .. } => {
+            refusal.provider = Some(provider);
+            refusal.reason = Some(Reason::Deadline.as_str());
+        }
+        Error::NoResponse { provider, .. }
+        | Error::NoCredential { provider, .. }
+        | Error::NoUpstream { provider, .. }
+        | Error::Loop { provider } => refusal.provider = Some(provider),
+        Error::Asleep { .. }
+        | Error::UnknownProvider { .. }
+        | Error::NotAllowed { .. }
+        | Error::WrongCallerToken { .. }
+        | Error::CrossSite
+        | Error::Path(_)
+        | Error::Host(_)
+        | Error::Malformed(_)
+        | Error::NoBody => {}
+    }
+    json(status, &refusal, wait)
+}
+
+/// A status of ours with a JSON body.
+pub(crate) fn json(
+    status: StatusCode,
+    body: &impl Serialize,
+    wait: Option<Span>,
+) -> Response<ReplyBody> {
+    // Our own structs of texts and numbers always serialise.
+    let text = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(ReplyBody::whole(Bytes::from(text)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(wait) = wait {
+        add_retry_after(headers, wait);
+    }
+    response
+}
+
+fn provider_unavailable(provider: &str, status: &HealthStatus) -> Response<ReplyBody> {
+    let mut message = status.breaker.message(provider);
+    if status.by_operator {
+        message.push_str(": an operator has paused it");
+    }
+    let body = Unavailable {
+        error: "ProviderUnavailableError",
+        message,
+        hint: status
+            .by_operator
+            .then(|| format!("`tollgate resume {provider}` lets calls through again")),
+        provider,
+        state: status.breaker.as_str(),
+        failure_count: status.failure_count,
+        reset_in: millis(status.reset_in),
+        health: status.state.as_str(),
+    };
+    let wait = Some(status.reset_in).filter(|wait| *wait > Span::ZERO);
+    json(StatusCode::SERVICE_UNAVAILABLE, &body, wait)
+}
+
+/// When to come back: whole seconds for most clients, milliseconds for those that read them.
+fn add_retry_after(headers: &mut HeaderMap, wait: Span) {
+    headers.insert(RETRY_AFTER, HeaderValue::from(wait.0.div_ceil(1_000_000)));
+    headers.insert("retry-after-ms", HeaderValue::from(millis(wait)));
+    if wait > LONG_WAIT {
+        headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
+}
+
+fn status_and_code(error: &Error) -> (StatusCode, &'static str) {
+    match error {
+        Error::NoPermit { reason, .. } => match reason {
+            Reason::QueueFull | Reason::NoDescriptors | Reason::ShuttingDown => {
+                (StatusCode::SERVICE_UNAVAILABLE, "QueueFull")
+            }
+            Reason::StoreLost => (StatusCode::SERVICE_UNAVAILABLE, "StoreLost"),
+            Reason::Deadline => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
+            Reason::Degraded | Reason::CacheOnly | Reason::CacheRequested => {
+                (StatusCode::GATEWAY_TIMEOUT, "NotInCache")
+            }
+            Reason::Limit
+            | Reason::Cooldown
+            | Reason::Concurrency
+            | Reason::OffPeak
+            | Reason::TooCostly
+            | Reason::NoShare => (StatusCode::TOO_MANY_REQUESTS, "RateLimitExceeded"),
+        },
+        Error::Asleep { .. } => (StatusCode::SERVICE_UNAVAILABLE, "ProviderUnavailableError"),
+        Error::NotInCache { .. } => (StatusCode::GATEWAY_TIMEOUT, "NotInCache"),
+        Error::TooLate { .. } => (StatusCode::GATEWAY_TIMEOUT, "DeadlineExceeded"),
+        Error::NoResponse { .. } | Error::NoCredential { .. } => {
+            (StatusCode::BAD_GATEWAY, "UpstreamError")
+        }
+        Error::UnknownProvider { .. } => (StatusCode::NOT_FOUND, "UnknownProvider"),
+        Error::NotAllowed { .. } => (StatusCode::FORBIDDEN, "DomainNotAllowed"),
+        Error::WrongCallerToken { .. } | Error::CrossSite => {
+            (StatusCode::FORBIDDEN, "CallerNotAllowed")
+        }
+        Error::Loop { .. } => (StatusCode::LOOP_DETECTED, "LoopDetected"),
+        Error::NoUpstream { .. }
+        | Error::Path(_)
+        | Error::Host(_)
+        | Error::Malformed(_)
+        | Error::NoBody => (StatusCode::BAD_REQUEST, "BadRequest"),
+    }
+}
+
+/// When to come back, where that is known.
+fn retry_in(error: &Error) -> Option<Span> {
+    let (Error::NoPermit { retry_in, .. }
+    | Error::NotInCache { retry_in, .. }
+    | Error::NoCredential { retry_in, .. }) = error
+    else {
+        return None;
+    };
+    *retry_in
+}
+
+/// Rounded up: early is refused again.
+fn millis(span: Span) -> u64 {
+    span.0.div_ceil(1_000)
+}
+
+/// A message begins with a capital letter.
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    async fn rejection_for(reason: Reason) -> (u16, serde_json::Value) {
+        let error = Error::NoPermit {
+            provider: "x".to_owned(),
+            entity: None,
+            limit: Some("1/1s".to_owned()),
+            reason,
+            retry_in: None,
+        };
+        let response = rejection(&error, "1");
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    /// Reasons of our own keep to the words of the contract, and say what really helps.
+    #[tokio::test]
+    async fn rejections_caused_by_tollgate_have_their_own_hints() {
+        for (reason, status, error, word, helps) in [
+            (
+                Reason::NoDescriptors,
+                503,
+                "QueueFull",
+                "queue_full",
+                "ulimit -n",
+            ),
+            (
+                Reason::ShuttingDown,
+                503,
+                "QueueFull",
+                "queue_full",
+                "started anew",
+            ),
+            (
+                Reason::NoShare,
+                429,
+                "RateLimitExceeded",
+                "too_costly",
+                "`nodes`",
+            ),
+            (
+                Reason::QueueFull,
+                503,
+                "QueueFull",
+                "queue_full",
+                "`tollgate status x` says how many of each priority",
+            ),
+        ] {
+            let (told, json) = rejection_for(reason).await;
+            assert_eq!(
+                (told, &json["error"], &json["reason"]),
+                (status, &error.into(), &word.into())
+            );
+            assert!(json["hint"].as_str().unwrap().contains(helps), "{json}");
+        }
+    }
+}

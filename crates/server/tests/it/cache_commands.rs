@@ -1,0 +1,216 @@
+//! Kept answers when little is left, by order, and by the word of a call, over sockets.
+
+use serde_json::json;
+use tollgate::providers::Options;
+use tollgate_core::health::Command;
+use tollgate_core::time::Span;
+use tollgate_ledger::Clock;
+
+use crate::cache::{ManualClockGateway, assert_response, counting};
+use crate::client::{get, get_with};
+use crate::test_daemon::{TestDaemon, from_file, write_file};
+use crate::test_gateway::file;
+use crate::upstream::{Upstream, reply};
+
+const DEGRADE: &str = "degrade: {below: 200, recover: 400}\ncache: {ttl: 10s}";
+
+/// Says 100 of 3000 until an hour from now, and afterwards that nothing is used.
+async fn low_quota_at_first() -> Upstream {
+    Upstream::start(|number, _| async move {
+        // By the clock of whoever sends `Date`.
+        let reset = Clock::System.now().wall.0 / 1_000_000 + 3_600;
+        let remaining = if number == 0 { "100" } else { "3000" };
+        let headers = [
+            ("x-ratelimit-remaining", remaining),
+            ("x-ratelimit-limit", "3000"),
+            ("x-ratelimit-reset", &reset.to_string()),
+        ];
+        reply(200, &headers, &number.to_string())
+    })
+    .await
+}
+
+/// Is the miss refused, and is what is old served and marked?
+async fn is_degraded(still: &ManualClockGateway) -> bool {
+    let old = get(still.gateway.address, "/x/odds/1").await;
+    let missing = get(still.gateway.address, "/x/odds/2").await;
+    let marked = (
+        old.header("x-tollgate-source"),
+        old.header("x-tollgate-degraded"),
+    );
+    if missing.status == 200 {
+        return false;
+    }
+    assert_eq!((marked, old.body.as_str()), (("stale", "true"), "0"));
+    assert!(old.header("cache-status").contains("hit"));
+    let body = missing.json();
+    assert_eq!(
+        (missing.status, &body["error"], &body["reason"]),
+        (504, &json!("NotInCache"), &json!("degraded"))
+    );
+    true
+}
+
+/// S6: it never sticks: the provider's reset ends it, with nobody's help and no call in between.
+#[tokio::test]
+async fn s6_the_provider_reset_ends_degrade_mode_over_sockets() {
+    let upstream = low_quota_at_first().await;
+    let rest = format!("limits: [{{limit: 3000, period: 1h, per: entity}}]\n{DEGRADE}");
+    let still = ManualClockGateway::start(&upstream, &rest).await;
+    // A `Date` that is more than a day off is not believed.
+    still.clock.set_wall(Clock::System.now().wall);
+    assert_response(&still.get("/x/odds/1", &[]).await, 200, "upstream", "0");
+    still.advance(3_500);
+    assert!(is_degraded(&still).await);
+    // Another entity is not concerned.
+    assert_eq!(still.get("/x/teams/1", &[]).await.1, "upstream");
+    // A minute more than the rest of the hour: the provider's clock goes on while a busy machine calls.
+    still.advance(160);
+    assert!(!is_degraded(&still).await);
+}
+
+/// S6: an operator ends it, for one entity.
+#[tokio::test]
+async fn s6_an_operator_ends_degrade_mode_over_sockets() {
+    let upstream = low_quota_at_first().await;
+    let rest = format!("limits: [{{limit: 3000, period: 1h, per: entity}}]\n{DEGRADE}");
+    write_file("degraded.yaml", &file(upstream.address, &rest));
+    let desk = TestDaemon::start(from_file("degraded.yaml")).await;
+    assert_eq!(get(desk.gateway, "/x/odds/1").await.body, "0");
+    assert_eq!(get(desk.gateway, "/x/odds/2").await.status, 504);
+    let done = desk
+        .request("POST", "/v1/providers/x/reset?entity=odds", "")
+        .await;
+    assert_eq!(done.status, 200);
+    assert_eq!(get(desk.gateway, "/x/odds/2").await.status, 200);
+}
+
+/// A5, A7: by order only the cache is used: what is kept is served, old or not, and marked; what is
+/// not there is refused; afterwards everything is as before.
+#[tokio::test]
+async fn a5_a7_an_operator_can_restrict_a_provider_to_the_cache() {
+    for (order, status, error) in [
+        (Command::Offline, 503, "ProviderUnavailableError"),
+        (Command::CacheOnly { lasts: None }, 504, "NotInCache"),
+    ] {
+        let upstream = counting().await;
+        let rest = "limits: [100/1s]\ncache: {ttl: 10s, stale: 1h}";
+        let still = ManualClockGateway::start(&upstream, rest).await;
+        let live = still.gateway.registry.named("x").unwrap();
+        assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+        live.apply_command(order);
+        assert_response(&still.get("/x/a", &[]).await, 200, "cache", "0");
+        still.advance(11);
+        assert_response(&still.get("/x/a", &[]).await, 200, "stale", "0");
+        let with_part = [("range", "bytes=0-0")];
+        assert_response(&still.get("/x/a", &with_part).await, 206, "stale", "0");
+        let missing = get_with(still.gateway.address, "/x/b", &[]).await;
+        assert_eq!(
+            (missing.status, &missing.json()["error"]),
+            (status, &json!(error))
+        );
+        still.advance(3_600);
+        assert_eq!(still.get("/x/a", &[]).await.0, status, "too old");
+        assert_eq!(upstream.count(), 1, "nobody has asked");
+        live.apply_command(Command::Resume);
+        assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "1");
+    }
+}
+
+/// `--offline`: what an earlier run has kept is served from the start.
+#[tokio::test]
+async fn a5_a_gateway_started_offline_serves_responses_cached_earlier() {
+    let folder = crate::cache::TempFolder::new();
+    let upstream = counting().await;
+    for (offline, source) in [(false, "upstream"), (true, "cache")] {
+        let options = Options {
+            cache: tollgate::cache::Cache::open(&folder.0),
+            offline,
+            ..Options::default()
+        };
+        let still = ManualClockGateway::start_with(
+            &upstream,
+            "limits: [9/1s]\ncache: {ttl: forever}",
+            options,
+        )
+        .await;
+        assert_response(&still.get("/x/a", &[]).await, 200, source, "0");
+        still.gateway.registry.cache().flush().await;
+    }
+}
+
+/// S11: per call, which entity, and whether the answer of another call will do.
+#[tokio::test]
+async fn s11_a_request_can_name_its_entity_and_opt_out_of_dedup() {
+    let upstream = counting().await;
+    let rest = "limits: [100/1s]\ncache: {ttl: 1h}\nentities: {ttl: {odds: 4s}}";
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    let as_odds = [("x-tollgate-entity", "odds")];
+    assert_response(&still.get("/x/a", &as_odds).await, 200, "upstream", "0");
+    still.clock.pass(Span::from_secs(5));
+    assert_response(&still.get("/x/a", &as_odds).await, 200, "upstream", "1");
+    // It is about the call, not about what is kept.
+    let own = [("x-tollgate-entity", "odds"), ("x-tollgate-dedup", "no")];
+    assert_response(&still.get("/x/a", &own).await, 200, "cache", "1");
+    let odd = get_with(
+        still.gateway.address,
+        "/x/a",
+        &[("x-tollgate-dedup", "maybe")],
+    )
+    .await;
+    assert_eq!(odd.status, 400);
+}
+
+/// The counts of `tollgate cache stats` and `GET /v1/cache`, and the purge.
+#[tokio::test]
+async fn the_admin_api_counts_and_purges_cached_responses() {
+    let upstream = Upstream::start(|_, asked| async move {
+        match asked.target.as_str() {
+            "/odds/mine" => reply(200, &[("set-cookie", "a=b")], "x"),
+            _ => reply(200, &[], "12345"),
+        }
+    })
+    .await;
+    let rest = "limits: [100/1s]\ncache: {ttl: 1h}";
+    write_file("counted.yaml", &file(upstream.address, rest));
+    let desk = TestDaemon::start(from_file("counted.yaml")).await;
+    for path in ["/x/odds/1", "/x/odds/1", "/x/teams/1", "/x/odds/mine"] {
+        get(desk.gateway, path).await;
+    }
+    let seen = desk.request("GET", "/v1/cache", "").await.json();
+    assert_eq!(seen["answers"], 2);
+    assert_eq!(
+        seen["saved"],
+        json!([{"provider": "x", "hits": 1, "stale": 0, "revalidated": 0, "misses": 3, "not_kept": 1,
+            "shared": 0, "merged": 0}])
+    );
+    let rows = |seen: &serde_json::Value| {
+        let kept = seen["kept"].as_array().unwrap().iter();
+        kept.map(|row| row["entity"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&seen), ["odds", "teams"]);
+    let odds = desk
+        .request("GET", "/v1/cache?provider=x&entity=odds", "")
+        .await;
+    assert_eq!(rows(&odds.json()), ["odds"]);
+    let whose = desk.request("DELETE", "/v1/cache?entity=odds", "").await;
+    assert_eq!(whose.status, 400);
+    let gone = desk
+        .request("DELETE", "/v1/cache?provider=x&entity=odds", "")
+        .await;
+    assert_eq!(gone.json(), json!({"forgotten": 1}));
+    assert_eq!(
+        get(desk.gateway, "/x/odds/1")
+            .await
+            .header("x-tollgate-source"),
+        "upstream"
+    );
+    assert_eq!(
+        get(desk.gateway, "/x/teams/1")
+            .await
+            .header("x-tollgate-source"),
+        "cache"
+    );
+    assert_eq!(desk.request("POST", "/v1/cache", "").await.status, 405);
+}

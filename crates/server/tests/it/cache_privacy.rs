@@ -1,0 +1,290 @@
+//! R-E5, R-E6, R-D6: an answer reaches nobody but those who asked as its owner did.
+
+use std::collections::HashMap;
+
+use crate::cache::{ManualClockGateway, assert_response};
+use crate::client::{Session, get_with, wait_until, within_timeout};
+use crate::flights::{gated, spawn_get, spawn_get_with};
+use crate::log;
+use crate::upstream::{ReceivedRequest, Reply, Upstream, reply};
+use tollgate_core::time::Span;
+
+/// Names the owner: by whatever credential came along, and the query.
+async fn owned(_: usize, asked: ReceivedRequest) -> Reply {
+    reply(200, &[("vary", "accept-language")], &owner(&asked))
+}
+
+fn owner(asked: &ReceivedRequest) -> String {
+    let header = |name: &str| {
+        let value = asked.headers.get(name);
+        value
+            .map_or("-", |value| value.to_str().unwrap())
+            .to_owned()
+    };
+    let names = ["authorization", "cookie", "x-api-key", "accept-language"];
+    let all: Vec<String> = names.into_iter().map(header).collect();
+    format!("{}|{}", asked.target, all.join("|"))
+}
+
+/// R-E6: thousands of users with random credentials, headers and queries, all allowed into the
+/// cache: every body names whoever asked.
+#[tokio::test]
+async fn a_cached_response_is_not_shared_between_users() {
+    let upstream = Upstream::start(owned).await;
+    let rest = "limits: [100000/1s]\ncache: {ttl: 1h, ignore: [authorization, private]}\nauth: {replace: false}";
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    let mut session = Session::open(still.gateway.address).await;
+    let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut roll = |most: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % most
+    };
+    let mut sources: HashMap<String, u32> = HashMap::new();
+    for _ in 0..4_000 {
+        let user = format!("user-{}", roll(1_000));
+        let language = ["de", "en", "fr"][usize::try_from(roll(3)).unwrap()];
+        let path = match roll(3) {
+            0 => "/x/me".to_owned(),
+            1 => format!("/x/me?page={}", roll(3)),
+            _ => format!("/x/me?b=2&a={}", roll(2)),
+        };
+        let name = ["authorization", "cookie", "x-api-key"][usize::try_from(roll(3)).unwrap()];
+        let mut headers = vec![(name, user.as_str())];
+        if roll(2) == 0 {
+            headers.push(("accept-language", language));
+        }
+        still.clock.pass(Span::from_millis(1));
+        let answer = session.get(&path, &headers).await;
+        let expected = ReceivedRequest {
+            at: tollgate_core::time::Micros(0),
+            method: "GET".to_owned(),
+            target: path.strip_prefix("/x").unwrap().to_owned(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| {
+                    (
+                        http::HeaderName::try_from(*name).unwrap(),
+                        http::HeaderValue::try_from(*value).unwrap(),
+                    )
+                })
+                .collect(),
+            body: bytes::Bytes::new(),
+        };
+        assert_eq!(answer.body, owner(&expected));
+        *sources
+            .entry(answer.header("x-tollgate-source").to_owned())
+            .or_default() += 1;
+    }
+    // It would prove nothing if nothing had come from the cache.
+    assert!(sources["cache"] > 100, "{sources:?}");
+}
+
+/// R-E5: headers that a server may obey although it does not say so in `Vary` cannot poison the
+/// answer for those who do not send them.
+#[tokio::test]
+async fn headers_missing_from_vary_cannot_poison_the_cache() {
+    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
+        let mut seen: Vec<String> = asked
+            .headers
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "host" | "content-length" | "via"))
+            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+            .collect();
+        seen.sort();
+        reply(200, &[], &seen.join(" "))
+    })
+    .await;
+    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    for (number, name) in [
+        "x-forwarded-host",
+        "x-forwarded-for",
+        "x-forwarded-proto",
+        "x-forwarded-prefix",
+        "forwarded",
+        "x-original-url",
+        "x-original-host",
+        "x-rewrite-url",
+        "x-http-method-override",
+        "x-method-override",
+        "x-host",
+        "x-real-ip",
+        "true-client-ip",
+        "accept",
+        "cookie",
+        "x-auth-token",
+        "x-amz-security-token",
+        "x-session-id",
+        "x-user-id",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/x/{number}");
+        let poisoned = still.get(&path, &[(name, "evil.example")]).await;
+        assert!(poisoned.2.contains("evil"), "{name} is passed on");
+        assert_response(&still.get(&path, &[]).await, 200, "upstream", "");
+    }
+}
+
+/// An encoded answer is not for those who cannot read it, an answer for one origin not for others.
+#[tokio::test]
+async fn an_implied_vary_is_applied_to_encoding_and_origin() {
+    let upstream = Upstream::start(|number, asked: ReceivedRequest| async move {
+        let body = number.to_string();
+        if asked.target == "/gz" && asked.headers.contains_key("accept-encoding") {
+            return reply(200, &[("content-encoding", "gzip")], &body);
+        }
+        match asked.headers.get("origin") {
+            Some(origin) => {
+                let origin = origin.to_str().unwrap();
+                reply(200, &[("access-control-allow-origin", origin)], &body)
+            }
+            None => reply(200, &[], &body),
+        }
+    })
+    .await;
+    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let zip = [("accept-encoding", "gzip")];
+    assert_response(&still.get("/x/gz", &zip).await, 200, "upstream", "0");
+    assert_response(&still.get("/x/gz", &[]).await, 200, "upstream", "1");
+    let origin = |name| [("origin", name)];
+    assert_response(
+        &still.get("/x/o", &origin("https://a")).await,
+        200,
+        "upstream",
+        "2",
+    );
+    assert_response(
+        &still.get("/x/o", &origin("https://b")).await,
+        200,
+        "upstream",
+        "3",
+    );
+    assert_response(
+        &still.get("/x/o", &origin("https://a")).await,
+        200,
+        "cache",
+        "2",
+    );
+}
+
+/// R-D6: what is somebody's own is not kept, and the log says why.
+#[tokio::test]
+async fn a_private_response_is_not_cached_and_the_log_says_why() {
+    let upstream = Upstream::start(|_, asked: ReceivedRequest| async move {
+        let header = match asked.target.as_str() {
+            "/cookie" => ("set-cookie", "sid=1"),
+            "/private" => ("cache-control", "private"),
+            "/secret" => ("cache-control", "no-store"),
+            "/star" => ("vary", "*"),
+            _ => ("x-nothing", "1"),
+        };
+        reply(200, &[header], "mine")
+    })
+    .await;
+    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let own = [("authorization", "Bearer mine")];
+    for (path, headers, why) in [
+        ("/x/cookie", &[][..], "set_cookie"),
+        ("/x/private", &[], "private"),
+        ("/x/secret", &[], "no_store"),
+        ("/x/star", &[], "varies_on_anything"),
+        ("/x/own", &own, "authorization"),
+    ] {
+        let first = get_with(still.gateway.address, path, headers).await;
+        assert_eq!(still.get(path, headers).await.1, "upstream", "{path}");
+        // The caller is told, and the log.
+        let status = format!("tollgate; fwd=miss; detail={why}");
+        assert_eq!(first.header("cache-status"), status, "{path}");
+        let id = first.header("x-tollgate-id");
+        let told = log::captured();
+        let line = told
+            .lines()
+            .find(|line| line.contains("not_kept") && line.contains(id));
+        assert!(
+            line.is_some_and(|line| line.contains(why)),
+            "{path}: {line:?}"
+        );
+    }
+    assert!(!log::captured().contains("Bearer mine"));
+}
+
+/// The key that Tollgate adds is not the caller's: answers under it are shared by its callers.
+#[tokio::test]
+async fn responses_for_a_configured_key_are_shared_and_never_contain_the_key() {
+    let upstream =
+        Upstream::start(|number, _| async move { reply(200, &[], &number.to_string()) }).await;
+    let rest = "limits: [1000/1s]\ncache: {ttl: 1h}\napi_key: k1\nauth: {bearer: true}";
+    let still = ManualClockGateway::start(&upstream, rest).await;
+    assert_response(&still.get("/x/a", &[]).await, 200, "upstream", "0");
+    let theirs = [("authorization", "Bearer whatever")];
+    assert_response(&still.get("/x/a", &theirs).await, 200, "cache", "0");
+    assert_eq!(upstream.requests()[0].headers["authorization"], "Bearer k1");
+}
+
+/// Many APIs answer by a version or a preference in a header and say nothing of it in `Vary`: each
+/// has an answer of its own.
+#[tokio::test]
+async fn a_version_or_preference_header_separates_cached_responses() {
+    let upstream = crate::cache::counting().await;
+    let still = ManualClockGateway::start(&upstream, "limits: [1000/1s]\ncache: {ttl: 1h}").await;
+    let mut asked = 0;
+    for name in [
+        "x-github-api-version",
+        "notion-version",
+        "api-version",
+        "prefer",
+        "accept",
+    ] {
+        for value in ["1", "2"] {
+            let fresh = still.get("/x/a", &[(name, value)]).await;
+            assert_response(&fresh, 200, "upstream", &asked.to_string());
+            let kept = still.get("/x/a", &[(name, value)]).await;
+            assert_response(&kept, 200, "cache", &asked.to_string());
+            asked += 1;
+        }
+    }
+}
+
+/// S7: a 304 is an answer to a client's own condition. While the cache asks the provider about what it
+/// has, with a condition of its own, it is shared with those who have set the same and nobody else.
+#[tokio::test]
+async fn s7_a_304_is_shared_only_with_callers_that_sent_the_same_condition() {
+    fn by_tag(_: usize, asked: &ReceivedRequest) -> Reply {
+        let is_same = asked.headers.get("if-none-match");
+        let is_same = is_same.is_some_and(|tag| tag == "\"a\"");
+        reply(if is_same { 304 } else { 200 }, &[("etag", "\"a\"")], "")
+    }
+    let (upstream, word) = gated(by_tag).await;
+    let still = ManualClockGateway::start(&upstream, "cache: {ttl: 10s}\nlimits: [100/1s]").await;
+    let live = still.gateway.registry.named("x").unwrap();
+    word.notify_one();
+    assert_eq!(
+        within_timeout(spawn_get(&still.gateway, "/x/a"))
+            .await
+            .unwrap()
+            .status,
+        200
+    );
+    still.advance(11);
+    let same = [("if-none-match", "\"a\"")];
+    let other = [("if-none-match", "\"b\"")];
+    let first = spawn_get_with(&still.gateway, "/x/a", &same);
+    wait_until(|| upstream.count() == 2).await;
+    let second = spawn_get_with(&still.gateway, "/x/a", &same);
+    wait_until(|| live.joined() == 1).await;
+    let third = spawn_get_with(&still.gateway, "/x/a", &other);
+    wait_until(|| upstream.count() == 3 || live.joined() == 2).await;
+    let mut statuses = Vec::new();
+    for call in [first, second, third] {
+        wait_until(|| {
+            word.notify_one();
+            call.is_finished()
+        })
+        .await;
+        statuses.push(call.await.unwrap().status);
+    }
+    assert_eq!((statuses, upstream.count()), (vec![304, 304, 200], 3));
+}

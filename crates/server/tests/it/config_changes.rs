@@ -1,0 +1,403 @@
+//! Configuration that changes while calls go on: reloads, settings, and what stays (A14, R-A13).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tollgate_config::overlay::keys;
+use tollgate_config::{ProviderSetting, Sources};
+use tollgate_core::time::Span;
+use tollgate_sim::http::{Settings, SimProvider};
+use tollgate_sim::latency::Latency;
+
+use crate::client::{Session, get_with, wait_until, within_timeout};
+use crate::test_daemon::{TestDaemon, from_file, set_variable, write_file};
+use crate::test_gateway::file;
+
+/// Reloads in a storm, a second's worth; for more: TOLLGATE_TEST_RELOADS=10000.
+fn reloads() -> usize {
+    let wanted = std::env::var("TOLLGATE_TEST_RELOADS").ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(1_000)
+}
+
+async fn provider(rules: &str) -> SimProvider {
+    let ms = Span::from_millis;
+    let latency = Latency::constant(ms(1), ms(1), ms(1));
+    let settings = Settings::with_rules(rules).unwrap().latency(latency);
+    SimProvider::start(settings).await.unwrap()
+}
+
+/// Clients that ask without a pause until they are told to stop; how often they were not answered
+/// well.
+struct Load {
+    stop: Arc<AtomicBool>,
+    failed: Arc<AtomicUsize>,
+    clients: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn on(desk: &TestDaemon, clients: usize) -> Load {
+        let (stop, failed) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(0)),
+        );
+        let client = |number| {
+            let (stop, failed, to) = (stop.clone(), failed.clone(), desk.gateway);
+            tokio::spawn(async move {
+                let mut session = Session::open(to).await;
+                let path = format!("/x/{number}"); // its own: the same at once would be one call
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = session.get(&path, &[]).await;
+                    if answer.status != 200 {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        };
+        let clients = (0..clients).map(client).collect();
+        Load {
+            stop,
+            failed,
+            clients,
+        }
+    }
+
+    async fn end(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            within_timeout(client).await.unwrap();
+        }
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// R-A13: hundreds of reloads under load, half of them of files that are wrong in some way: no call
+/// fails, and the provider never sees too many.
+#[tokio::test]
+async fn repeated_reloads_lose_no_call_and_break_no_limit() {
+    let provider = provider("sliding 20/200ms").await;
+    let good = |limit: usize| file(provider.address(), &format!("limits: [{limit}/200ms]"));
+    write_file("storm.yaml", &good(20));
+    let desk = TestDaemon::start(from_file("storm.yaml")).await;
+    let load = Load::on(&desk, 8);
+    let wrong = [
+        String::new(),
+        "name: x\nlimits: [".to_owned(),
+        good(20).replace("limits", "limts"),
+        file(provider.address(), "limits: [many/200ms]"),
+        file(provider.address(), "limits: [5/1s]\nhealth: {p_sleep: 7}"),
+    ];
+    let mut refused = 0;
+    for round in 0..reloads() {
+        let text = match round % 2 {
+            0 => good([20, 7, 13, 20, 1][round / 2 % 5]),
+            _ => wrong[round / 2 % wrong.len()].clone(),
+        };
+        write_file("storm.yaml", &text);
+        let answer = desk.reload().await;
+        refused += usize::from(answer.status == 422);
+        assert_eq!(answer.status == 422, round % 2 == 1, "{round}: {answer:?}");
+    }
+    write_file("storm.yaml", &good(20));
+    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!((load.end().await, refused), (0, reloads() / 2));
+    let report = provider.stop().await;
+    assert_eq!((report.violations, report.duplicates), (0, 0), "{report:?}");
+    assert!(report.accepted > 0);
+}
+
+/// R-A13: lowered from 10 to 2 while calls wait: by what the provider saw, no window that begins after
+/// the change has more than two, use made before it counts, and nobody is lost.
+#[tokio::test]
+async fn a_limit_lowered_under_load_applies_at_once() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    let limit = |limit: usize| file(upstream.address, &format!("limits: [{limit}/300ms]"));
+    write_file("lower.yaml", &limit(10));
+    let desk = TestDaemon::start(from_file("lower.yaml")).await;
+    let load = Load::on(&desk, 16);
+    let live = desk.daemon.registry().named("x").unwrap();
+    wait_until(|| upstream.count() >= 20 && live.waiting() >= 10).await;
+    write_file("lower.yaml", &limit(2));
+    assert_eq!(desk.reload().await.status, 200);
+    // What was granted before the change may be on its way for half a second, and then some.
+    let after = live.now().at + Span::from_secs(1);
+    let late = || -> Vec<_> {
+        let arrivals = upstream.requests().into_iter().map(|asked| asked.at);
+        arrivals.filter(|at| *at > after).collect()
+    };
+    wait_until(|| {
+        upstream
+            .requests()
+            .last()
+            .is_some_and(|last| last.at > after)
+    })
+    .await;
+    wait_until(|| late().len() >= 8).await;
+    assert_eq!(load.end().await, 0);
+    let late = late();
+    for (index, begin) in late.iter().enumerate() {
+        let window = late
+            .iter()
+            .skip(index)
+            .filter(|at| at.since(*begin) < Span::from_millis(300));
+        assert!(window.count() <= 2, "{late:?}");
+    }
+}
+
+/// R-A13: a limit whose period or algorithm changes counts on: what was used under the old one is used
+/// under the new one, for everybody and for each key, and the change of it back forgets nothing.
+#[tokio::test]
+async fn a_limit_with_a_new_period_or_algorithm_keeps_its_usage() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    let limit = |limit: &str| file(upstream.address, &format!("limits: [{limit}]"));
+    let shapes = [
+        "5/1h",
+        "5/2h",
+        "{limit: 5, period: 1h, algorithm: token-bucket}",
+        "{limit: 5, period: 1h, algorithm: fixed-window}",
+        "{limit: 5, period: 1h, per: entity}",
+        "{limit: 5, period: 2h, per: entity}",
+    ];
+    write_file("shape.yaml", &limit(shapes[0]));
+    let desk = TestDaemon::start(from_file("shape.yaml")).await;
+    let calls = async |paths: &[&str]| {
+        let mut sent = Vec::new();
+        for path in paths {
+            // Refused at once all the same: an hour is known to be longer.
+            let now = [("x-tollgate-timeout", "30s")];
+            sent.push(get_with(desk.gateway, path, &now).await.status);
+        }
+        sent
+    };
+    assert_eq!(calls(&["/x/a/1", "/x/a/2"]).await, [200, 200]);
+    for shape in &shapes[1..] {
+        write_file("shape.yaml", &limit(shape));
+        let answer = desk.reload().await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let (paths, before) = (["/x/a/3", "/x/a/4", "/x/a/5", "/x/a/6"], upstream.count());
+        let sent = match *shape {
+            // One more under each shape, until all five are used.
+            "5/2h" => calls(&paths[..1]).await,
+            _ if upstream.count() < 5 => calls(&paths[..1]).await,
+            _ => calls(&paths).await,
+        };
+        let went = upstream.count() - before;
+        assert!(before + went <= 5, "{shape}: {sent:?}");
+    }
+    assert_eq!(upstream.count(), 5, "and all five could be used");
+    write_file("shape.yaml", &limit(shapes[0]));
+    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(calls(&["/x/a/9"]).await, [429]);
+}
+
+/// An invalid new version is refused, shown where people look, and the old one stays; mended, it is
+/// gone from there.
+#[tokio::test]
+async fn an_invalid_file_is_rejected_and_shown_until_it_is_fixed() {
+    let upstream = crate::upstream::Upstream::start(|_, _| async { crate::upstream::ok() }).await;
+    let good = file(upstream.address, "limits: [50/1s]");
+    write_file("refused.yaml", &good);
+    let desk = TestDaemon::start(from_file("refused.yaml")).await;
+    write_file("refused.yaml", &good.replace("limits", "limts"));
+    let answer = desk.reload().await;
+    let told = answer.json()["refused"][0].as_str().unwrap().to_owned();
+    assert_eq!(answer.status, 422);
+    assert!(
+        told.contains("refused.yaml:3") && told.contains("`limits`"),
+        "{told}"
+    );
+    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(
+        shown["problems"][0],
+        told.as_str(),
+        "what is wrong comes first"
+    );
+    assert_eq!(shown["limits"][0]["limit"], 50);
+    assert!(crate::log::captured().contains("refused.yaml:3"));
+    assert_eq!(get_with(desk.gateway, "/x/a", &[]).await.status, 200);
+    write_file("refused.yaml", &good);
+    assert_eq!(desk.reload().await.status, 200);
+    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+    assert_eq!(shown["problems"].as_array().unwrap().len(), 0);
+}
+
+/// A14: all settings of a request or none; a name that is not known is told with the nearest; what is
+/// set wins over the file, survives a reload, and can be taken back.
+#[tokio::test]
+async fn a14_a_runtime_setting_wins_until_it_is_removed() {
+    write_file(
+        "patch.yaml",
+        "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\nqueue: {max: 7}\n",
+    );
+    let desk = TestDaemon::start(from_file("patch.yaml")).await;
+    let path = "/v1/providers/x/settings";
+    let mixed = desk
+        .request("PATCH", path, r#"{"queue.max": 9, "sleep_mx": "60s"}"#)
+        .await;
+    assert_eq!(mixed.status, 400);
+    assert!(
+        mixed.body.contains("did you mean `sleep_max`"),
+        "{}",
+        mixed.body
+    );
+    assert_eq!(desk.setting("x", "queue.max").await.0, "7");
+    for nonsense in [
+        r#"{"p_throttle": 7}"#,
+        r#"{"queue.max": "many"}"#,
+        r#"{"rate_base": 5}"#,
+    ] {
+        let refused = desk.request("PATCH", path, nonsense).await;
+        assert_eq!(refused.status, 400, "{nonsense}: {refused:?}");
+    }
+    let set = desk
+        .request("PATCH", path, r#"{"QUEUE_MAX": 9, "sleep-max": 60}"#)
+        .await;
+    assert_eq!(set.status, 200, "{set:?}");
+    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(
+        desk.setting("x", "queue.max").await,
+        ("9".to_owned(), "set".to_owned())
+    );
+    assert_eq!(desk.setting("x", "health.sleep_max").await.0, "60s");
+    let back = desk.request("PATCH", path, r#"{"queue_max": null}"#).await;
+    assert_eq!(back.status, 200, "{back:?}");
+    assert_eq!(desk.setting("x", "queue.max").await.0, "7");
+    let key = desk
+        .request("PATCH", path, r#"{"api_key": "s3cret-canary"}"#)
+        .await;
+    assert_eq!(key.status, 400);
+    assert!(!key.everything().contains("s3cret"), "{key:?}");
+}
+
+/// A value of a setting that differs from its default.
+fn value(name: &str) -> &'static str {
+    match name {
+        "MODE" => "breaker",
+        "WHEN_BLOCKED" => "reject",
+        "RAMP_AFTER" => "any",
+        "RETRY_JITTER" | "COOLDOWN_JITTER" => "none",
+        "COOLDOWN_ON" => "all",
+        "QUEUE_ORDER" => "fifo",
+        "P_THROTTLE"
+        | "P_RECOVER"
+        | "P_PROBE"
+        | "THROTTLE_FACTOR"
+        | "RETRY_BUDGET_RATIO"
+        | "ALERTS_CACHE_HIT_RATE" => "0.15",
+        "P_SLEEP" => "0.7",
+        "COOLDOWN_FACTOR" | "RAMP_FACTOR" | "RETRY_FACTOR" => "1.5",
+        "WINDOW_RESULTS" => "70",
+        "DEGRADE_RECOVER" => "8",
+        _ => "7",
+    }
+}
+
+/// A provider file, in the JSON that YAML reads.
+fn plain_file() -> Value {
+    json!({
+        "name": "every", "upstream": "http://127.0.0.1:9", "concurrency": { "normal": 3 },
+        "degrade": { "below": 6 },
+        "limits": [{ "limit": 30, "period": "1s", "algorithm": "token-bucket", "burst": 20 }],
+    })
+}
+
+/// The file with a value at this way: `health.ramp.factor`, `limits[0].limit`.
+fn file_with(way: &str, value: &str) -> String {
+    let mut file = plain_file();
+    let pointer = format!("/{}", way.replace("[0]", "/0").replace('.', "/"));
+    let mut at = &mut file;
+    for name in pointer.split('/').skip(1) {
+        at = match name {
+            "0" => &mut at[0],
+            name => &mut at[name],
+        };
+    }
+    *at = value.into();
+    file.to_string()
+}
+
+/// One running server, and every way to set one of its settings.
+struct SettingSources {
+    desk: TestDaemon,
+}
+
+impl SettingSources {
+    async fn assert_value(&self, way: &str, value: &str, by: &str) {
+        let (shown, who) = self.desk.setting("every", way).await;
+        assert_eq!(shown.trim_end_matches(['s', '%']), value, "{way} by {who}");
+        assert!(who.starts_with(by), "{way}: {who}, not {by}");
+    }
+
+    async fn patch(&self, key: &str, way: &str, value: &str) {
+        let path = "/v1/providers/every/settings";
+        for (body, status) in [
+            (format!("{{\"{key}\": \"{value}\"}}"), 200),
+            (format!("{{\"{key}\": \"\\u0000\"}}"), 400),
+        ] {
+            let set = self.desk.request("PATCH", path, &body).await;
+            assert_eq!(set.status, status, "{key}: {set:?}");
+            self.assert_value(way, value, "set").await;
+        }
+        let back = format!("{{\"{key}\": null}}");
+        assert_eq!(self.desk.request("PATCH", path, &back).await.status, 200);
+    }
+
+    async fn environment(&self, key: &str, way: &str, value: &str) {
+        let name = format!("TOLLGATE_EVERY_{key}");
+        set_variable(&name, Some(value));
+        assert_eq!(self.desk.reload().await.status, 200, "{name}");
+        self.assert_value(way, value, &format!("environment {name}"))
+            .await;
+        set_variable(&name, None);
+    }
+
+    /// In a file a length of time has its unit.
+    async fn file(&self, way: &str, value: &str) {
+        write_file("every.yaml", &file_with(way, value));
+        if self.desk.reload().await.status != 200 {
+            write_file("every.yaml", &file_with(way, &format!("{value}s")));
+            assert_eq!(self.desk.reload().await.status, 200, "{way}");
+        }
+        self.assert_value(way, value, "every.yaml").await;
+        write_file("every.yaml", &plain_file().to_string());
+    }
+}
+
+/// A14: every setting of the table is obeyed by a running server whether it stands in the file, in the
+/// environment, on the command line or in a PATCH; and nonsense is refused.
+#[tokio::test]
+async fn a14_every_threshold_can_be_set_by_file_environment_flag_and_patch() {
+    write_file("every.yaml", &plain_file().to_string());
+    let sources = |set: Vec<ProviderSetting>| Sources {
+        providers: vec!["every.yaml".to_owned()],
+        set,
+        ..Sources::default()
+    };
+    let desk = TestDaemon::start(sources(Vec::new())).await;
+    let ways = SettingSources { desk };
+    let mut flags = Vec::new();
+    assert!(keys().len() > 50, "{}", keys().len());
+    for key in keys() {
+        let value = value(&key.name);
+        let way = match key.name.as_str() {
+            "RATE_BASE" => "limits[0].limit",
+            "BUCKET_CAP" => "limits[0].burst",
+            _ => key.path.as_str(),
+        };
+        ways.patch(&key.name, way, value).await;
+        ways.environment(&key.name, way, value).await;
+        ways.file(way, value).await;
+        flags.push((
+            ProviderSetting::parse(&format!("every.{}={value}", key.name)),
+            way,
+            value,
+        ));
+    }
+    assert_eq!(ways.desk.reload().await.status, 200);
+    for (set, way, value) in flags {
+        let desk = TestDaemon::start(sources(vec![set])).await;
+        SettingSources { desk }
+            .assert_value(way, value, "--set")
+            .await;
+    }
+}

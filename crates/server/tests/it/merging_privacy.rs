@@ -1,0 +1,138 @@
+//! M15: what is one caller's own is no part of anybody else's answer, and a call whose time is up asks
+//! no more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::client::{TIMEOUTS, get, get_with, wait_until, within_timeout};
+use crate::flights::spawn_get_with;
+use crate::merging::{ONE_AT_A_TIME, held, tmdb, together};
+use crate::test_gateway::{TestGateway, file};
+use crate::upstream::{ReceivedRequest, Reply, Upstream};
+
+/// Numbers its answers and says this of each.
+fn numbered(asked: &ReceivedRequest, name: &'static str, value: &'static str) -> Reply {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+    let mut answer = tmdb(asked);
+    let headers = answer.headers_mut();
+    headers.insert("x-number", number.try_into().unwrap());
+    headers.insert(name, value.try_into().unwrap());
+    answer
+}
+
+/// A cookie, a private answer or one that varies on anything is for the one who got it.
+#[tokio::test]
+async fn m15_a_private_response_is_not_shared_with_merged_callers() {
+    let answers: [fn(&ReceivedRequest) -> Reply; 3] = [
+        |asked| numbered(asked, "set-cookie", "sid=1"),
+        |asked| numbered(asked, "cache-control", "private"),
+        |asked| numbered(asked, "vary", "*"),
+    ];
+    for answer in answers {
+        let stage = held(answer, ONE_AT_A_TIME).await;
+        let paths = [
+            "/x/3/movie/550",
+            "/x/3/movie/550/credits",
+            "/x/3/movie/550/images",
+        ];
+        let answers = together(&stage, &paths).await;
+        let mut numbers: Vec<_> = answers.iter().map(|one| one.header("x-number")).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 3, "{answers:?}");
+        for (path, answer) in paths.iter().zip(&answers) {
+            assert_eq!(answer.json(), get(stage.2.address, path).await.json());
+        }
+    }
+}
+
+/// An answer that varies by program goes to riders with the same one only.
+#[tokio::test]
+async fn m15_a_response_that_varies_by_user_agent_is_shared_only_within_it() {
+    let stage = held(
+        |asked| {
+            let mut answer = tmdb(asked);
+            let agent = asked.headers.get("user-agent").cloned();
+            let headers = answer.headers_mut();
+            headers.insert("vary", "User-Agent".parse().unwrap());
+            headers.insert("x-agent", agent.unwrap_or("none".parse().unwrap()));
+            answer
+        },
+        ONE_AT_A_TIME,
+    )
+    .await;
+    let (upstream, word, stand) = &stage;
+    let live = stand.registry.named("x").unwrap();
+    let busy = spawn_get_with(stand, "/x/busy", &[]);
+    wait_until(|| upstream.count() == 1).await;
+    let mut calls = Vec::new();
+    for (index, (path, agent)) in [
+        ("/x/3/movie/550", &[("user-agent", "phone")]),
+        ("/x/3/movie/550/credits", &[("user-agent", "desk")]),
+        ("/x/3/movie/550/images", &[("user-agent", "phone")]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        calls.push((agent[0].1, spawn_get_with(stand, path, agent)));
+        let seen = || live.waiting() + usize::try_from(live.joined_merge()).unwrap() == index + 1;
+        wait_until(seen).await;
+    }
+    word.notify_one();
+    within_timeout(busy).await.unwrap();
+    for (agent, call) in calls {
+        assert_eq!(within_timeout(call).await.unwrap().header("x-agent"), agent);
+    }
+    assert_eq!(upstream.count(), 3, "one larger call and one single one");
+}
+
+/// A larger call that nobody has time left for is the last one: its callers hear that it was too late.
+#[tokio::test]
+async fn m15_a_merged_call_past_its_deadline_makes_no_further_calls() {
+    for time in TIMEOUTS {
+        let word = Arc::new(Notify::new());
+        let heard = word.clone();
+        let upstream = Upstream::start(move |number, asked| {
+            let heard = heard.clone();
+            async move {
+                if number == 0 {
+                    heard.notified().await;
+                } else {
+                    std::future::pending::<()>().await;
+                }
+                tmdb(&asked)
+            }
+        })
+        .await;
+        let rest = format!("{ONE_AT_A_TIME}\ndedup: off\n{}", crate::cache::NO_RETRY);
+        let stand = TestGateway::start(&[file(upstream.address, &rest)]).await;
+        let live = stand.registry.named("x").unwrap();
+        let busy = tokio::spawn(get(stand.address, "/x/busy"));
+        wait_until(|| upstream.count() == 1).await;
+        let call = |path: &'static str| {
+            let to = stand.address;
+            tokio::spawn(async move { get_with(to, path, &[("x-tollgate-timeout", time)]).await })
+        };
+        let first = call("/x/3/movie/550/credits");
+        wait_until(|| live.waiting() == 1 || first.is_finished()).await;
+        let second = call("/x/3/movie/550/images");
+        wait_until(|| live.joined_merge() == 1 || first.is_finished()).await;
+        word.notify_one();
+        within_timeout(busy).await.unwrap();
+        wait_until(|| upstream.count() == 2 || first.is_finished()).await;
+        if upstream.count() < 2 {
+            continue; // its time was up before its bytes had left: a longer one
+        }
+        for call in [first, second] {
+            let late = within_timeout(call).await.unwrap();
+            assert_eq!(late.status, 504, "{late:?}");
+            assert_eq!(late.json()["error"], "DeadlineExceeded", "{late:?}");
+        }
+        assert_eq!(upstream.count(), 2);
+        return;
+    }
+    panic!("its bytes never left in time");
+}

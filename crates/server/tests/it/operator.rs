@@ -1,0 +1,255 @@
+//! What an operator sees and does: providers that nobody has called, settings by every name, addresses
+//! that cannot be had, cool-downs that are ended.
+
+use serde_json::Value;
+use tollgate::providers::Options;
+use tollgate_config::Sources;
+use tollgate_config::load::ProviderSetting;
+use tollgate_ledger::{Clock, Ledger};
+
+use crate::cache::NO_RETRY;
+use crate::client::{ClientResponse, get, get_with, within_timeout};
+use crate::listeners::free_address;
+use crate::test_daemon::{TestDaemon, from_file, write_file};
+use crate::test_gateway::file;
+use crate::upstream::{Upstream, ok, reply};
+
+const FILE: &str = "name: x\nupstream: http://127.0.0.1:9\nlimits: [5/1s]\n";
+
+/// The providers of the list, by name.
+async fn listed(desk: &TestDaemon) -> Vec<(String, String, bool)> {
+    let all = desk.request("GET", "/v1/providers", "").await.json();
+    let all = all["providers"].as_array().unwrap().clone();
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+    let each = all.iter();
+    each.map(|one| {
+        (
+            text(one, "name"),
+            text(one, "state"),
+            one["started"] == true,
+        )
+    })
+    .collect()
+}
+
+fn entry(name: &str, state: &str, started: bool) -> (String, String, bool) {
+    (name.to_owned(), state.to_owned(), started)
+}
+
+/// A5: whoever starts offline sees that everything sleeps, before anything is called, and that this
+/// holds for domains that no provider has.
+#[tokio::test]
+async fn a5_a_sleeping_provider_is_shown_before_its_first_call() {
+    write_file("op-offline.yaml", FILE);
+    let options = Options {
+        offline: true,
+        ..Options::default()
+    };
+    let desk = TestDaemon::start_with(from_file("op-offline.yaml"), options, None).await;
+    let expected = [entry("x", "sleep", false), entry("unknown", "sleep", true)];
+    assert_eq!(listed(&desk).await, expected);
+    let unknown = desk
+        .request("GET", "/v1/providers/unknown", "")
+        .await
+        .json();
+    assert_eq!(unknown["health"]["state"], "sleep");
+    desk.request("POST", "/v1/providers/unknown/resume", "")
+        .await;
+    assert_eq!(listed(&desk).await, [entry("x", "sleep", false)]);
+}
+
+/// M14: what the ledger remembers is shown by a process that has not called the provider yet.
+#[tokio::test]
+async fn m14_sleep_and_cache_only_are_shown_after_a_restart() {
+    write_file("op-kept.yaml", FILE);
+    let ledger = Ledger::memory(Clock::System);
+    for (order, state) in [("offline", "sleep"), ("cache-only", "cache_only")] {
+        let sources = || from_file("op-kept.yaml");
+        let first = TestDaemon::start_on(ledger.clone(), sources(), Options::default(), None).await;
+        first
+            .request("POST", &format!("/v1/providers/x/{order}"), "")
+            .await;
+        let second =
+            TestDaemon::start_on(ledger.clone(), sources(), Options::default(), None).await;
+        within_timeout(async { while listed(&second).await != [entry("x", state, false)] {} })
+            .await;
+    }
+}
+
+async fn patch(desk: &TestDaemon, provider: &str, body: &str) -> ClientResponse {
+    let path = format!("/v1/providers/{provider}/settings");
+    desk.request("PATCH", &path, body).await
+}
+
+/// A14: a setting has several spellings, and is taken back by any of them.
+#[tokio::test]
+async fn a14_a_setting_can_be_removed_by_any_of_its_names() {
+    write_file("op-names.yaml", FILE);
+    let desk = TestDaemon::start(from_file("op-names.yaml")).await;
+    let before = desk.setting("x", "health.sleep_max").await;
+    for (set, back) in [
+        ("sleep_max", "health.sleep_max"),
+        ("health.sleep_max", "SLEEP-MAX"),
+    ] {
+        patch(&desk, "x", &format!("{{\"{set}\": \"30s\"}}")).await;
+        let (value, by) = desk.setting("x", "health.sleep_max").await;
+        assert_eq!((value.as_str(), by.as_str()), ("30s", "set"));
+        let answer = patch(&desk, "x", &format!("{{\"{back}\": null}}")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(desk.setting("x", "health.sleep_max").await, before);
+    }
+    // What is set by two names is set once.
+    patch(&desk, "x", "{\"sleep_max\": \"30s\"}").await;
+    patch(&desk, "x", "{\"health.sleep_max\": \"40s\"}").await;
+    patch(&desk, "x", "{\"sleep_max\": null}").await;
+    assert_eq!(desk.setting("x", "health.sleep_max").await, before);
+    let wrong = patch(&desk, "x", "{\"sleep_mx\": null}").await;
+    assert_eq!(wrong.status, 400, "{wrong:?}");
+    assert!(
+        wrong.body.contains("did you mean `sleep_max`?"),
+        "{wrong:?}"
+    );
+}
+
+fn with_presets(path: &str) -> Sources {
+    Sources {
+        only_named: false,
+        config: None,
+        ..from_file(path)
+    }
+}
+
+/// A built-in provider has an address of its own like any other: by `--set` and by PATCH, and a reload
+/// does not take it away.
+#[tokio::test]
+async fn a_built_in_provider_gets_its_configured_address() {
+    write_file("op-built-in.yaml", FILE);
+    let (one, two) = (free_address(), free_address());
+    let mut sources = with_presets("op-built-in.yaml");
+    sources
+        .set
+        .push(ProviderSetting::parse(&format!("tmdb.listen={one}")));
+    let desk = TestDaemon::start(sources).await;
+    assert_eq!(desk.reload().await.status, 200);
+    let opens = |at| async move { tokio::net::TcpStream::connect(at).await.is_ok() };
+    assert!(opens(one).await, "by --set");
+    let answer = patch(&desk, "omdb", &format!("{{\"listen\": \"{two}\"}}")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(opens(two).await, "by PATCH");
+    assert_eq!(desk.reload().await.status, 200);
+    assert!(opens(one).await && opens(two).await, "after a reload");
+}
+
+/// Port 0 is a free port, chosen once.
+#[tokio::test]
+async fn a_reload_keeps_the_port_chosen_for_port_0() {
+    let text = |more: &str| format!("{FILE}listen: 127.0.0.1:0\n{more}");
+    write_file("op-any.yaml", &text(""));
+    let desk = TestDaemon::start(from_file("op-any.yaml")).await;
+    desk.reload().await;
+    let doors = desk.servers.0.listeners();
+    let before = doors.addresses();
+    assert_eq!(before.len(), 2);
+    desk.reload().await;
+    write_file("op-any.yaml", &text("queue: {max: 7}\n"));
+    desk.reload().await;
+    assert_eq!(doors.addresses(), before);
+}
+
+/// An address that cannot be had is shown until it can; by PATCH it is refused.
+#[tokio::test]
+async fn an_address_in_use_is_shown_and_cannot_be_set() {
+    let squatter = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = squatter.local_addr().unwrap();
+    write_file("op-taken.yaml", FILE);
+    let desk = TestDaemon::start(from_file("op-taken.yaml")).await;
+    let answer = patch(&desk, "x", &format!("{{\"listen\": \"{taken}\"}}")).await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.body.contains(&taken.to_string()), "{answer:?}");
+    write_file("op-taken.yaml", &format!("{FILE}listen: {taken}\n"));
+    assert_eq!(desk.reload().await.status, 422);
+    let said = async || {
+        let all = desk.request("GET", "/v1/providers", "").await.json();
+        let one = desk.request("GET", "/v1/providers/x", "").await.json();
+        let lists = [
+            &all["problems"],
+            &all["providers"][0]["problems"],
+            &one["problems"],
+        ];
+        lists.map(|list| list.to_string().contains(&taken.to_string()))
+    };
+    assert_eq!(said().await, [true; 3]);
+    drop(squatter);
+    assert_eq!(desk.reload().await.status, 200);
+    assert_eq!(said().await, [false; 3]);
+}
+
+async fn used(desk: &TestDaemon) -> Vec<Value> {
+    let shown = desk.request("GET", "/v1/providers/x", "").await.json();
+    let limits = shown["limits"].as_array().unwrap().clone();
+    limits.iter().map(|limit| limit["used"].clone()).collect()
+}
+
+/// What is counted by key is shown by key; where clients bring their own, nobody knows whose to show.
+#[tokio::test]
+async fn a_limit_per_key_is_shown_only_for_configured_keys() {
+    let upstream = Upstream::start(|_, asked| async move {
+        match asked.target.as_str() {
+            "/token" => reply(200, &[], "{\"access_token\": \"t\", \"expires_in\": 3600}"),
+            _ => ok(),
+        }
+    })
+    .await;
+    let limit = "limits: [{limit: 5, period: 1h, per: api_key}]";
+    let token = format!("token_url: \"http://{}/token\"", upstream.address);
+    for (path, auth, expected) in [
+        (
+            "op-theirs.yaml",
+            "auth: {header: x-key}".to_owned(),
+            Value::Null,
+        ),
+        (
+            "op-ours.yaml",
+            "api_key: ours\nauth: {header: x-key}".to_owned(),
+            1.into(),
+        ),
+        (
+            "op-oauth2.yaml",
+            format!("auth: {{oauth2: {{{token}, client_id: i, client_secret: s}}}}"),
+            2.into(), // the token is asked for under the same limit
+        ),
+    ] {
+        write_file(path, &file(upstream.address, &format!("{limit}\n{auth}")));
+        let desk = TestDaemon::start(from_file(path)).await;
+        let answer = get_with(desk.gateway, "/x/a", &[("x-key", "theirs")]).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!(used(&desk).await, [expected], "{path}");
+    }
+}
+
+/// `reset` of an entity whose calls are held back by the cool-down of a key.
+#[tokio::test]
+async fn a_reset_of_an_entity_ends_the_cooldown_that_blocks_it() {
+    let upstream = Upstream::start(|number, _| async move {
+        match number {
+            0 => reply(429, &[("retry-after", "3600")], ""),
+            _ => ok(),
+        }
+    })
+    .await;
+    let rest = format!(
+        "api_key: ours\nauth: {{header: x-key}}\n{NO_RETRY}\n\
+         limits: [{{limit: 5, period: 1h, per: api_key}}]"
+    );
+    write_file("op-reset.yaml", &file(upstream.address, &rest));
+    let desk = TestDaemon::start(from_file("op-reset.yaml")).await;
+    assert_eq!(get(desk.gateway, "/x/a").await.status, 429);
+    let soon = [("x-tollgate-timeout", "30s")];
+    assert_eq!(get_with(desk.gateway, "/x/b", &soon).await.status, 429);
+    let answer = desk
+        .request("POST", "/v1/providers/x/reset?entity=b", "")
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = get_with(desk.gateway, "/x/c", &soon).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+}

@@ -1,0 +1,66 @@
+//! Our own rows: the real gate and turn, one row per algorithm.
+//!
+//! Promises: each row obeys the limit as it is configured for that column, N and W, drift included;
+//! nothing is tuned to a column beyond choosing the algorithm.
+//!
+//! Never: counts anything itself.
+
+use tollgate_core::limit::{Rule, RuleError};
+use tollgate_core::time::Span;
+
+use crate::governed::{Governed, GovernedPlan};
+use crate::rule::Counting;
+
+use super::Row;
+
+/// Waiting calls per node: more than any column lets go at once.
+const BACKLOG: usize = 200;
+
+/// The rows of Tollgate.
+#[must_use]
+pub fn rows() -> Vec<Row> {
+    vec![
+        row("**Tollgate sliding-window (A)**", |limit, window, _| {
+            Rule::sliding(limit, window)
+        }),
+        row(
+            "Tollgate sliding-window, 4 nodes, one ledger",
+            |limit, window, _| Rule::sliding(limit, window),
+        )
+        .with_nodes(4),
+        row("**Tollgate paced**", |limit, window, _| {
+            Rule::paced(limit, window)
+        }),
+        for_buckets("**Tollgate token-bucket (B)**"),
+        for_buckets("Tollgate token-bucket, 4 nodes, one ledger").with_nodes(4),
+        row(
+            "**Tollgate fixed-window** (first-use)",
+            |limit, window, counting| match counting {
+                Counting::FirstUse { .. } => Rule::fixed(limit, window),
+                _ => Err(RuleError::Period),
+            },
+        ),
+    ]
+}
+
+/// A row wherever the rule can be built; the third argument says how the provider counts.
+fn row(name: &str, rule: impl Fn(u64, Span, Counting) -> Result<Rule, RuleError> + 'static) -> Row {
+    Row::new(name, move |column| {
+        let counting = column.rule.counting;
+        let rule = rule(counting.limit(), counting.window()?, counting).ok()?;
+        Some(Box::new(Governed::new(
+            GovernedPlan::new(vec![rule]).saturating(BACKLOG),
+        )))
+    })
+}
+
+/// A row for columns with a token bucket only; one that ticks is met with less depth.
+fn for_buckets(name: &str) -> Row {
+    row(name, |limit, window, counting| match counting {
+        Counting::Bucket { burst, tick, .. } => {
+            let rule = Rule::bucket(limit, window, burst)?;
+            tick.map_or(Ok(rule.clone()), |tick| rule.refill_tick(tick))
+        }
+        _ => Err(RuleError::Burst),
+    })
+}

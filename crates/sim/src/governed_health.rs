@@ -1,0 +1,434 @@
+//! The governed side with everything that it learns from answers: the core's health machine,
+//! cool-down, retries and their budget, on nodes that share one ledger.
+//!
+//! Promises: decides nothing itself. Every wait, probe and retry comes from `tollgate_core`; this
+//! file carries its wishes to the ledger, and shows each change of a scope to every node, late if
+//! the plan says so.
+//!
+//! Never: lets a node see the provider, or the ledger see a node's clock: the ledger runs on the
+//! clock of node 0, and only ages and delays cross.
+
+use std::sync::Arc;
+
+use fastrand::Rng;
+use tollgate_core::ask::Outcome as Settled;
+use tollgate_core::ask::{Ask, CellId, PermitId, ScopeId, Scopes, Settle, Term, Terms, Verdict};
+use tollgate_core::backoff::Dice;
+use tollgate_core::cooldown::{self, ProviderWait};
+use tollgate_core::gate::{Resolution, Resolved};
+use tollgate_core::health::{
+    Action, Actions, AttemptResult, BasePace, Class, HealthEvent, HealthState,
+};
+use tollgate_core::limit::Rule;
+use tollgate_core::retry::{Decision, FailedAttempt, Safety};
+use tollgate_core::table::Table;
+use tollgate_core::time::{Micros, Now, Span};
+use tollgate_core::turn::turn;
+
+use crate::rule::CallId;
+use crate::world::{Call, Client, Effects, NodeId, Outcome};
+
+mod node;
+use node::{Flight, HealthNode, PendingCall};
+mod plan;
+pub use plan::{GiveUpReason, HealthPlan, HealthTransition};
+
+/// The scope of the health machine.
+const HEALTH: ScopeId = ScopeId(1);
+
+/// The scope of the cool-down. A scope of its own: its rests end with everybody going.
+const COOLDOWN: ScopeId = ScopeId(2);
+
+/// Nodes that share one ledger and learn from answers.
+#[derive(Debug)]
+pub struct GovernedWithHealth {
+    plan: HealthPlan,
+    limits: Vec<(CellId, Arc<Rule>)>,
+    table: Table,
+    nodes: Vec<HealthNode>,
+    dice: Rng,
+    transitions: Vec<HealthTransition>,
+    given_up: Vec<(CallId, GiveUpReason)>,
+    probes: u64,
+    concurrent_probes_max: usize,
+}
+
+impl GovernedWithHealth {
+    /// Nodes with this plan, and a ledger that has seen nothing.
+    #[must_use]
+    pub fn new(plan: HealthPlan) -> GovernedWithHealth {
+        let limits = plan.limits.iter().enumerate().map(|(index, rule)| {
+            let cell = CellId::named(&["sim", &index.to_string()]);
+            (cell, Arc::new(rule.clone()))
+        });
+        GovernedWithHealth {
+            limits: limits.collect(),
+            table: Table::default(),
+            nodes: Vec::new(),
+            dice: Rng::with_seed(plan.seed),
+            transitions: Vec::new(),
+            given_up: Vec::new(),
+            probes: 0,
+            concurrent_probes_max: 0,
+            plan,
+        }
+    }
+
+    /// Every transition of every node, in order.
+    #[must_use]
+    pub fn transitions(&self) -> &[HealthTransition] {
+        &self.transitions
+    }
+
+    /// Calls whose callers got no answer of the provider, and why.
+    #[must_use]
+    pub fn given_up(&self) -> &[(CallId, GiveUpReason)] {
+        &self.given_up
+    }
+
+    /// The state of every node that has done something.
+    #[must_use]
+    pub fn states(&self) -> Vec<HealthState> {
+        self.nodes.iter().map(|node| node.health.state()).collect()
+    }
+
+    /// How many attempts went as probes, and how many of them at most at the same time.
+    #[must_use]
+    pub fn probes(&self) -> (u64, usize) {
+        (self.probes, self.concurrent_probes_max)
+    }
+
+    fn node(&mut self, node: NodeId, now: Now) -> &mut HealthNode {
+        let base = BasePace::of(&self.plan.limits);
+        while self.nodes.len() <= node.0 {
+            self.nodes.push(HealthNode::new(&self.plan, base, now));
+        }
+        &mut self.nodes[node.0]
+    }
+
+    /// One transaction of the shared ledger, on its own clock.
+    fn turn(
+        &mut self,
+        node: NodeId,
+        settles: &[Settle],
+        asks: &[Ask],
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) -> Vec<Verdict> {
+        let Some(ledger) = effects.clock_of(NodeId(0)) else {
+            return Vec::new();
+        };
+        let out = turn(&mut self.table, ledger, settles, asks);
+        for index in 0..self.nodes.len() {
+            let other = NodeId(index);
+            if !out.freed.is_empty() {
+                self.nodes[index].gate.freed(&out.freed);
+            }
+            if !out.changed_scopes.is_empty() {
+                let delay = if other == node {
+                    Span::ZERO
+                } else {
+                    Span(self.dice.u64(0..=self.plan.scope_update_delay.0))
+                };
+                let heard_at = effects.clock_of(other).map_or(now.at, |clock| clock.at) + delay;
+                self.nodes[index].scope_updates.insert(heard_at);
+            }
+            if other != node && !(out.freed.is_empty() && out.changed_scopes.is_empty()) {
+                effects.nudge(other, Span::ZERO);
+            }
+        }
+        out.verdicts
+    }
+
+    /// Tells the machine what happened, and does what it wants.
+    fn handle_event(
+        &mut self,
+        node: NodeId,
+        event: HealthEvent,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let actions = self.node(node, now).health.on(event, now.at);
+        self.act(node, &actions, now, effects);
+    }
+
+    fn act(&mut self, node: NodeId, actions: &Actions, now: Now, effects: &mut Effects<'_>) {
+        let settles: Vec<Settle> = actions.iter().filter_map(|a| a.settle(HEALTH)).collect();
+        self.turn(node, &settles, &[], now, effects);
+        for &action in actions {
+            match action {
+                Action::Pace(pace) => {
+                    self.node(node, now).set_pace(pace);
+                    self.requeue_waiting(node, now);
+                }
+                Action::Transition { from, to, reason } => {
+                    let at = now.at;
+                    self.transitions.push(HealthTransition {
+                        at,
+                        node,
+                        from,
+                        to,
+                        reason,
+                    });
+                }
+                Action::Close { .. } | Action::Open | Action::Failed { .. } | Action::Succeeded => {
+                }
+            }
+        }
+    }
+
+    /// Those who wait asked under the old pace.
+    fn requeue_waiting(&mut self, node: NodeId, now: Now) {
+        let waiting = std::mem::take(&mut self.node(node, now).waiting);
+        for (id, wanted) in waiting {
+            self.node(node, now).gate.cancel(id);
+            self.push(node, wanted, now);
+        }
+    }
+
+    fn push(&mut self, node: NodeId, wanted: PendingCall, now: Now) {
+        let shared = self.limits.iter().map(|(cell, rule)| Term {
+            cell: *cell,
+            rule: rule.clone(),
+            cost: 1,
+            reserve: 0,
+        });
+        let terms: Terms = shared.chain(self.nodes[node.0].pace_terms(node)).collect();
+        let scopes: Scopes = [HEALTH, COOLDOWN].into_iter().collect();
+        let give_up = self.plan.give_up;
+        self.node(node, now)
+            .push(node, wanted, terms, scopes, give_up, now);
+    }
+
+    /// Carries wishes to and fro until nothing is left to do at this instant.
+    fn run(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.deliver_scope_updates(node, now, effects);
+        self.handle_event(node, HealthEvent::Tick, now, effects);
+        for wanted in self.node(node, now).due_retries(now.at) {
+            self.push(node, wanted, now);
+        }
+        loop {
+            let out = self.node(node, now).gate.tick(now);
+            for resolved in out.resolve {
+                self.resolved(node, resolved, now, effects);
+            }
+            self.turn(node, &out.settle, &[], now, effects);
+            self.deliver_scope_updates(node, now, effects);
+            if !out.offer.is_empty() {
+                let ids: Vec<PermitId> = out.offer.iter().map(|ask| ask.id).collect();
+                let verdicts = self.turn(node, &[], &out.offer, now, effects);
+                let verdicts = ids.into_iter().zip(verdicts).collect();
+                self.node(node, now).gate.verdicts(verdicts, now);
+                continue;
+            }
+            if out.settle.is_empty() {
+                return match self.node(node, now).next_wake(out.wake_at) {
+                    Some(at) => effects.wake_at(at),
+                    None => effects.clear_timer(),
+                };
+            }
+        }
+    }
+
+    /// Looks at the scopes of which this node has heard that they have changed.
+    fn deliver_scope_updates(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        while self
+            .node(node, now)
+            .scope_updates
+            .first()
+            .is_some_and(|&at| at <= now.at)
+        {
+            self.node(node, now).scope_updates.pop_first();
+            let Some(ledger) = effects.clock_of(NodeId(0)) else {
+                return;
+            };
+            let view = self.table.peek_scope(HEALTH, ledger.at);
+            self.node(node, now)
+                .gate
+                .scopes_changed(&[HEALTH, COOLDOWN]);
+            self.handle_event(node, HealthEvent::ScopeChanged(view), now, effects);
+        }
+    }
+
+    fn resolved(&mut self, node: NodeId, resolved: Resolved, now: Now, effects: &mut Effects<'_>) {
+        let Some(wanted) = self.node(node, now).waiting.remove(&resolved.ask.id) else {
+            return;
+        };
+        let call = wanted.call;
+        if !matches!(resolved.resolution, Resolution::Go { .. }) {
+            return self.give_up(call, GiveUpReason::NoPermit(resolved.resolution), effects);
+        }
+        self.handle_event(node, HealthEvent::Granted, now, effects);
+        let state = self.node(node, now);
+        let probe = state.health.state() == HealthState::HalfOpen;
+        let flight = Flight {
+            pending: wanted,
+            permit: resolved.ask.id,
+            terms: resolved.ask.terms,
+            granted: now.at,
+            probe,
+        };
+        state.in_flight.insert(call.id, flight);
+        if probe {
+            self.probes += 1;
+            let flights = self.nodes.iter().flat_map(|node| node.in_flight.values());
+            let at_once = flights.filter(|flight| flight.probe).count();
+            self.concurrent_probes_max = self.concurrent_probes_max.max(at_once);
+        }
+        effects.send(call);
+    }
+
+    fn give_up(&mut self, call: Call, why: GiveUpReason, effects: &mut Effects<'_>) {
+        self.given_up.push((call.id, why));
+        effects.done(call.id);
+    }
+
+    fn settle(
+        &mut self,
+        node: NodeId,
+        flight: &Flight,
+        outcome: Settled,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let settle = Settle::Permit {
+            id: flight.permit,
+            terms: flight.terms.clone(),
+            scopes: [HEALTH, COOLDOWN].into_iter().collect(),
+            outcome,
+        };
+        self.turn(node, &[settle], &[], now, effects);
+    }
+
+    /// After a 429 everybody rests.
+    fn cool_down(
+        &mut self,
+        node: NodeId,
+        granted: Micros,
+        retry_after: Option<Span>,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let told = ProviderWait {
+            retry_after,
+            reset_after: None,
+        };
+        let (settings, dice) = (self.plan.cooldown, Dice(self.dice.u64(..)));
+        let cooldown = &mut self.node(node, now).cooldown;
+        if let Some(rest) = cooldown.on_limited(&settings, granted, told, dice, now.at) {
+            let settle = cooldown::settle(COOLDOWN, rest);
+            self.turn(node, &[settle], &[], now, effects);
+        }
+    }
+
+    /// A failed attempt is made again, or its caller hears of it.
+    fn retry_or_fail(
+        &mut self,
+        node: NodeId,
+        flight: &Flight,
+        (class, retry_after): (Class, Option<Span>),
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let mut wanted = flight.pending;
+        let failed = FailedAttempt {
+            priority: node::priority(wanted.call.priority),
+            used: wanted.retries_used,
+            class,
+            retry_after,
+            safety: Safety::Idempotent,
+            probe: flight.probe,
+            time_remaining: Some(wanted.deadline.since(now.at)),
+        };
+        let (settings, dice) = (self.plan.retry, Dice(self.dice.u64(..)));
+        let budget = &mut self.node(node, now).budget;
+        match settings.decide(&failed, budget, dice, now.at) {
+            Decision::Again { after, counts } => {
+                wanted.retries_used += u32::from(counts);
+                self.node(node, now).schedule_retry(wanted, now.at + after);
+            }
+            Decision::Stop(stop) => self.give_up(wanted.call, GiveUpReason::Failed(stop), effects),
+        }
+    }
+}
+
+impl Client for GovernedWithHealth {
+    fn on_wake(&mut self, node: NodeId, now: Now, effects: &mut Effects<'_>) {
+        self.run(node, now, effects);
+    }
+
+    fn on_submit(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        let (deadline, budget) = (now.at + self.plan.patience, self.plan.retry.budget);
+        let wanted = self.node(node, now).new_pending(call, deadline);
+        self.node(node, now).budget.on_call(&budget, now.at);
+        self.push(node, wanted, now);
+        self.run(node, now, effects);
+    }
+
+    fn on_response(
+        &mut self,
+        node: NodeId,
+        call: Call,
+        outcome: &Outcome,
+        now: Now,
+        effects: &mut Effects<'_>,
+    ) {
+        let Some(flight) = self.node(node, now).in_flight.remove(&call.id) else {
+            return;
+        };
+        let arrived = |refused| Settled::Arrived {
+            age: Span::ZERO,
+            limited: refused,
+            readings: Vec::new(),
+        };
+        let (class, settled, retry_after) = match outcome {
+            Outcome::Accepted { .. } => (Class::Success, arrived(false), None),
+            Outcome::Limited { retry_after, .. } => (Class::Limited, arrived(true), *retry_after),
+            Outcome::Unavailable => {
+                let failed = Settled::Failed { age: Span::ZERO };
+                (Class::ServerError, failed, None)
+            }
+            Outcome::NoResponse => {
+                let (age, late) = (Span::ZERO, node::LATE_ARRIVAL);
+                (Class::Network, Settled::Unknown { age, late }, None)
+            }
+        };
+        self.settle(node, &flight, settled, now, effects);
+        let granted = flight.granted;
+        let answer = AttemptResult {
+            class,
+            granted,
+            retry_after,
+        };
+        let event = if self.node(node, now).cooldown.is_outdated(granted) {
+            HealthEvent::CompletedLate(answer)
+        } else {
+            HealthEvent::Completed(answer)
+        };
+        self.handle_event(node, event, now, effects);
+        match class {
+            Class::Success => {
+                self.node(node, now).cooldown.on_success(granted);
+                effects.done(call.id);
+            }
+            Class::Limited | Class::ServerError | Class::Network | Class::Other => {
+                if class == Class::Limited {
+                    self.cool_down(node, granted, retry_after, now, effects);
+                }
+                self.retry_or_fail(node, &flight, (class, retry_after), now, effects);
+            }
+        }
+        if *outcome != Outcome::NoResponse {
+            self.node(node, now).ending.insert(call.id, flight);
+        }
+        self.run(node, now, effects);
+    }
+
+    fn on_response_end(&mut self, node: NodeId, call: Call, now: Now, effects: &mut Effects<'_>) {
+        if let Some(flight) = self.node(node, now).ending.remove(&call.id) {
+            let finished = Settled::Finished { age: Span::ZERO };
+            self.settle(node, &flight, finished, now, effects);
+        }
+        self.run(node, now, effects);
+    }
+}

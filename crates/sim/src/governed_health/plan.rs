@@ -1,0 +1,76 @@
+//! How the healthy side works, and what it tells of a run.
+//!
+//! Promises: plain data; a plan says everything that a run depends on beside its world.
+//!
+//! Never: decides.
+
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::gate::Resolution;
+use tollgate_core::health::{HealthSettings, HealthState, Reason};
+use tollgate_core::limit::Rule;
+use tollgate_core::retry::{RetrySettings, StopReason};
+use tollgate_core::time::{Micros, Span};
+
+use crate::world::NodeId;
+
+/// How the governed side works.
+#[derive(Clone, Debug)]
+pub struct HealthPlan {
+    /// Every limit, as it is obeyed.
+    pub limits: Vec<Rule>,
+    /// The health machine.
+    pub health: HealthSettings,
+    /// When and how often a failed call is tried again.
+    pub retry: RetrySettings,
+    /// How long everybody rests after a 429.
+    pub cooldown: CooldownSettings,
+    /// How long a call may wait and run in all.
+    pub patience: Span,
+    /// When a node gives up on an answer.
+    pub give_up: Span,
+    /// The longest time until a node hears of a scope that another one has changed; drawn per change.
+    pub scope_update_delay: Span,
+    /// Decides jitter and delays.
+    pub seed: u64,
+}
+
+/// Something that the health machine of one node told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthTransition {
+    /// When, on the node's own clock.
+    pub at: Micros,
+    /// Which node.
+    pub node: NodeId,
+    /// The state before.
+    pub from: HealthState,
+    /// The state after.
+    pub to: HealthState,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a call was given up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GiveUpReason {
+    /// It never got a permit.
+    NoPermit(Resolution),
+    /// It failed and is not tried again.
+    Failed(StopReason),
+}
+
+impl HealthPlan {
+    /// These limits, every default, and calls that wait for ten minutes.
+    #[must_use]
+    pub fn new(limits: Vec<Rule>) -> HealthPlan {
+        HealthPlan {
+            limits,
+            health: HealthSettings::default(),
+            retry: RetrySettings::default(),
+            cooldown: CooldownSettings::default(),
+            patience: Span::from_secs(600),
+            give_up: Span::from_secs(30),
+            scope_update_delay: Span::ZERO,
+            seed: 0,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The way of one attempt: up, counted, worked on, answered, down.
+//!
+//! Promises: each leg draws once and from its own dice; the provider frees what was in flight
+//! before its last byte leaves, so a node that hears the end can rely on it.
+//!
+//! Never: decides anything about permits; the rules do.
+
+use fastrand::Rng;
+use tollgate_core::time::Micros;
+
+use crate::judge::Arrival;
+use crate::rule::{Decision, LimitStatus};
+
+use super::{Attempt, Call, Client, EventKind, NodeId, Outcome, World};
+
+impl<C: Client> World<C> {
+    /// The bytes leave the node.
+    pub(super) fn send(&mut self, node: NodeId, call: Call) {
+        self.attempts += 1;
+        let attempt = Attempt {
+            number: self.attempts,
+            node,
+            call,
+        };
+        self.judge.record_send(call.id);
+        self.listening.insert(attempt.number);
+        if let Some(after) = self.setup.give_up {
+            let ends = self.now + after;
+            self.push(
+                ends,
+                EventKind::Reply {
+                    attempt,
+                    outcome: Outcome::NoResponse,
+                    ends,
+                },
+            );
+        }
+        let up = self.setup.latency.up.draw(&mut self.dice.up);
+        if !is_lost(&mut self.dice.lost_up, self.setup.faults.lost_requests_ppm) {
+            self.push(self.now + up, EventKind::Arrive(attempt));
+        }
+    }
+
+    /// The request meets the provider.
+    pub(super) fn arrive(&mut self, attempt: Attempt) {
+        if self.setup.faults.is_down(self.now) {
+            self.outage_responses += 1;
+            return self.reply(attempt, Outcome::Unavailable, self.now);
+        }
+        let Call { id, cost, priority } = attempt.call;
+        let at = self.now;
+        let answer = self.provider.arrive(id, at, cost);
+        let accepted = answer == Decision::Accepted;
+        self.judge.record_arrival(Arrival {
+            id,
+            at,
+            cost,
+            priority,
+            accepted,
+        });
+        let rules = 0..self.setup.rules.len();
+        let standings = rules
+            .filter_map(|rule| self.provider.status(rule, at))
+            .collect();
+        match answer {
+            Decision::Accepted => {
+                let work = self.setup.latency.work.draw(&mut self.dice.work);
+                match self.setup.faults.hangs_until(at) {
+                    Some(end) => self.push(end, EventKind::Finish(attempt)),
+                    None => self.push(
+                        at + work,
+                        EventKind::Head {
+                            attempt,
+                            statuses: standings,
+                        },
+                    ),
+                }
+            }
+            Decision::Limited {
+                rule, retry_after, ..
+            } => {
+                self.reply(
+                    attempt,
+                    Outcome::Limited {
+                        rule,
+                        retry_after,
+                        statuses: standings,
+                    },
+                    at,
+                );
+            }
+        }
+    }
+
+    /// The provider begins its answer, and frees the slot when it has sent all of it.
+    pub(super) fn head(&mut self, attempt: Attempt, standings: Vec<LimitStatus>) {
+        let ends = self.now + self.setup.latency.body.draw(&mut self.dice.body);
+        self.push(ends, EventKind::Finish(attempt));
+        self.reply(
+            attempt,
+            Outcome::Accepted {
+                statuses: standings,
+            },
+            ends,
+        );
+    }
+
+    /// The head of an answer, or nothing by the time of give-up, reaches the node.
+    pub(super) fn deliver(&mut self, attempt: Attempt, outcome: &Outcome, ends: Micros) {
+        // After give-up nobody listens.
+        if !self.listening.remove(&attempt.number) {
+            return;
+        }
+        let Attempt { node, call, .. } = attempt;
+        self.notify_client(node, |client, now, effects| {
+            client.on_response(node, call, outcome, now, effects);
+        });
+        if *outcome != Outcome::NoResponse {
+            self.push(ends.max(self.now), EventKind::End(attempt));
+        }
+    }
+
+    /// An answer leaves the provider now and until `ends`; all of it takes the same way down.
+    fn reply(&mut self, attempt: Attempt, outcome: Outcome, ends: Micros) {
+        let down = self.setup.latency.down.draw(&mut self.dice.down);
+        if !is_lost(&mut self.dice.lost_down, self.setup.faults.lost_replies_ppm) {
+            let ends = ends + down;
+            self.push(
+                self.now + down,
+                EventKind::Reply {
+                    attempt,
+                    outcome,
+                    ends,
+                },
+            );
+        }
+    }
+}
+
+fn is_lost(dice: &mut Rng, ppm: u32) -> bool {
+    ppm > 0 && dice.u32(0..1_000_000) < ppm
+}

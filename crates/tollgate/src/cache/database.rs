@@ -1,0 +1,371 @@
+//! `cache.db`: its tables, and answers as rows.
+//!
+//! Promises: a file that is damaged or somebody else's is moved aside and begun anew; one that a
+//! newer version wrote is left alone. A row that cannot be read is as good as none.
+//!
+//! Never: is the only copy of anything that matters: whoever deletes it loses time, not data.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Row};
+use tollgate_core::fresh::Freshness;
+use tollgate_core::time::{Span, Wall};
+
+use super::key::{Salt, UrlHash, Variant};
+use super::{CachedResponse, DATABASE, WireForm};
+
+/// "TolC": marks the file as ours for every SQLite tool.
+const APPLICATION: i64 = 0x546f_6c43;
+
+/// The tables as they are written today.
+const SCHEMA: i64 = 1;
+
+/// Another process that writes is waited for this long; a write takes milliseconds.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// Pages that even an empty file may have: its tables and indexes.
+const PAGES_MIN: u64 = 64;
+
+const TABLES: &str = "
+    CREATE TABLE meta (id INTEGER PRIMARY KEY CHECK (id = 1), salt BLOB NOT NULL) STRICT;
+    INSERT INTO meta VALUES (1, randomblob(32));
+    CREATE TABLE answers (id INTEGER PRIMARY KEY, key BLOB NOT NULL, variant BLOB NOT NULL,
+      url BLOB NOT NULL, stored INTEGER NOT NULL, provider TEXT NOT NULL, entity TEXT, size INTEGER NOT NULL, used INTEGER NOT NULL,
+      until INTEGER NOT NULL, head BLOB NOT NULL, body BLOB NOT NULL, UNIQUE (key, variant)) STRICT;
+    CREATE INDEX answers_used ON answers (used, size);
+    CREATE INDEX answers_url ON answers (url);
+    CREATE INDEX answers_until ON answers (until);
+    CREATE INDEX answers_whose ON answers (provider, entity, size);
+    CREATE TABLE purges (seq INTEGER PRIMARY KEY AUTOINCREMENT, url BLOB, at INTEGER,
+      provider TEXT, entity TEXT) STRICT;";
+
+/// Why `cache.db` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// The folder cannot be made or written.
+    #[error("{path} cannot be used: {source}")]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A newer version wrote it.
+    #[error("{0} was written by a newer version of Tollgate")]
+    Newer(PathBuf),
+    /// SQLite refuses it.
+    #[error("{path} cannot be used: {source}")]
+    Sqlite {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+impl DatabaseError {
+    /// Is the file itself the trouble, so that a new one would do?
+    fn is_damage(&self) -> bool {
+        match self {
+            DatabaseError::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            ),
+            DatabaseError::Folder { .. } | DatabaseError::Newer(_) => false,
+        }
+    }
+}
+
+/// Opens `cache.db` in a folder to write it, up to so many bytes of answers, and makes it if it is
+/// not there. The second value is the file that a damaged one was moved to.
+pub(super) fn open(
+    folder: &Path,
+    bytes_max: u64,
+) -> Result<(Connection, Option<PathBuf>), DatabaseError> {
+    let path = folder.join(DATABASE);
+    let fail = |source| DatabaseError::Folder {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut make = DirBuilder::new();
+    make.recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(fail)?;
+    make_file(&path).map_err(fail)?;
+    let (conn, aside) = match connect(&path) {
+        Err(error) if error.is_damage() => {
+            let aside = move_aside(&path).map_err(fail)?;
+            make_file(&path).map_err(fail)?;
+            (connect(&path)?, Some(aside))
+        }
+        opened => (opened?, None),
+    };
+    match limit_file_size(&conn, bytes_max) {
+        Ok(()) => Ok((conn, aside)),
+        Err(source) => Err(DatabaseError::Sqlite { path, source }),
+    }
+}
+
+/// Answers are nobody's business but the owner's.
+fn make_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    options.open(path)
+}
+
+/// A connection to a file that is there. It makes none, which others could read.
+pub(super) fn connect(path: &Path) -> Result<Connection, DatabaseError> {
+    let store = |source| DatabaseError::Sqlite {
+        path: path.to_owned(),
+        source,
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(store)?;
+    conn.busy_timeout(BUSY_WAIT).map_err(store)?;
+    prepare(&conn, path)?;
+    Ok(conn)
+}
+
+fn prepare(conn: &Connection, path: &Path) -> Result<(), DatabaseError> {
+    let store = |source| DatabaseError::Sqlite {
+        path: path.to_owned(),
+        source,
+    };
+    // Before the first table: pages that were purged go back to the disk.
+    conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216;")
+        .map_err(store)?;
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(store)?;
+    let number = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let found = number("PRAGMA user_version").map_err(store)?;
+    if found > SCHEMA {
+        return Err(DatabaseError::Newer(path.to_owned()));
+    }
+    let application = number("PRAGMA application_id").map_err(store)?;
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(store)?;
+    if tables == 0 {
+        conn.execute_batch(TABLES).map_err(store)?;
+        conn.pragma_update(None, "application_id", APPLICATION)
+            .map_err(store)?;
+        conn.pragma_update(None, "user_version", SCHEMA)
+            .map_err(store)?;
+    } else if application != APPLICATION {
+        // Somebody else's file is no cache of ours.
+        return Err(store(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOTADB),
+            Some("it belongs to another program".to_owned()),
+        )));
+    }
+    // Files of earlier versions have none.
+    conn.execute_batch("CREATE INDEX IF NOT EXISTS purges_at ON purges (at); COMMIT")
+        .map_err(store)?;
+    // Tables that cannot be read are damage too, and better known now.
+    salt(conn).map_err(store)?;
+    conn.query_row("SELECT count(*) FROM purges", [], |_| Ok(()))
+        .map_err(store)
+}
+
+/// Bounds the file: eviction keeps its answers within so many bytes, and this the file itself,
+/// whatever eviction does.
+fn limit_file_size(conn: &Connection, bytes_max: u64) -> rusqlite::Result<()> {
+    let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    // Half as much again for pages that are not full, and some for the tables themselves.
+    let bytes = bytes_max.saturating_add(bytes_max / 2);
+    let pages = bytes / page.unsigned_abs().max(1) + PAGES_MIN;
+    conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+}
+
+/// Is the file that is there now damaged?
+pub(super) fn is_damaged(path: &Path) -> bool {
+    match connect(path) {
+        Err(error) => error.is_damage(),
+        Ok(conn) => conn
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0))
+            .map_or(true, |found| found != "ok"),
+    }
+}
+
+/// Moves a damaged file out of the way, over an older one: one is enough to look at. Processes that
+/// have it open go on with what they have.
+pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_extension("db.damaged");
+    fs::rename(path, &aside)?;
+    remove_all(path, &["db-wal", "db-shm"])?;
+    Ok(aside)
+}
+
+/// Removes the file. Processes that have it open go on with what they have.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    remove_all(path, &["db", "db-wal", "db-shm"])
+}
+
+fn remove_all(path: &Path, ends: &[&str]) -> io::Result<()> {
+    for end in ends {
+        match fs::remove_file(path.with_extension(end)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The salt of its keys.
+pub(super) fn salt(conn: &Connection) -> rusqlite::Result<Salt> {
+    conn.query_row("SELECT salt FROM meta", [], |row| row.get(0))
+        .map(Salt)
+}
+
+/// Everything of an answer but its body, key and owner.
+pub(super) fn encode_head(object: &CachedResponse) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    out.extend(object.status.as_u16().to_le_bytes());
+    let kept = &object.freshness;
+    for at in [
+        kept.generated_at.0,
+        kept.fresh_until.0,
+        kept.revalidate_until.0,
+        kept.stale_until.0,
+        kept.lifetime.0,
+    ] {
+        out.extend(at.to_le_bytes());
+    }
+    out.push(u8::from(kept.always_revalidate) | (u8::from(kept.must_revalidate) << 1));
+    let mut text = |bytes: &[u8]| {
+        // Heads are below 64 KiB in all, so every length fits.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        out.extend(length.to_le_bytes());
+        out.extend(bytes);
+    };
+    text(object.vary_names.join(",").as_bytes());
+    for (name, value) in &object.headers {
+        text(name.as_str().as_bytes());
+        text(value.as_bytes());
+    }
+    out
+}
+
+/// An answer from its row: head, body, variant, provider, entity.
+pub(super) fn decode_row(row: &Row<'_>) -> rusqlite::Result<Option<CachedResponse>> {
+    let head: Vec<u8> = row.get("head")?;
+    let body: Vec<u8> = row.get("body")?;
+    let variant = Variant(row.get("variant")?);
+    let url = UrlHash(row.get("url")?);
+    let stored = Wall(row.get::<_, i64>("stored")?.unsigned_abs());
+    let (provider, entity) = (row.get("provider")?, row.get("entity")?);
+    Ok(
+        decode_head(&head).map(|(status, kept, names, headers)| CachedResponse {
+            url,
+            stored,
+            vary_names: names,
+            variant,
+            freshness: kept,
+            status,
+            headers,
+            body: Bytes::from(body),
+            provider,
+            entity,
+            wire_form: WireForm::default(),
+        }),
+    )
+}
+
+type DecodedHead = (StatusCode, Freshness, Vec<String>, HeaderMap);
+
+fn decode_head(mut head: &[u8]) -> Option<DecodedHead> {
+    let head = &mut head;
+    let status = StatusCode::from_u16(u16::from_le_bytes(take(head)?)).ok()?;
+    let mut number = || Some(u64::from_le_bytes(take(head)?));
+    let mut kept = Freshness {
+        generated_at: Wall(number()?),
+        fresh_until: Wall(number()?),
+        revalidate_until: Wall(number()?),
+        stale_until: Wall(number()?),
+        lifetime: Span(number()?),
+        ..Freshness::default()
+    };
+    let [flags] = take(head)?;
+    kept.always_revalidate = flags & 1 != 0;
+    kept.must_revalidate = flags & 2 != 0;
+    let names = String::from_utf8(take_text(head)?.to_vec()).ok()?;
+    let names = names.split(',').filter(|name| !name.is_empty());
+    let names = names.map(str::to_owned).collect();
+    let mut headers = HeaderMap::new();
+    while !head.is_empty() {
+        let name = HeaderName::from_bytes(take_text(head)?).ok()?;
+        headers.append(name, HeaderValue::from_bytes(take_text(head)?).ok()?);
+    }
+    Some((status, kept, names, headers))
+}
+
+fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = from.split_first_chunk::<N>()?;
+    *from = rest;
+    Some(*taken)
+}
+
+fn take_text<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(u32::from_le_bytes(take(from)?)).ok()?;
+    let (text, rest) = from.split_at_checked(length)?;
+    *from = rest;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> CachedResponse {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
+        CachedResponse {
+            url: UrlHash([9; 16]),
+            stored: Wall(6),
+            vary_names: vec!["accept-language".to_owned()],
+            variant: Variant([3; 16]),
+            freshness: Freshness {
+                generated_at: Wall(1),
+                fresh_until: Wall(2),
+                revalidate_until: Wall(3),
+                stale_until: Wall(4),
+                always_revalidate: false,
+                must_revalidate: true,
+                lifetime: Span(5),
+            },
+            status: StatusCode::NOT_FOUND,
+            headers,
+            body: Bytes::from_static(b"body"),
+            provider: "x".to_owned(),
+            entity: None,
+            wire_form: WireForm::default(),
+        }
+    }
+
+    #[test]
+    fn an_encoded_head_decodes_to_the_same_head() {
+        let object = example();
+        let (status, kept, names, headers) = decode_head(&encode_head(&object)).unwrap();
+        assert_eq!((status, kept), (object.status, object.freshness));
+        assert_eq!((names, headers), (object.vary_names, object.headers));
+    }
+
+    #[test]
+    fn decoding_a_damaged_head_never_panics() {
+        let whole = encode_head(&example());
+        for cut in 0..whole.len() {
+            let read = decode_head(&whole[..cut]);
+            assert!(read.is_none_or(|(_, _, _, headers)| headers.len() < 2));
+        }
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0xff;
+            let _read = decode_head(&changed);
+        }
+    }
+}

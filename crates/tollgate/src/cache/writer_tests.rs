@@ -1,0 +1,132 @@
+//! Orders that could not be obeyed at once: what must be forgotten is forgotten all the same.
+
+use std::sync::mpsc::sync_channel;
+
+use super::super::tests::{Folder, bodies, key, object, open_with};
+use super::super::{Cache, DATABASE, usage};
+use super::*;
+
+const BYTES_MAX: u64 = 200_000;
+
+/// The writer of a file with one answer in it.
+async fn writer(folder: &Folder) -> CacheWriter {
+    let cache = open_with(&folder.0, BYTES_MAX);
+    cache.store_now(key(1), &object(1, "a"), Wall(1));
+    cache.flush().await;
+    let (conn, _) = database::open(&folder.0, BYTES_MAX).expect("a folder of our own");
+    // Whoever holds the file is met at once.
+    conn.busy_timeout(Duration::ZERO)
+        .expect("an open connection");
+    CacheWriter {
+        conn,
+        bytes_max: BYTES_MAX,
+        since_check: 0,
+        pending_bytes: Arc::default(),
+        backlog: Arc::default(),
+        broken: Arc::default(),
+        path: folder.0.join(DATABASE),
+        deferred: Vec::new(),
+    }
+}
+
+fn removal() -> WriteCommand {
+    WriteCommand::Invalidate(object(1, "a").url, Wall(5))
+}
+
+/// An answer that does not fit is the only one that is not written.
+#[tokio::test]
+async fn a_response_that_does_not_fit_loses_no_invalidation() {
+    let folder = Folder::new();
+    let mut scribe = writer(&folder).await;
+    let large = object(1, &"z".repeat(2_000_000));
+    scribe
+        .pending_bytes
+        .store(large.weight(), Ordering::Release);
+    let batch = vec![removal(), WriteCommand::Put(key(2), large, Wall(5))];
+    let full = scribe.execute(batch).unwrap_err();
+    assert_eq!(full.sqlite_error_code(), Some(ErrorCode::DiskFull));
+    assert!(usage(&folder.0).unwrap().is_empty());
+}
+
+/// Answers that come together and do not all fit: the last ones are there, and no more than fit.
+#[tokio::test]
+async fn when_responses_do_not_all_fit_the_last_ones_are_stored() {
+    let folder = Folder::new();
+    let mut scribe = writer(&folder).await;
+    let answer = object(1, &"z".repeat(10_000));
+    let put = |number: u8| WriteCommand::Put(key(number), answer.clone(), Wall(u64::from(number)));
+    scribe
+        .pending_bytes
+        .store(100 * answer.weight(), Ordering::Release);
+    scribe.execute((2..102).map(put).collect()).unwrap();
+    let next = Cache::open(&folder.0);
+    assert!(bodies(&next, 2).await.is_empty());
+    assert_eq!(bodies(&next, 101).await.len(), 1);
+    let kept = &usage(&folder.0).unwrap()[0];
+    assert!(kept.bytes <= BYTES_MAX && kept.responses > 5, "{kept:?}");
+}
+
+/// What was held back while somebody else held the file is done at the end.
+#[tokio::test]
+async fn deferred_removals_are_done_at_shutdown() {
+    let folder = Folder::new();
+    let mut scribe = writer(&folder).await;
+    let holder = Connection::open(folder.file()).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    scribe.execute(vec![removal()]).unwrap_err();
+    assert_eq!(scribe.deferred.len(), 1);
+    let (orders, taken) = sync_channel(1);
+    drop(orders);
+    let ending = std::thread::spawn(move || scribe.run(&taken));
+    std::thread::park_timeout(RETRY_AFTER / 2);
+    holder.execute_batch("COMMIT").unwrap();
+    ending.join().unwrap();
+    assert!(usage(&folder.0).unwrap().is_empty());
+}
+
+/// Leaves no room for anything: the next purge that frees none finds none.
+fn fill(scribe: &CacheWriter) {
+    let number = |sql: &str| -> i64 { scribe.conn.query_row(sql, [], |row| row.get(0)).unwrap() };
+    let pages = number("PRAGMA page_count");
+    number(&format!("PRAGMA max_page_count = {pages}"));
+    while admin::purge_rows(&scribe.conn, Some("nobody"), None).is_ok() {}
+}
+
+/// A purge on a full disk waits until there is room, and meanwhile nothing is read that it concerns.
+#[tokio::test]
+async fn a_purge_on_a_full_disk_is_not_lost() {
+    let folder = Folder::new();
+    let mut scribe = writer(&folder).await;
+    fill(&scribe);
+    let (answer, mut done) = oneshot::channel();
+    let purge = scribe
+        .backlog
+        .purge(Some("nobody".to_owned()), None, answer);
+    let full = scribe.execute(vec![purge]).unwrap_err();
+    assert!(is_full(&full) && scribe.backlog.is_purging());
+    assert!(done.try_recv().is_err());
+    let room = "PRAGMA max_page_count = 1000";
+    scribe.conn.query_row(room, [], |_| Ok(())).unwrap();
+    let again = std::mem::take(&mut scribe.deferred);
+    scribe.execute(again).unwrap();
+    assert_eq!(done.try_recv(), Ok(0));
+    assert!(!scribe.backlog.is_purging());
+}
+
+/// What cannot be forgotten at the end for want of room would come back: the file goes instead.
+#[tokio::test]
+async fn removals_that_fail_at_shutdown_delete_the_file() {
+    let folder = Folder::new();
+    let mut scribe = writer(&folder).await;
+    fill(&scribe);
+    let all = scribe
+        .backlog
+        .purge(Some("nobody".to_owned()), None, oneshot::channel().0);
+    let (last, mut ended) = oneshot::channel();
+    scribe
+        .execute(vec![all, WriteCommand::Close(last)])
+        .unwrap_err();
+    assert_eq!(ended.try_recv(), Ok(()));
+    assert!(!folder.file().exists());
+    assert!(bodies(&Cache::open(&folder.0), 1).await.is_empty());
+}

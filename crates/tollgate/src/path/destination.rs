@@ -1,0 +1,175 @@
+//! Where a call goes: the provider, its origin, and whether its key may go there.
+//!
+//! Promises: a provider's key goes to its own origin only, never in the clear to another.
+//!
+//! Never: looks at the path.
+
+use std::sync::Arc;
+
+use tollgate_config::provider::Upstream;
+use tollgate_core::domain::Host;
+
+use super::route::Target;
+use crate::Error;
+use crate::pool::Origin;
+use crate::providers::{ActiveProvider, CompiledPolicy, ProviderRegistry};
+
+/// Where a call goes, before its path was read.
+pub(super) struct Destination {
+    pub(super) provider: Arc<ActiveProvider>,
+    pub(super) policy: Arc<CompiledPolicy>,
+    pub(super) origin: Origin,
+    /// The host that the caller named.
+    pub(super) host: Host,
+    /// What stands before the path.
+    pub(super) base: String,
+    pub(super) is_own_origin: bool,
+}
+
+/// Whose call is it, and where does it go?
+pub(super) fn resolve(
+    shop: &ProviderRegistry,
+    target: Target,
+) -> Result<(Destination, String, Option<String>), Error> {
+    match target {
+        Target::Provider { name, path, query } => {
+            let live = shop.named(&name)?;
+            let plan = live.policy();
+            let upstream = plan
+                .provider
+                .upstream
+                .clone()
+                .or_else(|| upstream_of_domain(&plan));
+            let upstream = upstream.ok_or_else(|| Error::NoUpstream {
+                tenants: plan
+                    .provider
+                    .wildcard_only_domain()
+                    .map(ToString::to_string),
+                provider: name,
+            })?;
+            let is_named =
+                plan.provider.upstream.is_some() || plan.provider.names_host(&upstream.host);
+            let private = is_named || shop.allows_private();
+            Ok((to_upstream(live, plan, upstream, private), path, query))
+        }
+        Target::Url {
+            tls,
+            authority,
+            path,
+            query,
+        } => {
+            let host = Host::parse(&authority)?;
+            let found = shop.find_by_host(&host)?;
+            let is_known = found.is_some();
+            let live = found.unwrap_or_else(|| shop.unknown());
+            let plan = live.policy();
+            if let Some(upstream) = plan.provider.upstream.clone() {
+                let below = upstream.path_below_base(&host, &path).map(str::to_owned);
+                let path = below.unwrap_or(path);
+                let place = to_upstream(live, plan, upstream, true);
+                return Ok((Destination { host, ..place }, path, query));
+            }
+            let port = port(&authority).unwrap_or(if tls { 443 } else { 80 });
+            let place = Destination {
+                origin: Origin {
+                    tls,
+                    host: host.clone(),
+                    port,
+                    private: plan.provider.names_host(&host) || shop.allows_private(),
+                },
+                base: String::new(),
+                // A key must not travel in the clear, nor to another port of the same host, nor to
+                // somebody else's part of `*.example.org`.
+                is_own_origin: is_known
+                    && tls
+                    && port == 443
+                    && plan.provider.may_receive_key(&host),
+                host,
+                provider: live,
+                policy: plan,
+            };
+            Ok((place, path, query))
+        }
+    }
+}
+
+/// To an upstream that a file names.
+pub(super) fn to_upstream(
+    live: Arc<ActiveProvider>,
+    plan: Arc<CompiledPolicy>,
+    upstream: Upstream,
+    private: bool,
+) -> Destination {
+    Destination {
+        origin: Origin {
+            tls: upstream.tls,
+            host: upstream.host.clone(),
+            port: upstream.port,
+            private,
+        },
+        host: upstream.host,
+        base: upstream.base,
+        is_own_origin: true,
+        provider: live,
+        policy: plan,
+    }
+}
+
+/// A provider without an upstream is at its first domain.
+fn upstream_of_domain(plan: &CompiledPolicy) -> Option<Upstream> {
+    let mut domains = plan.provider.domains.iter();
+    let domain = domains.find(|domain| !domain.is_wildcard())?;
+    Some(Upstream {
+        tls: true,
+        host: domain.host().clone(),
+        port: 443,
+        base: String::new(),
+    })
+}
+
+/// The port that an authority names; it has been checked with the host.
+fn port(authority: &str) -> Option<u16> {
+    let after = authority
+        .rsplit_once(']')
+        .map_or(authority, |(_, after)| after);
+    after.rsplit_once(':')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_read_after_names_and_addresses() {
+        assert_eq!(port("api.example.org:8080"), Some(8080));
+        assert_eq!(port("[::1]:8080"), Some(8080));
+        assert_eq!(port("[::1]"), None);
+        assert_eq!(port("api.example.org"), None);
+    }
+
+    /// H4: a key goes to hosts that the file names, not to everybody's below `*.example.org`.
+    #[tokio::test]
+    async fn h4_a_key_is_not_sent_to_a_wildcard_host() {
+        let file = "name: x\ndomains: ['*.example.org', mine.example.org, api.example.com]\nlimits: [1/1s]";
+        let draft = tollgate_config::ProviderFile::read("x.yaml", file).unwrap();
+        let checked = draft.check(&tollgate_config::Environment::empty());
+        let ledger = tollgate_ledger::Ledger::memory(tollgate_ledger::Clock::System);
+        let options = crate::providers::Options::default();
+        let shop =
+            ProviderRegistry::build(vec![checked.provider.unwrap()], ledger, options).unwrap();
+        let is_own = |authority: &str, tls: bool| {
+            let target = Target::Url {
+                tls,
+                authority: authority.to_owned(),
+                path: "/a".to_owned(),
+                query: None,
+            };
+            let (place, ..) = resolve(&shop, target).unwrap();
+            assert_eq!(place.provider.name(), "x");
+            place.is_own_origin
+        };
+        assert!(is_own("mine.example.org", true) && is_own("eu.api.example.com", true));
+        assert!(!is_own("other.example.org", true));
+        assert!(!is_own("mine.example.org", false) && !is_own("mine.example.org:8443", true));
+    }
+}

@@ -1,0 +1,204 @@
+//! How a flight ends: with an answer for everybody, with one for its first caller alone, with a
+//! failure, or lost on the way.
+//!
+//! Promises: a flight lands once, whatever happens to the call that flies: if it is dropped, or
+//! panics, those who wait are told.
+//!
+//! Never: waits.
+
+use std::sync::{Arc, Weak};
+
+use http::response::Parts;
+use parking_lot::Mutex;
+use tollgate_config::settings::Dedup;
+use tollgate_ledger::Ledger;
+
+use super::flight::{Flight, FlightState};
+use super::flight_table::FlightTable;
+use super::{CallOutcome, Reply, Source, sharing};
+use crate::Error;
+use crate::body::{ReplyBody, SharedBody};
+
+/// How a flight has ended.
+#[derive(Clone, Debug)]
+pub(super) enum FlightResult {
+    /// With an answer for everybody.
+    Shared(Arc<SharedResponse>),
+    /// With a failure. Who may try again does.
+    Failed(Arc<Result<SharedResponse, Error>>),
+    /// With an answer for one: its first caller, or if that one has left, the first who comes.
+    Alone(Arc<Mutex<Option<Reply>>>),
+    /// Without any.
+    Lost,
+}
+
+/// An answer for everybody.
+#[derive(Debug)]
+pub(super) struct SharedResponse {
+    pub(super) head: Parts,
+    pub(super) body: SharedBody,
+    source: Source,
+    degraded: bool,
+}
+
+/// A flight that has not landed yet.
+#[derive(Debug)]
+pub(super) struct FlightEnd {
+    flight: Arc<Flight>,
+    table: Arc<FlightTable>,
+    ledger: Ledger,
+}
+
+/// A flight's place in the table; it ends with the last chance to join.
+#[derive(Debug)]
+struct Entry {
+    flight: Weak<Flight>,
+    table: Weak<FlightTable>,
+}
+
+impl SharedResponse {
+    /// The answer, for one of those who were promised it; `None` = its beginning is gone.
+    pub(super) fn to_reply(&self) -> Option<Reply> {
+        let reader = self.body.open_reader()?;
+        Some(Reply {
+            head: self.head.clone(),
+            body: ReplyBody::shared(reader),
+            source: match self.source {
+                Source::Upstream | Source::Shared | Source::Merged => Source::Shared,
+                kept @ (Source::Cache | Source::Stale) => kept,
+            },
+            degraded: self.degraded,
+        })
+    }
+}
+
+impl FlightEnd {
+    pub(super) fn new(flight: Arc<Flight>, table: Arc<FlightTable>, ledger: Ledger) -> FlightEnd {
+        FlightEnd {
+            flight,
+            table,
+            ledger,
+        }
+    }
+
+    /// Lands. What comes back is for the first caller.
+    pub(super) fn finish(self, outcome: CallOutcome) -> CallOutcome {
+        let CallOutcome {
+            result: answer,
+            is_failure,
+            attempts,
+            waited,
+            rates,
+        } = outcome;
+        let answer = self.publish(answer, is_failure);
+        CallOutcome {
+            result: answer,
+            is_failure,
+            attempts,
+            waited,
+            rates,
+        }
+    }
+
+    fn publish(&self, answer: Result<Reply, Error>, is_failure: bool) -> Result<Reply, Error> {
+        let flight = &self.flight;
+        let mut state = flight.state.lock();
+        if state.result.is_some() {
+            return answer; // everybody has left
+        }
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) => {
+                state.result = Some(FlightResult::Failed(Arc::new(Err(error.clone()))));
+                return Err(error);
+            }
+        };
+        if state.followers == 0 && (is_failure || reply.body.is_whole()) {
+            state.result = Some(FlightResult::Lost);
+            return Ok(reply);
+        }
+        if !is_failure && !sharing::may_share_reply(&flight.identity, flight.mode, &reply) {
+            // What is never shared need not be remembered as such.
+            let lasts =
+                flight.mode != Dedup::Off && sharing::is_never_shareable(&flight.identity, &reply);
+            let (left, reply) = if state.leader_left {
+                (Some(reply), None)
+            } else {
+                (None, Some(reply))
+            };
+            state.result = Some(FlightResult::Alone(Arc::new(Mutex::new(left))));
+            drop(state);
+            if lasts {
+                self.table.pass(flight, self.ledger.at());
+            } else {
+                self.table.remove(flight);
+            }
+            return reply.ok_or_else(caller_left);
+        }
+        Ok(self.share(&mut state, reply, is_failure))
+    }
+
+    /// An answer that everybody may read.
+    fn share(&self, state: &mut FlightState, reply: Reply, is_failure: bool) -> Reply {
+        let Reply {
+            head,
+            body,
+            source,
+            degraded,
+        } = reply;
+        let ticket: crate::body::JoinGuard = if is_failure {
+            Box::new(())
+        } else {
+            Box::new(Entry {
+                flight: Arc::downgrade(&self.flight),
+                table: Arc::downgrade(&self.table),
+            })
+        };
+        let held = self.table.held_bytes.clone();
+        let (body, reader) = SharedBody::new(body, state.followers, self.flight.idle, held, ticket);
+        let shown = SharedResponse {
+            head: head.clone(),
+            body,
+            source,
+            degraded,
+        };
+        state.result = Some(if is_failure {
+            FlightResult::Failed(Arc::new(Ok(shown)))
+        } else {
+            FlightResult::Shared(Arc::new(shown))
+        });
+        Reply {
+            head,
+            body: ReplyBody::shared(reader),
+            source,
+            degraded,
+        }
+    }
+}
+
+/// The first caller has left, and its answer belongs to somebody else.
+fn caller_left() -> Error {
+    Error::Malformed("the caller has left")
+}
+
+impl Drop for FlightEnd {
+    fn drop(&mut self) {
+        let mut state = self.flight.state.lock();
+        let landed = state.result.get_or_insert(FlightResult::Lost);
+        let is_joinable = matches!(landed, FlightResult::Shared(_));
+        let is_passed = matches!(landed, FlightResult::Alone(_));
+        drop(state);
+        if !is_joinable && !is_passed {
+            self.table.remove(&self.flight);
+        }
+        self.flight.changed.notify_waiters();
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let (Some(flight), Some(table)) = (self.flight.upgrade(), self.table.upgrade()) {
+            table.remove(&flight);
+        }
+    }
+}

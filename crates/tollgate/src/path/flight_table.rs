@@ -1,0 +1,117 @@
+//! What is on its way, and which questions are not worth waiting for.
+//!
+//! Promises: a question whose answer could not be shared is remembered for a while, so that its callers
+//! do not wait for each other; the first answer that could be shared ends that. Bounded: flights by the
+//! callers that are connected, memories by [`PASSES_MAX`].
+//!
+//! Never: two locks at a time.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tollgate_config::settings::Dedup;
+use tollgate_core::time::{Micros, Span};
+
+use super::CallOutcome;
+use super::flight::Flight;
+use super::sharing::{self, FlightKey, KeyHasher, RequestIdentity};
+use crate::body::HeldBytes;
+
+/// Parts of the table, so that workers rarely meet at one lock.
+const SHARDS: usize = 32;
+
+/// How long a question whose answer could not be shared is asked by each caller alone. Otherwise
+/// every wave of callers would wait for the first one's answer only to learn that again.
+pub(super) const PASS_FOR: Span = Span::from_secs(120);
+
+/// Such questions per part of the table: 32 x 512 of 48 bytes are below 1 MiB. Past it the next ones
+/// are forgotten, which costs one wave a wait.
+const PASSES_MAX: usize = 512;
+
+/// Everything that is on its way, by its question.
+#[derive(Debug, Default)]
+pub(super) struct FlightTable {
+    pub(super) shards: [Mutex<FlightShard>; SHARDS],
+    /// How much all shared answers hold.
+    pub(super) held_bytes: HeldBytes,
+}
+
+pub(super) type FlightShard = HashMap<FlightKey, FlightSlot, BuildHasherDefault<KeyHasher>>;
+
+/// What is known of a question.
+#[derive(Debug)]
+pub(super) enum FlightSlot {
+    /// It is being asked.
+    InFlight(Arc<Flight>),
+    /// Not worth waiting for, until then.
+    Pass(Micros),
+}
+
+/// The memory that answers to a question could not be shared.
+#[derive(Debug)]
+pub(crate) struct PassEntry {
+    pub(super) key: FlightKey,
+    pub(super) identity: RequestIdentity,
+    pub(super) mode: Dedup,
+    pub(super) table: Arc<FlightTable>,
+}
+
+impl PassEntry {
+    /// What came of a call that went alone: if that could have been shared, the next ones are.
+    pub(crate) fn on_outcome(&self, outcome: &CallOutcome) {
+        if let Ok(reply) = &outcome.result
+            && !outcome.is_failure
+            && sharing::may_share_reply(&self.identity, self.mode, reply)
+        {
+            self.table.remove_pass(self.key);
+        }
+    }
+}
+
+impl FlightTable {
+    pub(super) fn shard(&self, key: FlightKey) -> &Mutex<FlightShard> {
+        &self.shards[key.shard(SHARDS)]
+    }
+
+    /// Takes a flight out, unless another has its place.
+    pub(super) fn remove(&self, flight: &Arc<Flight>) {
+        let mut shard = self.shard(flight.key).lock();
+        if matches!(shard.get(&flight.key), Some(FlightSlot::InFlight(found)) if Arc::ptr_eq(found, flight))
+        {
+            shard.remove(&flight.key);
+        }
+    }
+
+    /// Answers to a question can be shared after all.
+    fn remove_pass(&self, key: FlightKey) {
+        let mut shard = self.shard(key).lock();
+        if matches!(shard.get(&key), Some(FlightSlot::Pass(_))) {
+            shard.remove(&key);
+        }
+    }
+
+    /// Remembers that a flight's answer could not be shared.
+    pub(super) fn pass(&self, flight: &Arc<Flight>, now: Micros) {
+        let mut shard = self.shard(flight.key).lock();
+        if shard.len() >= PASSES_MAX {
+            shard.retain(|_, slot| match slot {
+                FlightSlot::InFlight(_) => true,
+                FlightSlot::Pass(until) => *until > now,
+            });
+        }
+        let has_room = shard.len() < PASSES_MAX;
+        match shard.get_mut(&flight.key) {
+            Some(FlightSlot::InFlight(found)) if !Arc::ptr_eq(found, flight) => {}
+            Some(slot) if has_room => *slot = FlightSlot::Pass(now + PASS_FOR),
+            Some(_) => {
+                shard.remove(&flight.key);
+            }
+            None if has_room => {
+                shard.insert(flight.key, FlightSlot::Pass(now + PASS_FOR));
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What is the same question, and whose answer may be given to whom?
+//!
+//! Promises: two calls are the same question only if everything that a server could answer by is the
+//! same: origin, method, path, parameters, and every header but noise (`noise.rs`), of which what the
+//! file says that answers vary on is none. So a call with another credential or cookie is another
+//! question. An answer that varies by an ignored header is given only to calls that sent the same.
+//!
+//! Never: looks at the body of an answer.
+
+use std::hash::Hasher;
+
+use http::header::{
+    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPIRES, HeaderMap,
+    HeaderName, HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    IF_UNMODIFIED_SINCE, RANGE, SET_COOKIE, USER_AGENT, VARY,
+};
+use http::response::Parts;
+use http::{Method, StatusCode};
+use smallvec::SmallVec;
+use tollgate_config::provider::Per;
+use tollgate_config::settings::Dedup;
+use tollgate_core::fresh::CacheControl;
+use tollgate_core::time::Span;
+
+use super::cache::HeaderView;
+use super::ignored_headers::is_ignored_header;
+use super::route::Route;
+use super::{Reply, query};
+use crate::body::OBJECT_MAX;
+use crate::providers::CompiledPolicy;
+
+/// Headers that make a call conditional.
+pub(crate) const CONDITIONS: [HeaderName; 6] = [
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
+
+/// A question. 128 bits of a cryptographic hash: nobody can build two calls with the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FlightKey([u8; 16]);
+
+/// What an answer may vary by although it is not in the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserAgent(Option<HeaderValue>);
+
+/// What was asked, as far as it says who may have the answer.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestIdentity {
+    user_agent: UserAgent,
+    is_head: bool,
+    /// The client has sent `Authorization`.
+    is_authorized: bool,
+    /// The question names a user: a credential or a cookie of the client's, or our own key.
+    names_user: bool,
+}
+
+/// Conditions that a client set on its call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conditions(u64);
+
+impl Conditions {
+    /// Nearly always there are none, and nothing is computed.
+    pub(crate) fn of(headers: &HeaderMap) -> Conditions {
+        let set = || {
+            CONDITIONS
+                .iter()
+                .filter_map(|name| Some((name, headers.get(name)?)))
+        };
+        if set().next().is_none() {
+            return Conditions::default();
+        }
+        let mut hasher = blake3::Hasher::new();
+        for (name, value) in set() {
+            hasher.update(name.as_str().as_bytes());
+            hasher.update(&(value.len() as u64).to_le_bytes());
+            hasher.update(value.as_bytes());
+        }
+        Conditions(first_eight(&hasher.finalize()))
+    }
+}
+
+/// The hasher of a table of keys: they are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // The last eight: the first ones choose the part of the table.
+        if let Some(last) = bytes.last_chunk() {
+            self.0 = u64::from_le_bytes(*last);
+        }
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+}
+
+impl FlightKey {
+    /// One of so many parts of a table.
+    pub(crate) fn shard(self, parts: usize) -> usize {
+        let [first, second, ..] = self.0;
+        usize::from(u16::from_le_bytes([first, second])) % parts
+    }
+}
+
+impl RequestIdentity {
+    pub(crate) fn new(route: &Route, plan: &CompiledPolicy) -> RequestIdentity {
+        let headers = &route.headers;
+        let is_authorized = headers.contains_key(AUTHORIZATION);
+        let has_key = route.is_own_origin && !(plan.keys.is_empty() && plan.accounts.is_empty());
+        RequestIdentity {
+            user_agent: user_agent(headers),
+            is_head: route.method == Method::HEAD,
+            is_authorized,
+            names_user: is_authorized || has_key || headers.contains_key(COOKIE),
+        }
+    }
+
+    /// Does the answer vary by what is not in the key, and does somebody else differ there?
+    pub(crate) fn varies_for(&self, head: &Parts, other: &UserAgent) -> bool {
+        self.user_agent != *other
+            && varies(&head.headers, |name| {
+                name.eq_ignore_ascii_case("user-agent")
+            })
+    }
+}
+
+/// Whether calls like this one share answers, by the file.
+pub(crate) fn mode(route: &Route, plan: &CompiledPolicy) -> Dedup {
+    let provider = &plan.provider;
+    let entity = route.entity.as_deref();
+    let of_entity = provider
+        .entity_dedup
+        .iter()
+        .find(|(name, _)| Some(name.as_str()) == entity);
+    of_entity.map_or(provider.dedup, |(_, dedup)| *dedup)
+}
+
+/// Can this call share an answer at all?
+pub(crate) fn can_share(route: &Route, mode: Dedup) -> bool {
+    let is_off = mode == Dedup::Off || route.options.no_dedup || route.sharing.is_alone;
+    let is_safe = route.method == Method::GET || route.method == Method::HEAD;
+    let is_stream = |accept: &HeaderValue| contains(accept.as_bytes(), b"text/event-stream");
+    !is_off
+        && is_safe
+        && route.payload.is_empty()
+        && !route.headers.get(ACCEPT).is_some_and(is_stream)
+}
+
+/// The question that a call asks.
+pub(crate) fn key(route: &Route) -> FlightKey {
+    key_of(route, &route.path)
+}
+
+/// The question that a call would ask with another path.
+pub(crate) fn key_of(route: &Route, path: &str) -> FlightKey {
+    // Written down first and hashed at once: a hash that is fed bit by bit takes twice as long.
+    let mut text = Vec::with_capacity(512);
+    let mut add = |part: &[u8]| {
+        text.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        text.extend_from_slice(part);
+    };
+    add(route.provider.name.as_bytes());
+    add(&[u8::from(route.origin.tls)]);
+    add(route.origin.host.as_str().as_bytes());
+    add(&route.origin.port.to_le_bytes());
+    add(route.method.as_str().as_bytes());
+    add(path.as_bytes());
+    add(route.entity.as_deref().unwrap_or_default().as_bytes());
+    // Whoever has limits of its own does not wait under those of somebody else.
+    let plan = route.provider.policy();
+    let own = |per| plan.limits.iter().any(|meter| meter.per == per);
+    let part = route.at_most_permille.unwrap_or(u16::MAX);
+    add(&part.to_le_bytes());
+    if route.at_most_permille.is_some() || own(Per::Caller) {
+        add(route
+            .options
+            .caller
+            .as_deref()
+            .unwrap_or_default()
+            .as_bytes());
+    }
+    if own(Per::Ip) {
+        add(format!("{:?}", route.options.ip).as_bytes());
+    }
+    // Who would not take an old answer does not wait with those who would.
+    add(&[u8::from(route.fallback), route.options.cache as u8]);
+    add(&route.conditions.0.to_le_bytes());
+    let parameters = query::parameters(route.query.as_deref().unwrap_or_default());
+    add(&(parameters.len() as u64).to_le_bytes());
+    parameters.iter().for_each(|part| add(part.as_bytes()));
+    let vary = &plan.cache.rule(route.entity.as_deref()).vary;
+    let mut headers: SmallVec<[(&str, &[u8]); 16]> = route
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .filter(|(name, _)| !is_ignored_header(name) || vary.iter().any(|varied| varied == name))
+        .collect();
+    headers.sort_by_key(|(name, _)| *name);
+    for (name, value) in headers {
+        add(name.as_bytes());
+        add(value);
+    }
+    let mut key = [0; 16];
+    let hash = blake3::hash(&text);
+    key.copy_from_slice(hash.as_bytes().split_at(16).0);
+    FlightKey(key)
+}
+
+/// What the answer may vary by although it is not in the key.
+pub(crate) fn user_agent(headers: &HeaderMap) -> UserAgent {
+    UserAgent(headers.get(USER_AGENT).cloned())
+}
+
+fn first_eight(hash: &blake3::Hash) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *hash.as_bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// May this answer be given to others who asked the same? What is kept for whoever asks next is for
+/// those who ask now.
+pub(crate) fn may_share_reply(asked: &RequestIdentity, mode: Dedup, reply: &Reply) -> bool {
+    let is_kept = mode == Dedup::Cacheable && reply.body.is_stored();
+    let mode = if is_kept { Dedup::On } else { mode };
+    may_share(asked, mode, &reply.head)
+}
+
+/// Is the reason why an answer is not for others one that the next answer has too? A failure or a
+/// redirect of the moment says nothing about the next.
+pub(crate) fn is_never_shareable(asked: &RequestIdentity, reply: &Reply) -> bool {
+    let headers = &reply.head.headers;
+    let control = CacheControl::read(CACHE_CONTROL.as_str(), &HeaderView(headers));
+    let is_forbidden = control.private || control.no_store || control.no_cache;
+    is_forbidden
+        || !control.omit.is_empty()
+        || is_for_one_caller(asked, headers)
+        || is_cacheable_by_default(reply.head.status)
+}
+
+/// A stream, more than is held, somebody's own, or different for reasons that nobody compares.
+fn is_for_one_caller(asked: &RequestIdentity, headers: &HeaderMap) -> bool {
+    let is_stream = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| contains(kind.as_bytes(), b"text/event-stream"));
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let is_large = !asked.is_head && length.is_some_and(|length| length > OBJECT_MAX);
+    let is_personal = headers.contains_key(SET_COOKIE) || headers.contains_key("set-cookie2");
+    is_stream || is_large || is_personal || varies_by_unknown(headers)
+}
+
+/// May a larger answer be given in parts to those who asked for them?
+pub(crate) fn may_share_parts(asked: &RequestIdentity, head: &Parts) -> bool {
+    may_share(asked, Dedup::On, head)
+}
+
+fn may_share(asked: &RequestIdentity, mode: Dedup, head: &Parts) -> bool {
+    let headers = &head.headers;
+    if is_for_one_caller(asked, headers) {
+        return false;
+    }
+    let control = CacheControl::read(CACHE_CONTROL.as_str(), &HeaderView(headers));
+    // What is said of single headers holds for the answer: nobody takes them out of it here.
+    let is_private = control.private || !control.omit.is_empty();
+    match mode {
+        Dedup::Off => false,
+        // Who asked with the same credential may have the same private answer; of strangers
+        // without any we cannot say that they are one.
+        Dedup::On => !is_private || asked.names_user,
+        Dedup::Cacheable => {
+            let is_public = control.public || control.s_maxage.is_some() || control.must_revalidate;
+            is_cacheable_by_default(head.status)
+                && !is_private
+                && !control.no_store
+                && !control.no_cache
+                && !is_stale(headers, &control)
+                && (!asked.is_authorized || is_public)
+        }
+    }
+}
+
+/// By everything, or by a header that is neither in the key nor compared.
+fn varies_by_unknown(headers: &HeaderMap) -> bool {
+    varies(headers, |name| {
+        let name = name.to_ascii_lowercase();
+        name == "*" || (is_ignored_header(&name) && name != "user-agent")
+    })
+}
+
+fn varies(headers: &HeaderMap, by: impl Fn(&str) -> bool) -> bool {
+    let values = headers.get_all(VARY).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|name| by(name.trim()))
+}
+
+/// Statuses whose answers may be kept where nothing else is said (RFC 9110, 15.1), without 206; and
+/// 304, because those who share it have asked under the same condition.
+fn is_cacheable_by_default(status: StatusCode) -> bool {
+    matches!(
+        status.as_u16(),
+        200 | 203 | 204 | 300 | 301 | 304 | 308 | 404 | 405 | 410 | 414 | 501
+    )
+}
+
+/// It says itself that it is old already.
+fn is_stale(headers: &HeaderMap, control: &CacheControl) -> bool {
+    if let Some(age) = control.s_maxage.or(control.max_age) {
+        return age == Span::ZERO;
+    }
+    let expires = headers.get(EXPIRES).and_then(|date| date.to_str().ok());
+    let Some(expires) = expires else { return false };
+    let date = headers.get(http::header::DATE);
+    let date = date.and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
+    match (httpdate::parse_http_date(expires), date) {
+        (Ok(expires), Some(date)) => expires <= date,
+        (Ok(_), None) => false,
+        (Err(_), _) => true,
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len())
+        .any(|window| window.eq_ignore_ascii_case(part))
+}
+
+#[cfg(test)]
+#[path = "sharing_tests.rs"]
+pub(crate) mod tests;

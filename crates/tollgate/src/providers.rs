@@ -1,0 +1,507 @@
+//! The providers at run time: who they are, whose domain it is, and how they are replaced.
+//!
+//! Promises: a reload replaces all providers at once; a call sees either the old or the new ones.
+//! What was counted and learned stays with the provider of that name.
+//!
+//! Never: reads a file. Providers come in checked.
+
+mod callers;
+mod limit_inheritance;
+mod cache_policy;
+mod secret_scan;
+mod links;
+mod active;
+mod status;
+mod health;
+mod limit_binding;
+mod per_node;
+mod policy;
+mod scope_capacity;
+mod savings;
+mod seen_entities;
+mod gate_settings;
+mod config_version;
+mod lazy_provider;
+mod local_share;
+mod loop_detection;
+pub use active::ActiveProvider;
+pub(crate) use callers::{Callers, Claim, caller_id};
+pub(crate) use config_version::ConfigVersion;
+pub(crate) use health::{ProviderHealth, ThrottleRules};
+pub(crate) use limit_binding::{CallAttributes, CallCost, LimitBinding, call_costs};
+pub use links::{Links, map_links};
+use local_share::StoreLossContext;
+pub(crate) use local_share::{LossDecision, loss_since_now};
+pub(crate) use policy::{CompiledPolicy, fingerprint};
+pub use savings::Savings;
+pub(crate) use secret_scan::secret_found_in;
+pub use status::LimitStatus;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tollgate_config::config::Caller;
+use tollgate_config::problem::nearest;
+use tollgate_config::{Environment, Provider, ProviderFile};
+use tollgate_core::ask::ScopeId;
+use tollgate_core::domain::{DomainTable, Host};
+use tollgate_core::feedback::Dialects;
+use tollgate_core::health::Command;
+use tollgate_core::problem::Problem;
+use tollgate_core::store_loss::NodeShare;
+use tollgate_core::time::{Micros, Span};
+use tollgate_ledger::{Event, Ledger};
+
+use crate::Error;
+use crate::cache::Cache;
+use crate::error::NotAllowed;
+use crate::event::LogEvent;
+use crate::path::Flights;
+use crate::pool::{Dialer, Roots};
+use lazy_provider::{LazyProvider, ProviderDeps};
+
+/// The provider of every domain that no file names: no limits, no key, no memory.
+pub const UNKNOWN: &str = "unknown";
+
+/// What becomes of calls to domains that no provider has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// They run without limits.
+    #[default]
+    Allow,
+    /// They are refused.
+    Refuse,
+}
+
+/// How a shop works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What becomes of calls to domains that no provider has.
+    pub unknown: Unknown,
+    /// URLs may lead to private addresses even where no file names them.
+    pub private: bool,
+    /// Whose certificates are believed.
+    pub roots: Roots,
+    /// How many share the limits. Each has this part of them if its ledger is its own, and under
+    /// `on_store_loss: local-share`.
+    pub nodes: u32,
+    /// Within this time all of them have noticed that the store is lost, or is back.
+    pub node_lease: Span,
+    /// Every provider begins asleep, until somebody says `resume` (A5).
+    pub offline: bool,
+    /// Where answers are kept.
+    pub cache: Cache,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            unknown: Unknown::default(),
+            private: false,
+            roots: Roots::default(),
+            nodes: 1,
+            node_lease: Span::from_secs(5),
+            offline: false,
+            cache: Cache::default(),
+        }
+    }
+}
+
+/// Why providers cannot be obeyed.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Two providers have one name.
+    #[error("there are two providers with the name `{0}`; give one of them another `name:`")]
+    DuplicateName(String),
+    /// Two providers have one domain.
+    #[error("`{first}` and `{second}` both have the domain `{domain}`; leave it to one of them")]
+    DuplicateDomain {
+        /// The domain.
+        domain: String,
+        /// Who has it.
+        first: String,
+        /// Who wants it too.
+        second: String,
+    },
+    /// Settings that the machines refuse.
+    #[error("`{provider}`: {}", list(.problems))]
+    InvalidSettings {
+        /// Whose.
+        provider: String,
+        /// All of them.
+        problems: Vec<Problem>,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Tls(#[from] rustls::Error),
+}
+
+/// All providers. Clones share them.
+#[derive(Clone, Debug)]
+pub struct ProviderRegistry {
+    shared: Arc<RegistryState>,
+}
+
+#[derive(Debug)]
+struct RegistryState {
+    deps: ProviderDeps,
+    private: bool,
+    /// Calls to domains that no provider has are refused.
+    rejects_unknown: AtomicBool,
+    catalog: ArcSwap<Catalog>,
+    /// One reload at a time; calls do not wait for it.
+    reload_lock: Mutex<()>,
+    unknown: Arc<ActiveProvider>,
+    /// When the store was lost, if that was told and is still so.
+    lost_at: Mutex<Option<Micros>>,
+    flights: Flights,
+    cache: Cache,
+}
+
+#[derive(Debug, Default)]
+struct Catalog {
+    names: HashMap<String, Arc<LazyProvider>>,
+    domains: DomainTable<Arc<LazyProvider>>,
+    scopes: HashMap<ScopeId, Arc<LazyProvider>>,
+}
+
+impl Catalog {
+    /// The nearest name that exists, if one is near.
+    fn nearest(&self, wrong: &str) -> Option<String> {
+        let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        nearest(wrong, &names).map(str::to_owned)
+    }
+}
+
+impl ProviderRegistry {
+    /// Opens a shop with these providers. Must be called inside a tokio runtime.
+    pub fn build(
+        providers: Vec<Provider>,
+        ledger: Ledger,
+        options: Options,
+    ) -> Result<ProviderRegistry, BuildError> {
+        let Options {
+            unknown: of_unknown,
+            private,
+            roots,
+            nodes,
+            node_lease: lease,
+            offline,
+            cache,
+        } = options;
+        let means = ProviderDeps {
+            dialer: Arc::new(Dialer::new(&roots)?),
+            dialects: Dialects::built_in(),
+            offline,
+            loss: StoreLossContext {
+                share: NodeShare { nodes, lease },
+                uncounted: Arc::default(),
+            },
+            callers: ArcSwap::default(),
+            via: loop_detection::Via::default(),
+            ledger,
+        };
+        let unknown = means
+            .start(unknown_provider())
+            .map_err(|problems| invalid_settings(UNKNOWN, problems))?;
+        if means.offline {
+            unknown.apply_command(Command::Offline);
+        }
+        let mut events = means.ledger.events();
+        let shop = ProviderRegistry {
+            shared: Arc::new(RegistryState {
+                deps: means,
+                private,
+                rejects_unknown: AtomicBool::new(of_unknown == Unknown::Refuse),
+                catalog: ArcSwap::default(),
+                reload_lock: Mutex::new(()),
+                unknown: Arc::new(unknown),
+                lost_at: Mutex::default(),
+                flights: Flights::default(),
+                cache,
+            }),
+        };
+        shop.replace(providers)?;
+        shop.shared.check_store();
+        let shared = Arc::downgrade(&shop.shared);
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                if !on_ledger_event(&shared, &event) {
+                    return;
+                }
+            }
+        });
+        Ok(shop)
+    }
+
+    /// Other providers from now on, all at once. On an error nothing changes.
+    pub fn replace(&self, providers: Vec<Provider>) -> Result<(), BuildError> {
+        let RegistryState {
+            deps: means,
+            catalog: shelf,
+            ..
+        } = &*self.shared;
+        let _one_at_a_time = self.shared.reload_lock.lock();
+        let old = shelf.load();
+        let mut new = Catalog::default();
+        let mut followers = Vec::new();
+        for provider in providers {
+            let name = provider.name.clone();
+            let domains = provider.domains.clone();
+            let refused = |problems| invalid_settings(&name, problems);
+            let slot = match old.names.get(&name) {
+                Some(slot) => {
+                    let problems = provider.health.check();
+                    if !problems.is_empty() {
+                        return Err(refused(problems));
+                    }
+                    followers.push((slot.clone(), provider));
+                    slot.clone()
+                }
+                None => Arc::new(LazyProvider::new(provider).map_err(refused)?),
+            };
+            for domain in &domains {
+                if let Err(first) = new.domains.insert(domain, slot.clone()) {
+                    return Err(BuildError::DuplicateDomain {
+                        domain: domain.host().to_string(),
+                        first: first.name.clone(),
+                        second: name,
+                    });
+                }
+            }
+            new.scopes.insert(slot.scope(), slot.clone());
+            if new.names.insert(name.clone(), slot).is_some() {
+                return Err(BuildError::DuplicateName(name));
+            }
+        }
+        for (slot, provider) in followers {
+            let name = slot.name.clone();
+            slot.update(provider, means)
+                .map_err(|problems| invalid_settings(&name, problems))?;
+        }
+        let providers = new.names.len();
+        shelf.store(Arc::new(new));
+        LogEvent::Reloaded { providers }.emit();
+        Ok(())
+    }
+
+    /// Other callers from now on: what they are promised and allowed at every provider.
+    pub fn set_callers(&self, callers: &[Caller]) {
+        let new = Arc::new(Callers::new(callers));
+        let former = self.shared.deps.callers.swap(new.clone());
+        for live in self.started() {
+            new.apply_shares(&live, &former);
+        }
+    }
+
+    pub(crate) fn callers(&self) -> Arc<Callers> {
+        self.shared.deps.callers.load_full()
+    }
+
+    /// What becomes of calls to domains that no provider has, from now on.
+    pub fn set_unknown(&self, unknown: Unknown) {
+        let refuses = unknown == Unknown::Refuse;
+        self.shared
+            .rejects_unknown
+            .store(refuses, Ordering::Relaxed);
+    }
+
+    /// An address of ours: a call to it would come back to us for ever.
+    pub fn add_own_address(&self, address: SocketAddr) {
+        self.shared.deps.dialer.add_own_address(address);
+    }
+
+    /// An address that was ours once: somebody else may have it now.
+    pub fn remove_own_address(&self, address: SocketAddr) {
+        self.shared.deps.dialer.remove_own_address(address);
+    }
+
+    /// The provider of this name.
+    pub fn named(&self, name: &str) -> Result<Arc<ActiveProvider>, Error> {
+        let shelf = self.shared.catalog.load();
+        let slot = shelf
+            .names
+            .get(name)
+            .ok_or_else(|| Error::UnknownProvider {
+                name: name.chars().take(64).collect(),
+                nearest: shelf.nearest(name),
+            })?;
+        Ok(slot.get_or_start(&self.shared.deps))
+    }
+
+    /// The provider that an order is for. All domains that no provider has are `unknown` together, if
+    /// no provider has that name.
+    pub fn named_or_unknown(&self, name: &str) -> Result<Arc<ActiveProvider>, Error> {
+        match self.named(name) {
+            Err(_) if name == UNKNOWN => Ok(self.unknown()),
+            found => found,
+        }
+    }
+
+    /// Why calls are refused although nothing is wrong with them: the ledger's store is lost, and some
+    /// provider with limits must not go on without it (`on_store_loss: closed`).
+    #[must_use]
+    pub fn closed_reason(&self) -> Option<String> {
+        let ledger = self.ledger();
+        ledger.loss()?;
+        let shelf = self.shared.catalog.load();
+        let closed = shelf.names.values().any(|slot| slot.rejects_on_loss());
+        closed.then(|| ledger.loss_reason().unwrap_or_default())
+    }
+
+    /// The provider of this host; `None` = unknown, and that is allowed.
+    pub(crate) fn find_by_host(&self, host: &Host) -> Result<Option<Arc<ActiveProvider>>, Error> {
+        if let Some(slot) = self.shared.catalog.load().domains.find(host) {
+            return Ok(Some(slot.get_or_start(&self.shared.deps)));
+        }
+        if self.shared.rejects_unknown.load(Ordering::Relaxed) {
+            return Err(Error::NotAllowed {
+                host: host.to_string(),
+                why: NotAllowed::Unknown,
+            });
+        }
+        Ok(None)
+    }
+
+    /// Is the host of a URL a domain of this provider?
+    pub fn has_host(&self, name: &str, authority: &str) -> Result<bool, Error> {
+        let host = Host::parse(authority)?;
+        let shelf = self.shared.catalog.load();
+        let found = shelf.domains.find(&host);
+        Ok(found.is_some_and(|slot| slot.name == name))
+    }
+
+    /// Every provider that has been called or asked for, by name. The others are known and not yet
+    /// started.
+    #[must_use]
+    pub fn started(&self) -> Vec<Arc<ActiveProvider>> {
+        let shelf = self.shared.catalog.load();
+        let mut all: Vec<_> = shelf
+            .names
+            .values()
+            .filter_map(|slot| slot.started())
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// The ledger that counts.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.shared.deps.ledger
+    }
+
+    /// How many calls went on uncounted because the ledger's store was lost, all providers together.
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.shared.uncounted()
+    }
+
+    /// The answers that are kept.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    /// What is on its way, of all providers.
+    pub(crate) fn flights(&self) -> &Flights {
+        &self.shared.flights
+    }
+
+    pub(crate) fn unknown(&self) -> Arc<ActiveProvider> {
+        self.shared.unknown.clone()
+    }
+
+    pub(crate) fn allows_private(&self) -> bool {
+        self.shared.private
+    }
+}
+
+/// Tells the health machines what the ledger says of their scopes. `false`: the shop is closed.
+fn on_ledger_event(shared: &Weak<RegistryState>, event: &Event) -> bool {
+    let Some(shared) = shared.upgrade() else {
+        return false;
+    };
+    let shelf = shared.catalog.load();
+    match event {
+        Event::Scopes(scopes) => {
+            let changed = scopes.iter().filter_map(|scope| shelf.scopes.get(scope));
+            let started = changed.filter_map(|slot| slot.started());
+            started.for_each(|live| live.health.on_scope_changed());
+        }
+        Event::Resync => {
+            shared.check_store();
+            let started = shelf.names.values().filter_map(|slot| slot.started());
+            started.for_each(|live| live.health.on_scope_changed());
+        }
+        Event::Lost | Event::Recovered => shared.check_store(),
+        Event::Freed(_) => {}
+    }
+    true
+}
+
+impl RegistryState {
+    /// Tells once that the store is lost or back, and moves those who wait.
+    fn check_store(&self) {
+        let mut lost_at = self.lost_at.lock();
+        let ledger = &self.deps.ledger;
+        match (*lost_at, ledger.loss()) {
+            (None, Some(loss)) => {
+                *lost_at = Some(loss.since);
+                let why = ledger.loss_reason().unwrap_or_default();
+                LogEvent::StoreLost { why: &why }.emit();
+                self.all_started()
+                    .iter()
+                    .for_each(|live| live.on_store_lost());
+            }
+            (Some(since), None) => {
+                *lost_at = None;
+                let away = ledger.at().since(since);
+                let uncounted = self.uncounted();
+                LogEvent::StoreBack { away, uncounted }.emit();
+                self.all_started()
+                    .iter()
+                    .for_each(|live| live.on_store_back());
+            }
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+    }
+
+    /// Those who have been called.
+    fn all_started(&self) -> Vec<Arc<ActiveProvider>> {
+        let shelf = self.catalog.load();
+        let started = shelf.names.values().filter_map(|slot| slot.started());
+        started.chain([self.unknown.clone()]).collect()
+    }
+
+    fn uncounted(&self) -> u64 {
+        self.deps.loss.uncounted.load(Ordering::Relaxed)
+    }
+}
+
+/// Neither limits nor retries: what nobody described is passed on as it is.
+fn unknown_provider() -> Provider {
+    const FILE: &str = "name: unknown\nacquire_only: true\nhealth: off\nconnections: 256\n\
+                        retry: {retries: {high: 0, normal: 0, low: 0}}\n";
+    let checked =
+        ProviderFile::read("unknown", FILE).map(|draft| draft.check(&Environment::empty()));
+    let provider = checked.ok().and_then(|checked| checked.provider);
+    provider.expect("a test builds a shop from it")
+}
+
+fn invalid_settings(provider: &str, problems: Vec<Problem>) -> BuildError {
+    BuildError::InvalidSettings {
+        provider: provider.to_owned(),
+        problems,
+    }
+}
+
+fn list(problems: &[Problem]) -> String {
+    let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    each.join("; ")
+}

@@ -1,0 +1,197 @@
+//! How a provider's answers are kept: its file, as the core's rules.
+//!
+//! Promises: an entity with a lifetime of its own has a rule of its own; built once per reload.
+//!
+//! Never: a default of its own. Those are the file's.
+
+use std::collections::HashMap;
+
+use tollgate_config::Provider;
+use tollgate_config::amount::Lifetime as Written;
+use tollgate_config::settings::{CacheIgnore, CacheMode};
+use tollgate_core::fresh::{FreshnessMode, FreshnessRule, Ignore, Lifetime};
+
+use super::fingerprint;
+use super::secret_scan::SecretScan;
+use crate::cache::OBJECT_MAX;
+
+/// How a provider's answers are kept.
+#[derive(Debug)]
+pub(crate) struct CachePolicy {
+    rule: FreshnessRule,
+    entities: HashMap<String, FreshnessRule>,
+    /// Lifetimes follow what changes.
+    pub(crate) adaptive: bool,
+    /// The largest body that is kept.
+    pub(crate) object_max: usize,
+    /// A fingerprint of what the file adds to calls, since another request may have another answer, and
+    /// of what decided that an answer may be kept, and for whom.
+    pub(crate) request_fingerprint: Option<String>,
+    /// What must not be kept.
+    pub(crate) secrets: SecretScan,
+}
+
+impl CachePolicy {
+    pub(crate) fn of(provider: &Provider) -> CachePolicy {
+        let cache = &provider.cache;
+        let has = |what| cache.ignore.contains(&what);
+        let lower = |name: &String| name.to_ascii_lowercase();
+        let rule = FreshnessRule {
+            mode: match cache.mode {
+                CacheMode::Ttl => FreshnessMode::Ttl,
+                CacheMode::Rfc9111 => FreshnessMode::Rfc9111,
+            },
+            lifetime: lifetime(cache.ttl),
+            stale: cache.stale,
+            negative: cache.negative,
+            vary: cache.vary.iter().map(lower).collect(),
+            ignore: Ignore {
+                private: has(CacheIgnore::Private),
+                no_store: has(CacheIgnore::NoStore),
+                set_cookie: has(CacheIgnore::SetCookie),
+                authorization: has(CacheIgnore::Authorization),
+            },
+        };
+        let entities = provider.entity_ttl.iter().map(|(entity, ttl)| {
+            let lifetime = lifetime(*ttl);
+            let rule = FreshnessRule {
+                // Who writes `0s` means it, whatever the answers say of themselves.
+                mode: if lifetime == Lifetime::Off {
+                    FreshnessMode::Ttl
+                } else {
+                    rule.mode
+                },
+                lifetime,
+                ..rule.clone()
+            };
+            (entity.as_str().to_owned(), rule)
+        });
+        let object_max = usize::try_from(cache.max_object.0).unwrap_or(usize::MAX);
+        CachePolicy {
+            entities: entities.collect(),
+            adaptive: cache.adaptive,
+            object_max: object_max.min(OBJECT_MAX),
+            request_fingerprint: request_fingerprint(provider),
+            secrets: SecretScan::of(provider),
+            rule,
+        }
+    }
+
+    /// The rule for a call to this entity.
+    pub(crate) fn rule(&self, entity: Option<&str>) -> &FreshnessRule {
+        entity
+            .and_then(|entity| self.entities.get(entity))
+            .unwrap_or(&self.rule)
+    }
+}
+
+/// A fingerprint of headers and companions of the key that the file adds, and of what it says about
+/// whose answers are kept; `None` = nothing of both.
+fn request_fingerprint(provider: &Provider) -> Option<String> {
+    let all = provider.headers.iter().chain(&provider.auth.also);
+    let mut text = String::new();
+    for (name, value) in all {
+        // With its length before it, no value can be taken for two.
+        text.push_str(&format!("{}:{name}", name.len()));
+        text.push_str(&format!("{}:{}", value.expose().len(), value.expose()));
+    }
+    let cache = &provider.cache;
+    if cache.mode != CacheMode::Ttl || !cache.vary.is_empty() || !cache.ignore.is_empty() {
+        // No name of a header has a space in it.
+        text.push_str(&format!(
+            " {:?} {:?} {:?}",
+            cache.mode, cache.vary, cache.ignore
+        ));
+    }
+    (!text.is_empty()).then(|| fingerprint(&text))
+}
+
+fn lifetime(written: Written) -> Lifetime {
+    match written {
+        Written::Off => Lifetime::Off,
+        Written::For(span) => Lifetime::For(span),
+        Written::Between(least, most) => Lifetime::Between(least, most),
+        Written::Forever => Lifetime::Forever,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Environment, ProviderFile};
+    use tollgate_core::time::Span;
+
+    fn cache_policy(file: &str) -> CachePolicy {
+        let file = format!("domain: api.example.org\nlimit: 5\nperiod: 1s\n{file}");
+        let draft = ProviderFile::read("x.yaml", &file).unwrap();
+        CachePolicy::of(&draft.check(&Environment::empty()).provider.unwrap())
+    }
+
+    /// S8: an entity's lifetime wins over the provider's; zero is off.
+    #[test]
+    fn s8_entities_have_lifetimes_of_their_own() {
+        let keeping = cache_policy(
+            "cache: {ttl: 1h}\nentities: {ttl: {teams: 24h, standings: 5m..10m, odds: 0s}}",
+        );
+        let lifetime = |entity| keeping.rule(entity).lifetime;
+        assert_eq!(lifetime(None), Lifetime::For(Span::from_secs(3_600)));
+        assert_eq!(
+            lifetime(Some("teams")),
+            Lifetime::For(Span::from_secs(86_400))
+        );
+        assert_eq!(
+            lifetime(Some("standings")),
+            Lifetime::Between(Span::from_secs(300), Span::from_secs(600))
+        );
+        assert!(!keeping.rule(Some("odds")).is_on());
+        assert!(keeping.rule(Some("anything")).is_on());
+    }
+
+    /// Another header of the file is another question.
+    #[test]
+    fn headers_added_by_the_file_change_the_fingerprint() {
+        let adds = |file: &str| cache_policy(file).request_fingerprint;
+        assert_eq!(adds(""), None);
+        let german = adds("headers: {accept-language: de}");
+        assert!(german.is_some());
+        assert_eq!(german, adds("headers: {accept-language: de}"));
+        assert_ne!(german, adds("headers: {accept-language: en}"));
+        let also = "api_key: a\nauth: {query: k, also: {user: me}}";
+        assert_ne!(adds(also), adds("api_key: a\nauth: {query: k}"));
+    }
+
+    /// What was kept under one of them is nothing under another.
+    #[test]
+    fn cache_settings_change_the_fingerprint() {
+        let files = [
+            "",
+            "cache: {mode: rfc9111}",
+            "cache: {ttl: 1h, vary: [accept-language]}",
+            "cache: {ttl: 1h, ignore: [private]}",
+            "cache: {ttl: 1h, ignore: [private, no-store]}",
+        ];
+        let mut all = files
+            .map(|file| cache_policy(file).request_fingerprint)
+            .to_vec();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), files.len());
+        assert_eq!(cache_policy("cache: {ttl: 1h}").request_fingerprint, None);
+    }
+
+    #[test]
+    fn without_cache_settings_nothing_is_cached() {
+        assert!(!cache_policy("").rule(None).is_on());
+        assert!(cache_policy("cache: {mode: rfc9111}").rule(None).is_on());
+    }
+
+    /// S8: zero is off, also where the answers say how long they are good.
+    #[test]
+    fn s8_zero_is_off_in_both_modes() {
+        let whole = cache_policy("cache: {mode: rfc9111, ttl: 0s}");
+        assert!(!whole.rule(None).is_on());
+        let one = cache_policy("cache: {mode: rfc9111}\nentities: {ttl: {odds: 0s}}");
+        assert!(!one.rule(Some("odds")).is_on());
+        assert!(one.rule(Some("teams")).is_on());
+    }
+}

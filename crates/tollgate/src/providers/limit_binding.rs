@@ -1,0 +1,417 @@
+//! Limits of a file as terms of an ask: where each is counted, and what a call costs there.
+//!
+//! Promises: a cell is named by provider, per, period, algorithm, ordinal and key, and by the unit if
+//! that is not calls; never by the limit's name or number, so a changed number keeps what was
+//! counted. A limit whose shape has changed has a former one (`former.rs`). Keys enter a name only as a
+//! fingerprint. What a caller says it costs is taken at its word; an estimate is capped at the
+//! limit, so that it can always go.
+//!
+//! Never: counts. The ledger does.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tollgate_config::Provider;
+use tollgate_config::provider::{Cost, Per};
+use tollgate_core::ask::{CellId, CostUnit, Priority, Term};
+use tollgate_core::limit::{Algorithm, Rule};
+
+use super::limit_inheritance::Predecessor;
+use crate::error::Reason;
+
+/// The unit of a limit that names none.
+const CALLS: &str = "calls";
+
+/// One limit, ready to be asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitBinding {
+    /// Its name in every error.
+    pub(crate) name: String,
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) per: Per,
+    /// The part that only urgent calls may use.
+    reserve: u64,
+    /// What it counts, in the provider's word.
+    pub(crate) unit: String,
+    /// Whom it holds for; most hold for all.
+    only_priority: Option<Priority>,
+    /// Provider, per, period, algorithm, ordinal.
+    identity: [String; 5],
+    /// The cell, where it is the same for all.
+    shared_cell: Option<CellId>,
+    /// From whom it takes over what was counted, for a while after a reload.
+    pub(super) predecessor: Option<Arc<Predecessor>>,
+}
+
+/// What of a call a meter may depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallAttributes<'a> {
+    pub(crate) entity: Option<&'a str>,
+    pub(crate) key: Option<&'a str>,
+    pub(crate) caller: &'a str,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) host: &'a str,
+    pub(crate) priority: Priority,
+    pub(crate) costs: &'a [CallCost],
+}
+
+/// What a call costs in one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallCost {
+    pub(crate) unit: String,
+    pub(crate) amount: u64,
+    /// The caller said so; otherwise it is an estimate.
+    pub(crate) explicit: bool,
+}
+
+impl LimitBinding {
+    /// Every limit of a provider, concurrency last.
+    pub(crate) fn all(provider: &Provider) -> Vec<LimitBinding> {
+        let mut meters: Vec<LimitBinding> = Vec::new();
+        for limit in &provider.limits {
+            let unit = &limit.unit;
+            let meter = LimitBinding::new(provider, &meters, limit.rule.clone(), limit.per, unit);
+            meters.push(LimitBinding {
+                name: limit.name.clone(),
+                reserve: limit.reserve,
+                ..meter
+            });
+        }
+        if let Some(concurrency) = &provider.concurrency {
+            let rule = concurrency.rule.clone();
+            let meter = LimitBinding::new(provider, &meters, rule, Per::Provider, CALLS);
+            meters.push(meter);
+            if concurrency.low < concurrency.rule.limit()
+                && let Ok(rule) = Rule::in_flight(concurrency.low)
+            {
+                let meter = LimitBinding::new(provider, &meters, rule, Per::Provider, CALLS);
+                meters.push(LimitBinding {
+                    only_priority: Some(Priority::Low),
+                    ..meter
+                });
+            }
+        }
+        meters
+    }
+
+    fn new(
+        provider: &Provider,
+        before: &[LimitBinding],
+        rule: Rule,
+        per: Per,
+        unit: &str,
+    ) -> LimitBinding {
+        let algorithm = match unit {
+            CALLS => algorithm(&rule).to_owned(),
+            // Tokens never take the place of calls because a limit before them was removed.
+            _ => format!("{} {unit}", algorithm(&rule)),
+        };
+        let mut identity = [
+            provider.name.clone(),
+            per.word().to_owned(),
+            rule.period().0.to_string(),
+            algorithm,
+            String::new(),
+        ];
+        let same = |meter: &&LimitBinding| meter.identity[..4] == identity[..4];
+        let ordinal = before.iter().filter(same).count();
+        identity[4] = ordinal.to_string();
+        let mut meter = LimitBinding {
+            name: "concurrency".to_owned(),
+            rule: Arc::new(rule),
+            per,
+            reserve: 0,
+            unit: unit.to_owned(),
+            only_priority: None,
+            identity,
+            shared_cell: None,
+            predecessor: None,
+        };
+        if per == Per::Provider {
+            meter.shared_cell = Some(meter.cell(""));
+        }
+        meter
+    }
+
+    /// Do both count in the same cells?
+    pub(super) fn is_same_limit(&self, other: &LimitBinding) -> bool {
+        self.identity == other.identity
+    }
+
+    /// Its cell, where it is the same for all.
+    pub(super) fn shared_cell(&self) -> Option<CellId> {
+        self.shared_cell
+    }
+
+    /// Does it count calls of one urgency only, and which?
+    pub(super) fn only_priority(&self) -> Option<Priority> {
+        self.only_priority
+    }
+
+    /// Does it hold for calls of this urgency?
+    pub(crate) fn applies_to(&self, priority: Priority) -> bool {
+        self.only_priority.is_none_or(|only| only == priority)
+    }
+
+    /// The term of this limit for a call; `None` if it does not hold for it.
+    pub(crate) fn term(&self, who: &CallAttributes<'_>) -> Option<Term> {
+        if !self.applies_to(who.priority) {
+            return None;
+        }
+        let leave = match who.priority {
+            Priority::High => 0,
+            Priority::Normal | Priority::Low => self.reserve,
+        };
+        Some(Term {
+            cell: self.cell_of(who),
+            rule: self.rule.clone(),
+            cost: self.cost(who, &self.rule, leave),
+            reserve: leave,
+        })
+    }
+
+    /// The part of this limit that one caller may use, in thousandths, as a limit of its own.
+    pub(crate) fn caller_share(&self, who: &CallAttributes<'_>, permille: u16) -> Option<Term> {
+        self.term(who)?;
+        let rule = Arc::new(self.rule.fraction(permille));
+        Some(Term {
+            cell: self.caller_share_cell(who),
+            cost: self.cost(who, &rule, 0),
+            reserve: 0,
+            rule,
+        })
+    }
+
+    pub(super) fn caller_share_cell(&self, who: &CallAttributes<'_>) -> CellId {
+        let [provider, per, period, algorithm, ordinal] = &self.identity;
+        let key = self.key(who);
+        CellId::named(&[
+            provider, per, period, algorithm, ordinal, &key, "caller", who.caller,
+        ])
+    }
+
+    /// Where a call is counted.
+    pub(crate) fn cell_of(&self, who: &CallAttributes<'_>) -> CellId {
+        if let Some(cell) = self.shared_cell {
+            return cell;
+        }
+        self.cell(&self.key(who))
+    }
+
+    /// What of a call tells its cell from others of this limit.
+    fn key<'a>(&self, who: &CallAttributes<'a>) -> Cow<'a, str> {
+        match self.per {
+            Per::Provider => Cow::Borrowed(""),
+            // Calls without an entity share one place.
+            Per::Entity => Cow::Borrowed(who.entity.unwrap_or_default()),
+            Per::ApiKey => Cow::Borrowed(who.key.unwrap_or_default()),
+            Per::Caller => Cow::Borrowed(who.caller),
+            Per::Ip => Cow::Owned(who.ip.map(|ip| ip.to_string()).unwrap_or_default()),
+            Per::Host => Cow::Borrowed(who.host),
+        }
+    }
+
+    fn cell(&self, key: &str) -> CellId {
+        let [provider, per, period, algorithm, ordinal] = &self.identity;
+        CellId::named(&[provider, per, period, algorithm, ordinal, key])
+    }
+
+    fn cost(&self, who: &CallAttributes<'_>, rule: &Rule, leave: u64) -> u64 {
+        let price = who.costs.iter().find(|price| price.unit == self.unit);
+        match price {
+            Some(price) if price.explicit => price.amount,
+            Some(price) => {
+                let most = rule.max_cost().saturating_sub(leave).max(1);
+                price.amount.min(most)
+            }
+            None => 1,
+        }
+    }
+
+    /// The part that only urgent calls may use.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve
+    }
+
+    /// Does it count calls at a time?
+    pub(crate) fn is_concurrency(&self) -> bool {
+        matches!(self.rule.algorithm(), Algorithm::InFlight)
+    }
+
+    /// What a call that it refuses is told.
+    pub(crate) fn reason(&self) -> Reason {
+        if self.is_concurrency() {
+            Reason::Concurrency
+        } else {
+            Reason::Limit
+        }
+    }
+
+    /// Does it count calls, and not tokens or bytes?
+    pub(crate) fn counts_calls(&self) -> bool {
+        self.rule.cost_unit() == CostUnit::Calls
+    }
+}
+
+/// What a call costs before it is sent: what its caller says, else what its body says, else what
+/// the file holds for it.
+pub(crate) fn call_costs(costs: &[Cost], said: &[(String, u64)], body: &[u8]) -> Vec<CallCost> {
+    let explicit = said.iter().map(|(unit, amount)| CallCost {
+        unit: unit.clone(),
+        amount: *amount,
+        explicit: true,
+    });
+    let mut prices: Vec<CallCost> = explicit.collect();
+    let reads_body = costs.iter().any(|cost| !cost.before.is_empty());
+    let json: Option<serde_json::Value> = reads_body
+        .then(|| serde_json::from_slice(body).ok())
+        .flatten();
+    for cost in costs {
+        if prices.iter().any(|price| price.unit == cost.unit) {
+            continue;
+        }
+        let told = json.as_ref().and_then(|json| first_of(json, &cost.before));
+        prices.push(CallCost {
+            unit: cost.unit.clone(),
+            amount: told.unwrap_or(cost.otherwise),
+            explicit: false,
+        });
+    }
+    prices
+}
+
+fn first_of(json: &serde_json::Value, names: &[String]) -> Option<u64> {
+    names.iter().find_map(|name| {
+        let mut levels = name.split('.');
+        levels.try_fold(json, |at, level| at.get(level))?.as_u64()
+    })
+}
+
+/// The word of an algorithm in a cell's name.
+fn algorithm(rule: &Rule) -> &'static str {
+    match rule.algorithm() {
+        Algorithm::Sliding { .. } => "sliding",
+        Algorithm::Bucket { .. } => "bucket",
+        Algorithm::Fixed { .. } => "fixed",
+        Algorithm::Calendar(_) => "calendar",
+        Algorithm::Paced { .. } => "paced",
+        Algorithm::InFlight => "in_flight",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Environment, ProviderFile};
+
+    fn bindings(text: &str) -> Vec<LimitBinding> {
+        let text = format!("name: x\ndomain: api.example.org\n{text}");
+        let draft = ProviderFile::read("x.yaml", &text).unwrap();
+        LimitBinding::all(&draft.check(&Environment::empty()).provider.unwrap())
+    }
+
+    fn call(costs: &[CallCost]) -> CallAttributes<'_> {
+        CallAttributes {
+            entity: None,
+            key: None,
+            caller: "",
+            ip: None,
+            host: "api.example.org",
+            priority: Priority::Normal,
+            costs,
+        }
+    }
+
+    #[test]
+    fn a_changed_number_keeps_its_cell_and_a_changed_period_does_not() {
+        let cell = |text: &str| bindings(text)[0].cell_of(&call(&[]));
+        assert_eq!(cell("limits: [35/1s]"), cell("limits: [40/1s]"));
+        assert_ne!(cell("limits: [35/1s]"), cell("limits: [35/2s]"));
+    }
+
+    #[test]
+    fn two_limits_of_the_same_shape_have_separate_cells() {
+        let meters = bindings("limits: [35/1s, {name: b, limit: 40, period: 1s}]");
+        assert_ne!(meters[0].cell_of(&call(&[])), meters[1].cell_of(&call(&[])));
+    }
+
+    #[test]
+    fn entities_are_counted_separately() {
+        let meters = bindings("limits: [{limit: 5, period: 1h, per: entity}]");
+        let cell = |entity| {
+            meters[0].cell_of(&CallAttributes {
+                entity,
+                ..call(&[])
+            })
+        };
+        assert_ne!(cell(Some("odds")), cell(Some("fixtures")));
+        assert_ne!(cell(Some("odds")), cell(None));
+    }
+
+    /// M2: what is reserved is left alone by all but urgent calls.
+    #[test]
+    fn m2_only_high_priority_calls_use_the_reserve() {
+        let meters = bindings("limits: [{limit: 50, period: 10s, reserve: 40}]");
+        let leave = |priority| {
+            meters[0]
+                .term(&CallAttributes {
+                    priority,
+                    ..call(&[])
+                })
+                .unwrap()
+                .reserve
+        };
+        assert_eq!(leave(Priority::High), 0);
+        assert_eq!((leave(Priority::Normal), leave(Priority::Low)), (40, 40));
+    }
+
+    #[test]
+    fn low_priority_calls_have_their_own_concurrency_limit() {
+        let meters = bindings("limit: 5\nperiod: 1s\nconcurrency: {normal: 4, low: 2}");
+        let limits = |priority| -> Vec<u64> {
+            let terms = meters.iter().filter_map(|meter| {
+                meter.term(&CallAttributes {
+                    priority,
+                    ..call(&[])
+                })
+            });
+            terms.map(|term| term.rule.limit()).collect()
+        };
+        assert_eq!(limits(Priority::Normal), [5, 4]);
+        assert_eq!(limits(Priority::Low), [5, 4, 2]);
+    }
+
+    #[test]
+    fn an_estimate_is_capped_and_an_explicit_cost_is_not() {
+        let meters = bindings("limits: [{name: tpm, limit: 100, period: 1m, unit: tokens}]");
+        let cost = |explicit| {
+            let prices = [CallCost {
+                unit: "tokens".to_owned(),
+                amount: 700,
+                explicit,
+            }];
+            meters[0].term(&call(&prices)).unwrap().cost
+        };
+        assert_eq!((cost(true), cost(false)), (700, 100));
+    }
+
+    #[test]
+    fn a_cost_comes_from_the_caller_the_body_or_the_default() {
+        let cost = Cost {
+            unit: "tokens".to_owned(),
+            before: vec!["max_completion_tokens".to_owned(), "max_tokens".to_owned()],
+            otherwise: 1_000,
+            after: None,
+        };
+        let price = |said: &[(String, u64)], body: &[u8]| {
+            call_costs(std::slice::from_ref(&cost), said, body)[0].amount
+        };
+        assert_eq!(price(&[], b"{\"max_tokens\": 64}"), 64);
+        assert_eq!(price(&[], b"no json"), 1_000);
+        assert_eq!(
+            price(&[("tokens".to_owned(), 7)], b"{\"max_tokens\": 64}"),
+            7
+        );
+    }
+}

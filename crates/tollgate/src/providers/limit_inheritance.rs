@@ -1,0 +1,239 @@
+//! Limits over a reload: from whom a limit that is new or has changed its shape takes over what was
+//! counted.
+//!
+//! Promises: a limit with the same per, period, algorithm and unit goes on in its own cell. Any other
+//! begins with what is known of the same calls: it takes over from the limit that counted them (same
+//! per if there is one, same unit) over the shortest period that is no shorter than its own, so that
+//! all that can matter to it is known, or else over the longest. Cells of keys follow when their key
+//! is asked for next.
+//!
+//! Never: starts from zero beside a limit that knows better, and never matches limits by their names
+//! or numbers: what a limit has counted does not depend on what it is called.
+
+use std::sync::Arc;
+
+use tollgate_config::provider::Per;
+use tollgate_core::ask::{CellId, Settle};
+use tollgate_core::limit::Rule;
+use tollgate_core::time::{Micros, Span};
+
+use super::limit_binding::{CallAttributes, LimitBinding};
+
+/// Changes in a row that are followed back. Each needs a reload within the period of the one before;
+/// past this the oldest are left behind.
+const CHAIN_MAX: usize = 4;
+
+/// The limit that counted before.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    binding: LimitBinding,
+    /// Nothing that it counted matters after this.
+    until: Micros,
+}
+
+/// Gives each limit that is new or has another shape the one that it takes over from. A call of
+/// before may still arrive for `on_its_way`.
+pub(super) fn inherit(
+    new: &mut [LimitBinding],
+    old: &[LimitBinding],
+    now: Micros,
+    on_its_way: Span,
+) {
+    for meter in new {
+        if let Some(same) = old.iter().find(|old| old.is_same_limit(meter)) {
+            let former = same.predecessor.clone();
+            meter.predecessor = former.filter(|former| now < former.until);
+            continue;
+        }
+        let candidates = old.iter().filter(|old| can_inherit(old, meter));
+        let best = candidates.min_by_key(|old| {
+            let (theirs, own) = (old.rule.period(), meter.rule.period());
+            let covers = theirs >= own;
+            let length = if covers {
+                theirs.0
+            } else {
+                u64::MAX - theirs.0
+            };
+            (key_distance(old, meter), !covers, length)
+        });
+        meter.predecessor = best.map(|old| {
+            let mut old = old.clone();
+            truncate_chain(&mut old, CHAIN_MAX);
+            let until = now + old.rule.longest_hold() + on_its_way;
+            Arc::new(Predecessor {
+                binding: old,
+                until,
+            })
+        });
+    }
+}
+
+/// Does what the old one counts say something about the new one?
+fn can_inherit(old: &LimitBinding, new: &LimitBinding) -> bool {
+    let same_kind = old.is_concurrency() == new.is_concurrency();
+    let all_of_them = old.only_priority().is_none() || old.only_priority() == new.only_priority();
+    same_kind && all_of_them && old.unit == new.unit
+}
+
+/// How far the keys of the old one are from those of the new one. A count of everybody is above that
+/// of each; a count of others is better than none.
+fn key_distance(old: &LimitBinding, new: &LimitBinding) -> u8 {
+    if old.per == new.per {
+        0
+    } else if old.per == Per::Provider {
+        1
+    } else {
+        2
+    }
+}
+
+fn truncate_chain(meter: &mut LimitBinding, most: usize) {
+    match &meter.predecessor {
+        Some(former) if most > 1 => {
+            let mut older = former.binding.clone();
+            truncate_chain(&mut older, most - 1);
+            let until = former.until;
+            meter.predecessor = Some(Arc::new(Predecessor {
+                binding: older,
+                until,
+            }));
+        }
+        Some(_) | None => meter.predecessor = None,
+    }
+}
+
+impl LimitBinding {
+    /// What must be taken over before this call may ask, oldest first.
+    pub(crate) fn carry_settles(
+        &self,
+        who: &CallAttributes<'_>,
+        has_shares: bool,
+        now: Micros,
+    ) -> Vec<Settle> {
+        let mut carries = Vec::new();
+        self.each_predecessor(now, &mut |old, new| {
+            let (from, to) = (old.cell_of(who), new.cell_of(who));
+            carries.push(carry_settle((from, &old.rule), (to, &new.rule)));
+            if has_shares {
+                let (from, to) = (old.caller_share_cell(who), new.caller_share_cell(who));
+                carries.push(carry_settle((from, &old.rule), (to, &new.rule)));
+            }
+        });
+        carries
+    }
+
+    /// What can be taken over without a call: the cells that are the same for all.
+    pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
+        let mut carries = Vec::new();
+        self.each_predecessor(now, &mut |old, new| {
+            if let (Some(from), Some(to)) = (old.shared_cell(), new.shared_cell()) {
+                carries.push(carry_settle((from, &old.rule), (to, &new.rule)));
+            }
+        });
+        carries
+    }
+
+    fn each_predecessor(&self, now: Micros, tell: &mut dyn FnMut(&LimitBinding, &LimitBinding)) {
+        let former = self
+            .predecessor
+            .as_ref()
+            .filter(|former| now < former.until);
+        if let Some(former) = former {
+            former.binding.each_predecessor(now, tell);
+            tell(&former.binding, self);
+        }
+    }
+}
+
+fn carry_settle((from, former): (CellId, &Arc<Rule>), (to, rule): (CellId, &Arc<Rule>)) -> Settle {
+    Settle::Inherit {
+        from,
+        old_rule: former.clone(),
+        to,
+        rule: rule.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_config::{Environment, ProviderFile};
+
+    use super::*;
+
+    fn bindings(text: &str) -> Vec<LimitBinding> {
+        let text = format!("name: x\ndomain: api.example.org\n{text}");
+        let draft = ProviderFile::read("x.yaml", &text).unwrap();
+        LimitBinding::all(&draft.check(&Environment::empty()).provider.unwrap())
+    }
+
+    /// The names of those that each limit takes over from.
+    fn predecessors(old: &str, new: &str) -> Vec<Option<String>> {
+        let (old, mut new) = (bindings(old), bindings(new));
+        inherit(&mut new, &old, Micros(1), Span::from_secs(35));
+        let name = |meter: &LimitBinding| {
+            let former = meter.predecessor.as_ref()?;
+            Some(former.binding.name.clone())
+        };
+        new.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_limit_of_the_same_shape_keeps_its_cell() {
+        assert_eq!(predecessors("limits: [35/1s]", "limits: [70/1s]"), [None]);
+    }
+
+    #[test]
+    fn a_changed_period_or_algorithm_inherits_the_count() {
+        let old = "limits: [35/1s]";
+        let took_over = [Some("35/1s".to_owned())];
+        assert_eq!(predecessors(old, "limits: [35/2s]"), took_over);
+        let bucket = "limits: [{limit: 35, period: 1s, algorithm: token-bucket}]";
+        assert_eq!(predecessors(old, bucket), took_over);
+    }
+
+    #[test]
+    fn a_limit_inherits_from_the_shortest_period_that_covers_it() {
+        let old = "limits: [35/1s, 900/1h, 5000/1d]";
+        let one = |new: &str| predecessors(old, new).remove(0).unwrap();
+        assert_eq!(one("limits: [100/5m]"), "900/1h");
+        assert_eq!(one("limits: [100/2h]"), "5000/1d");
+        assert_eq!(one("limits: [100/7d]"), "5000/1d");
+    }
+
+    #[test]
+    fn a_limit_that_moves_up_because_another_is_removed_keeps_its_count() {
+        let old = "limits: [{limit: 60, period: 1m}, {limit: 9, period: 1m, unit: tokens}]";
+        let new = "limits: [{limit: 9, period: 1m, unit: tokens}]";
+        let (old, new) = (bindings(old), bindings(new));
+        assert!(new[0].is_same_limit(&old[1]));
+    }
+
+    #[test]
+    fn tokens_do_not_inherit_from_calls_nor_windows_from_concurrency() {
+        let new = "limits: [{limit: 9, period: 1m, unit: tokens}]";
+        assert_eq!(predecessors("limits: [35/1s]", new), [None]);
+        let old = "concurrency: 4\nlimits: [{limit: 9, period: 1m, unit: tokens}]";
+        assert_eq!(predecessors(old, "limits: [35/1s]"), [None]);
+    }
+
+    #[test]
+    fn each_key_inherits_the_provider_wide_count() {
+        let new = "limits: [{limit: 35, period: 1s, per: entity}]";
+        let took_over = predecessors("limits: [35/1s]", new);
+        assert_eq!(took_over, [Some("35/1s".to_owned())]);
+    }
+
+    #[test]
+    fn two_changes_in_a_row_inherit_from_both_predecessors() {
+        let first = bindings("limits: [35/1s]");
+        let mut second = bindings("limits: [35/2s]");
+        inherit(&mut second, &first, Micros(1), Span::from_secs(35));
+        let mut third = bindings("limits: [35/3s]");
+        inherit(&mut third, &second, Micros(2), Span::from_secs(35));
+        assert_eq!(third[0].shared_carry_settles(Micros(3)).len(), 2);
+        assert!(third[0].shared_carry_settles(Micros(u64::MAX)).is_empty());
+        let mut same = bindings("limits: [50/3s]");
+        inherit(&mut same, &third, Micros(3), Span::from_secs(35));
+        assert_eq!(same[0].shared_carry_settles(Micros(4)).len(), 2);
+    }
+}

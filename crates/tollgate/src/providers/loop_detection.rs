@@ -1,0 +1,76 @@
+//! Loops: a call that comes back to the gateway that sent it.
+//!
+//! Promises: a gateway knows its own name in `Via` (RFC 9110, 7.6.3) again, whatever stands around it.
+//! The name is made anew for each run and says nothing about the host.
+//!
+//! Never: goes to an upstream over TLS. Another gateway is called in the clear; providers on the web
+//! are not, and some servers answer calls with a `Via` otherwise, uncompressed for instance.
+
+use std::hash::{BuildHasher, RandomState};
+
+use http::header::{HeaderMap, HeaderValue, VIA};
+
+/// The name of this run.
+#[derive(Clone, Debug)]
+pub(crate) struct Via {
+    /// As it is sent: `1.1 tollgate-0123456789abcdef`.
+    value: HeaderValue,
+}
+
+impl Default for Via {
+    /// Keys of the standard library's hash come from the system's random source.
+    fn default() -> Via {
+        Via::new(RandomState::new().hash_one(0))
+    }
+}
+
+impl Via {
+    fn new(number: u64) -> Via {
+        let line = HeaderValue::try_from(format!("1.1 tollgate-{number:016x}"));
+        Via {
+            value: line.expect("hexadecimal digits"),
+        }
+    }
+
+    /// The line that is added to calls.
+    pub(crate) fn header_value(&self) -> &HeaderValue {
+        &self.value
+    }
+
+    /// Have we sent this call ourselves?
+    pub(crate) fn has_passed(&self, headers: &HeaderMap) -> bool {
+        let own = self.value.as_bytes();
+        let name = own.rsplit(|byte| *byte == b' ').next().unwrap_or(own);
+        let is_own = |part: &[u8]| {
+            let mut words = part.split(|byte| byte.is_ascii_whitespace());
+            words.any(|word| word.eq_ignore_ascii_case(name))
+        };
+        let mut lines = headers.get_all(VIA).iter();
+        lines.any(|line| line.as_bytes().split(|byte| *byte == b',').any(is_own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_via_entry_is_found_and_others_are_not() {
+        let via = Via::new(7);
+        let is_in = |lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(VIA, HeaderValue::from_static(line));
+            }
+            via.has_passed(&headers)
+        };
+        assert!(is_in(&["1.1 tollgate-0000000000000007"]));
+        assert!(is_in(&[
+            "1.0 fred, 1.1 p.example.net (x)",
+            "1.1 other,1.1  Tollgate-0000000000000007 (y)"
+        ]));
+        assert!(!is_in(&[]));
+        assert!(!is_in(&["1.1 tollgate-0000000000000008"]));
+        assert!(!is_in(&["1.1 tollgate-00000000000000071"]));
+    }
+}

@@ -1,0 +1,55 @@
+//! A provider's limits cut to this node's part, where each node counts for itself.
+//!
+//! Promises: with a ledger in memory and `nodes: N`, every node keeps to ⌊limit / N⌋, so that
+//! together they keep the limit without knowing of each other.
+//!
+//! Never: rounds up. A limit below N leaves nothing, and calls under it are refused.
+
+use tollgate_config::Provider;
+
+/// Cuts the limits. Returns the name of one of which nothing is left, if there is one.
+pub(super) fn divide_limits(provider: &mut Provider, nodes: u32) -> Option<String> {
+    let mut nothing = None;
+    for limit in &mut provider.limits {
+        match limit.rule.node_share(nodes) {
+            Some(rule) => {
+                limit.rule = rule;
+                limit.reserve /= u64::from(nodes.max(1));
+            }
+            None => nothing = Some(limit.name.clone()),
+        }
+    }
+    if let Some(concurrency) = &mut provider.concurrency {
+        match concurrency.rule.node_share(nodes) {
+            Some(rule) => {
+                concurrency.low = concurrency.low.min(rule.limit());
+                concurrency.rule = rule;
+            }
+            None => nothing = Some("concurrency".to_owned()),
+        }
+    }
+    nothing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_config::{Environment, ProviderFile};
+
+    fn provider(rest: &str) -> Provider {
+        let text = format!("name: x\ndomain: api.example.org\n{rest}");
+        let draft = ProviderFile::read("x.yaml", &text).unwrap();
+        draft.check(&Environment::empty()).provider.unwrap()
+    }
+
+    #[test]
+    fn limits_are_divided_and_one_that_becomes_zero_is_reported() {
+        let mut one = provider("limits: [{limit: 35, period: 1s, reserve: 9}]\nconcurrency: 6");
+        assert_eq!(divide_limits(&mut one, 4), None);
+        let limit = &one.limits[0];
+        assert_eq!((limit.rule.limit(), limit.reserve), (8, 2));
+        assert_eq!(one.concurrency.unwrap().rule.limit(), 1);
+        let mut small = provider("limits: [35/1s, 3/1m]");
+        assert_eq!(divide_limits(&mut small, 4).as_deref(), Some("3/1m"));
+    }
+}

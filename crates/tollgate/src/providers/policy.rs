@@ -1,0 +1,281 @@
+//! A provider file as it is obeyed at run time: everything that a reload replaces at once.
+//!
+//! Promises: built once per reload, so that a call only reads it.
+//!
+//! Never: holds what was counted or learned. That stays through a reload.
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue};
+use tollgate_config::provider::Per;
+use tollgate_config::settings::OnStoreLoss;
+use tollgate_config::{Provider, Secret};
+use tollgate_core::ask::{CellId, OwnerId, Priority, ScopeId, Settle};
+use tollgate_core::cooldown::CooldownSettings;
+use tollgate_core::degrade::DegradeSettings;
+use tollgate_core::feedback::{Dialect, Dialects};
+use tollgate_core::health::{BasePace, HealthSettings};
+use tollgate_core::limit::Rule;
+use tollgate_core::retry::RetrySettings;
+use tollgate_core::time::Micros;
+use tollgate_ledger::Ledger;
+
+use super::cache_policy::CachePolicy;
+use super::gate_settings;
+use super::limit_binding::{CallAttributes, LimitBinding};
+use super::limit_inheritance;
+use crate::path::{Account, auth_headers};
+
+/// One provider as it is obeyed.
+#[derive(Debug)]
+pub(crate) struct CompiledPolicy {
+    pub(crate) provider: Provider,
+    pub(crate) limits: Vec<LimitBinding>,
+    /// Calls at a time that the connections carry, where no limit is lower anyway.
+    pub(crate) connections: Option<Arc<Rule>>,
+    pub(crate) connections_max: usize,
+    pub(crate) dialect: Arc<Dialect>,
+    pub(crate) keys: Vec<ApiKey>,
+    /// Where tokens come from, if calls carry tokens: one for each key.
+    pub(crate) accounts: Vec<Arc<Account>>,
+    pub(crate) retry: RetrySettings,
+    pub(crate) cooldown: CooldownSettings,
+    pub(crate) degrade: Option<DegradeSettings>,
+    pub(crate) health: HealthSettings,
+    /// A limit of which nothing is left for this node.
+    pub(crate) zero_limit: Option<String>,
+    /// The scope that is closed after nodes went on with their shares.
+    pub(crate) share_scope: Option<ScopeId>,
+    pub(crate) cache: CachePolicy,
+    /// What a refusal is about.
+    cooldown_per: CooldownPer,
+    /// The scopes of the whole provider, named once.
+    provider_scopes: ProviderScopes,
+}
+
+/// Scopes that are the same for every call: naming one takes a hash.
+#[derive(Clone, Copy, Debug)]
+struct ProviderScopes {
+    cooldown: ScopeId,
+    degrade: ScopeId,
+}
+
+/// A key of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiKey {
+    pub(crate) secret: Secret,
+    /// Its name in cells.
+    pub(crate) fingerprint: Arc<str>,
+    /// It and its companions as headers, written once; `None` where they go another way.
+    pub(crate) headers: Option<Vec<(HeaderName, HeaderValue)>>,
+}
+
+/// The part of a provider that a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CooldownPer {
+    Provider,
+    Entity,
+    ApiKey,
+}
+
+impl CompiledPolicy {
+    pub(crate) fn new(provider: Provider, dialects: &Dialects) -> CompiledPolicy {
+        let dialect = dialects
+            .get(&provider.dialect)
+            .unwrap_or_else(|| dialects.generic());
+        let meters = if provider.enabled {
+            LimitBinding::all(&provider)
+        } else {
+            Vec::new()
+        };
+        let has = |per| meters.iter().any(|meter| meter.per == per);
+        let cools = if has(Per::Entity) {
+            CooldownPer::Entity
+        } else if has(Per::ApiKey) {
+            CooldownPer::ApiKey
+        } else {
+            CooldownPer::Provider
+        };
+        let key = |secret: &Secret| ApiKey {
+            secret: secret.clone(),
+            fingerprint: fingerprint(secret.expose()).into(),
+            headers: auth_headers(&provider.auth, secret),
+        };
+        CompiledPolicy {
+            connections: connections(&provider, &meters),
+            connections_max: usize::try_from(provider.connections).unwrap_or(usize::MAX),
+            dialect: Arc::new(dialect.clone()),
+            keys: provider.keys.iter().map(key).collect(),
+            accounts: Account::all(&provider),
+            retry: provider.retry,
+            cooldown: provider.cooldown,
+            degrade: provider.degrade,
+            health: provider.health,
+            cache: CachePolicy::of(&provider),
+            cooldown_per: cools,
+            provider_scopes: ProviderScopes {
+                cooldown: ScopeId::named(&[&provider.name, "cooldown"]),
+                degrade: ScopeId::named(&[&provider.name, "degrade"]),
+            },
+            share_scope: share_scope(&provider),
+            zero_limit: None,
+            limits: meters,
+            provider,
+        }
+    }
+
+    /// Takes over what was counted under the old plan.
+    pub(super) fn inherit(&mut self, old: &CompiledPolicy, now: Micros) {
+        let late =
+            |plan: &CompiledPolicy| plan.provider.timeouts.first_byte + plan.provider.late_arrival;
+        let on_its_way = late(old).max(late(self));
+        limit_inheritance::inherit(&mut self.limits, &old.limits, now, on_its_way);
+    }
+
+    /// What must be taken over before a call may ask; nothing but for a while after a reload.
+    pub(crate) fn carry_settles(
+        &self,
+        who: &CallAttributes<'_>,
+        has_shares: bool,
+        ledger: &Ledger,
+    ) -> Vec<Settle> {
+        if self.limits.iter().all(|meter| meter.predecessor.is_none()) {
+            return Vec::new();
+        }
+        let (meters, now) = (self.limits.iter(), ledger.at());
+        let each = meters.map(|meter| meter.carry_settles(who, has_shares, now));
+        each.flatten().collect()
+    }
+
+    /// What can be taken over without a call.
+    pub(super) fn shared_carry_settles(&self, now: Micros) -> Vec<Settle> {
+        let meters = self.limits.iter();
+        meters
+            .flat_map(|meter| meter.shared_carry_settles(now))
+            .collect()
+    }
+
+    /// What the limits allow when all is well.
+    pub(crate) fn base(&self) -> BasePace {
+        BasePace::of(self.limits.iter().map(|meter| &*meter.rule))
+    }
+
+    /// How the gate works.
+    pub(crate) fn gate_settings(&self) -> tollgate_core::gate::GateSettings {
+        gate_settings::for_provider(&self.provider)
+    }
+
+    /// The scope that a refusal of this call closes.
+    pub(crate) fn cooldown_scope(&self, entity: Option<&str>, key: Option<&str>) -> ScopeId {
+        let name = &self.provider.name;
+        match self.cooldown_per {
+            CooldownPer::Provider => self.provider_scopes.cooldown,
+            CooldownPer::Entity => {
+                ScopeId::named(&[name, "cooldown", "entity", entity.unwrap_or("")])
+            }
+            CooldownPer::ApiKey => ScopeId::named(&[name, "cooldown", "key", key.unwrap_or("")]),
+        }
+    }
+
+    /// Which terms of a call learn their true cost from its answer, and from which field of it. The
+    /// order is that of the ask: limits, then the caller's parts of them.
+    pub(crate) fn true_costs(&self, priority: Priority, has_shares: bool) -> Vec<(usize, String)> {
+        let costs = &self.provider.costs;
+        if costs.iter().all(|cost| cost.after.is_none()) {
+            return Vec::new();
+        }
+        let held = self
+            .limits
+            .iter()
+            .filter(|meter| meter.applies_to(priority));
+        let fields: Vec<Option<&String>> = held
+            .map(|meter| {
+                let cost = costs.iter().find(|cost| cost.unit == meter.unit);
+                cost.and_then(|cost| cost.after.as_ref())
+            })
+            .collect();
+        let rounds = if has_shares { 2 } else { 1 };
+        let all = (0..rounds).flat_map(|_| fields.iter());
+        all.enumerate()
+            .filter_map(|(term, field)| Some((term, (*field)?.clone())))
+            .collect()
+    }
+
+    /// Is anything counted, or closed, by entity?
+    pub(crate) fn counts_by_entity(&self) -> bool {
+        self.cooldown_per == CooldownPer::Entity
+    }
+
+    /// Is a refusal about the key alone?
+    pub(crate) fn cools_per_key(&self) -> bool {
+        self.cooldown_per == CooldownPer::ApiKey
+    }
+
+    /// The scope that degrade mode closes.
+    pub(crate) fn degrade_scope(&self, entity: Option<&str>) -> Option<ScopeId> {
+        self.degrade?;
+        let name = &self.provider.name;
+        Some(match self.cooldown_per {
+            CooldownPer::Entity => {
+                ScopeId::named(&[name, "degrade", "entity", entity.unwrap_or("")])
+            }
+            CooldownPer::Provider | CooldownPer::ApiKey => self.provider_scopes.degrade,
+        })
+    }
+}
+
+/// The scope that is closed after nodes went on with their shares of the limits.
+fn share_scope(provider: &Provider) -> Option<ScopeId> {
+    let shares = provider.on_store_loss == OnStoreLoss::LocalShare;
+    shares.then(|| ScopeId::named(&[&provider.name, "share"]))
+}
+
+/// The cells of a provider that concern this process alone. Named once, because its name and its
+/// owner do not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnCells {
+    pub(crate) connections: CellId,
+    pub(crate) concurrency: CellId,
+    pub(crate) rate: CellId,
+}
+
+impl OwnCells {
+    pub(crate) fn new(provider: &str, ledger: &Ledger) -> OwnCells {
+        let owner = match ledger.owner() {
+            // A store that is lost at the start has given no number yet.
+            OwnerId(0) => format!("{} {}", std::process::id(), ledger.at().0),
+            owner => owner.0.to_string(),
+        };
+        let cell = |what| CellId::named(&[provider, "local", what, &owner]);
+        OwnCells {
+            connections: cell("connections"),
+            concurrency: cell("throttle"),
+            rate: cell("throttle rate"),
+        }
+    }
+}
+
+/// A credential's name in cells: a fingerprint, so that neither a store nor a log holds a key.
+pub(crate) fn fingerprint(credential: &str) -> String {
+    let hash = blake3::derive_key("tollgate 2026 credential mark", credential.as_bytes());
+    hash.iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Connections are a limit on calls at a time too. Asking for it in the same decision keeps order
+/// and priority: without it, calls with a permit would queue for a connection in any order.
+fn connections(provider: &Provider, meters: &[LimitBinding]) -> Option<Arc<Rule>> {
+    let most = provider.connections.max(1);
+    // One for each of several entities, or for one urgency only, does not bound all calls together.
+    let is_lower = |meter: &LimitBinding| {
+        let holds_for_all = meter.only_priority().is_none() && meter.per == Per::Provider;
+        meter.is_concurrency() && holds_for_all && meter.rule.limit() <= most
+    };
+    if meters.iter().any(is_lower) {
+        return None;
+    }
+    let rule = Rule::in_flight(most).ok()?;
+    Some(Arc::new(rule.of_one_process()))
+}

@@ -1,0 +1,81 @@
+//! Room for what is remembered of scopes: cool-downs and degrade modes.
+//!
+//! Promises: bounded, whatever entities callers name; those at rest are forgotten first.
+//!
+//! Never: forgets a scope that is needed to make room for another.
+
+use std::collections::HashMap;
+
+use tollgate_core::ask::ScopeId;
+use tollgate_core::time::{Micros, Span};
+
+/// Scopes whose cool-downs and degrade modes are remembered. Entities come from callers, so there
+/// may be any number; 4 096 at some 100 bytes are 400 KiB, and past that those at rest go first. If
+/// all are needed, another one rests for the time it was told, but is not remembered.
+const SCOPES_MAX: usize = 4_096;
+
+/// How often those at rest are looked for while there is no room: each look goes through all.
+const CLEANUP_EVERY: Span = Span::from_secs(1);
+
+/// May this scope be remembered? Where there is no room, those at rest are forgotten.
+pub(super) fn has_capacity<T>(
+    known: &mut HashMap<ScopeId, T>,
+    scope: ScopeId,
+    next_look: &mut Micros,
+    now: Micros,
+    is_needed: impl Fn(&T) -> bool,
+) -> bool {
+    if known.len() < SCOPES_MAX || known.contains_key(&scope) {
+        return true;
+    }
+    if now < *next_look {
+        return false;
+    }
+    *next_look = now + CLEANUP_EVERY;
+    known.retain(|_, known| is_needed(known));
+    known.len() < SCOPES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entities come from callers: whoever names thousands that must rest fills no memory.
+    #[test]
+    fn remembered_scopes_are_bounded() {
+        let scope = |number: usize| ScopeId::named(&[&number.to_string()]);
+        let (mut known, mut next_look, mut now) = (HashMap::new(), Micros(0), Micros(1));
+        for number in 0..SCOPES_MAX + 10 {
+            if has_capacity(&mut known, scope(number), &mut next_look, now, |_| true) {
+                known.insert(scope(number), number);
+            }
+        }
+        assert_eq!(known.len(), SCOPES_MAX);
+        assert!(has_capacity(
+            &mut known,
+            scope(5),
+            &mut next_look,
+            now,
+            |_| { true }
+        ));
+        // Those at rest make room, but are not looked for with every call.
+        let is_needed = |number: &usize| *number > 0;
+        let new = scope(SCOPES_MAX);
+        assert!(!has_capacity(
+            &mut known,
+            new,
+            &mut next_look,
+            now,
+            is_needed
+        ));
+        now += CLEANUP_EVERY;
+        assert!(has_capacity(
+            &mut known,
+            new,
+            &mut next_look,
+            now,
+            is_needed
+        ));
+        assert_eq!(known.len(), SCOPES_MAX - 1);
+    }
+}
